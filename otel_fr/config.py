@@ -1,0 +1,120 @@
+"""Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them).
+
+The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by
+OpenTelemetry's own exporters and only looked at here to decide whether otel-fr is active.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_log = logging.getLogger("otel_fr")
+
+DEFAULT_BUFFER_SIZE = 20_000
+DEFAULT_STALL_SECONDS = 5.0
+MAX_BUFFER_SIZE = 10_000_000
+DUMP_FORMATS = ("pickle", "json", "both")
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+
+
+def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
+    """True when this process should record: an OTLP endpoint (or ``OTEL_FR_ENABLED=1``), and nothing against it."""
+    own = env.get("OTEL_FR_ENABLED", "").strip().lower()
+    if own in _FALSE or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    disabled = {name.strip() for name in env.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")}
+    if disabled & {"otel_fr", "otel-fr", "*"}:
+        return False
+    return own in _TRUE or any(env.get(name, "").strip() for name in _ENDPOINTS)
+
+
+def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
+    """The first usable of ``names``; a value that is not a number in range is named in a warning and passed over."""
+    for name in names:
+        text = env.get(name, "").strip()
+        if not text:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if low <= value <= high:
+            return value
+        _log.warning("%s=%r is not a number from %g to %g; using %g", name, text, low, high, default)
+    return default
+
+
+def _integer(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    return int(_number(env, names, default, 0, 2**31))
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one rank, read once when its first process group is created.
+
+    Attributes:
+        buffer_size: records kept in the ring.
+        stall_seconds: seconds from a collective's issue to the incident, if it does not complete.
+        dump_dir: folder of the flight-recorder files; None: ``~/.cache/otel-fr/JOB_ID``.
+        dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
+        dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
+        ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    job_id: str = ""
+    attempt: int = 0
+    buffer_size: int = DEFAULT_BUFFER_SIZE
+    stall_seconds: float = DEFAULT_STALL_SECONDS
+    dump_dir: Path | None = None
+    dump_format: str = "pickle"
+    dump_prefix: str | None = None
+    dump_whole_name: bool = False
+    ring_dir: Path | None = None
+    export: bool = True
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Config:
+        """Read the environment. Unusable values fall back to the default with one warning each; never raises."""
+        job_id = env.get("OTEL_FR_JOB_ID", "") or env.get("TORCHELASTIC_RUN_ID", "")
+        if job_id in ("", "none"):  # torchrun's run id when none was given
+            job_id = env.get("SLURM_JOB_ID", "") or env.get("LSB_JOBID", "") or env.get("PBS_JOBID", "")
+        dump_format = env.get("OTEL_FR_DUMP_FORMAT", "").strip().lower() or "pickle"
+        if dump_format not in DUMP_FORMATS:
+            _log.warning("OTEL_FR_DUMP_FORMAT=%r is none of %s; using pickle", dump_format, ", ".join(DUMP_FORMATS))
+            dump_format = "pickle"
+        own_dir = env.get("OTEL_FR_DUMP_DIR", "").strip()
+        torch_prefix = env.get("TORCH_FR_DUMP_TEMP_FILE", "").strip()
+        comms_prefix = env.get("TORCHCOMM_FR_DUMP_TEMP_FILE", "").strip()
+        prefix = None if own_dir else torch_prefix or comms_prefix or None
+        ring_dir = env.get("OTEL_FR_RING_DIR", "").strip()
+        buffer_names = ("OTEL_FR_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+        return cls(
+            rank=_integer(env, ("RANK",), 0),
+            local_rank=_integer(env, ("LOCAL_RANK",), 0),
+            world_size=_integer(env, ("WORLD_SIZE",), 1),
+            job_id=job_id,
+            attempt=_integer(env, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
+            buffer_size=int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE)),
+            stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),
+            dump_dir=Path(own_dir) if own_dir else None,
+            dump_format=dump_format,
+            dump_prefix=prefix,
+            dump_whole_name=bool(
+                prefix
+                and not torch_prefix
+                and env.get("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", "").strip().lower() in _TRUE
+            ),
+            ring_dir=Path(ring_dir) if ring_dir else None,
+            export=any(env.get(name, "").strip() for name in _ENDPOINTS)
+            and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
+        )

@@ -1,0 +1,48 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WatchRequest(_message.Message):
+    __slots__ = ("job_id", "attempt", "run_id", "rank", "host_name", "pid")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    attempt: int
+    run_id: str
+    rank: int
+    host_name: str
+    pid: int
+    def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_name: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("dump", "peer_failed")
+    DUMP_FIELD_NUMBER: _ClassVar[int]
+    PEER_FAILED_FIELD_NUMBER: _ClassVar[int]
+    dump: Dump
+    peer_failed: PeerFailed
+    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ...) -> None: ...
+
+class Dump(_message.Message):
+    __slots__ = ("incident_id", "reason")
+    INCIDENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    incident_id: str
+    reason: str
+    def __init__(self, incident_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PeerFailed(_message.Message):
+    __slots__ = ("incident_id", "ranks", "reason")
+    INCIDENT_ID_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    incident_id: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    reason: str
+    def __init__(self, incident_id: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...

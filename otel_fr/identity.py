@@ -1,0 +1,90 @@
+"""Who is who, computed alike by every rank so that nothing need be negotiated.
+
+All ranks' spans of one collective carry one trace id because each rank hashes the same facts:
+the run, the process group, and the call's number in that group. blake2b is in the standard
+library and takes under a microsecond.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+STREAM_COLLECTIVE = "collective"
+STREAM_P2P = "p2p"
+STREAM_MONITORED = "monitored_barrier"
+"""monitored_barrier takes no number of PyTorch's collective sequence, so it has a stream of its own."""
+
+
+def _digest(size: int, *parts: object) -> bytes:
+    text = "\x1f".join(str(part) for part in parts)
+    return hashlib.blake2b(text.encode(), digest_size=size).digest()
+
+
+def encode_ranks(ranks: Iterable[int]) -> str:
+    """Ranks as text, runs folded: ``[0, 1, 2, 3, 8, 10, 12]`` -> ``"0-3,8-12:2"``. Order is kept."""
+    items = list(ranks)
+    out: list[str] = []
+    start = 0
+    while start < len(items):
+        end = start
+        step = items[start + 1] - items[start] if start + 1 < len(items) else 0
+        while step > 0 and end + 1 < len(items) and items[end + 1] - items[end] == step:
+            end += 1
+        if end - start < 2:
+            end = start
+            out.append(str(items[start]))
+        else:
+            out.append(f"{items[start]}-{items[end]}" + (f":{step}" if step > 1 else ""))
+        start = end + 1
+    return ",".join(out)
+
+
+def decode_ranks(text: str, limit: int = 1_000_000) -> list[int]:
+    """The inverse of `encode_ranks`.
+
+    Raises:
+        ValueError: the text is not of that form, or names more than ``limit`` ranks.
+    """
+    ranks: list[int] = []
+    for part in text.split(",") if text else []:
+        span, _, step_text = part.partition(":")
+        first, dash, last = span.partition("-")
+        step = int(step_text) if step_text else 1
+        if not dash:
+            ranks.append(int(first))
+            continue
+        if step < 1 or (int(last) - int(first)) // step >= limit - len(ranks):
+            raise ValueError(f"rank list {text[:80]!r} names too many ranks or has a step below 1")
+        ranks.extend(range(int(first), int(last) + 1, step))
+    return ranks
+
+
+def run_id(job_id: str, attempt: int, nonce: str) -> str:
+    """One run of one job: 16 hex digits. The nonce is shared by the ranks over the job's store."""
+    return _digest(8, "run", job_id, attempt, nonce).hex()
+
+
+def group_id(name: str, ranks: Iterable[int], generation: int = 0) -> str:
+    """A process group: 16 hex digits. c10d reuses names (for other members, and after a re-init)."""
+    return _digest(8, "group", name, encode_ranks(ranks), generation).hex()
+
+
+def trace_id(run: str, group: str, stream: str, sequence_id: int) -> bytes:
+    """The trace (16 bytes) that all ranks' spans of one collective share."""
+    return _digest(16, "trace", run, group, stream, sequence_id)
+
+
+def p2p_trace_id(run: str, group: str, source: int, destination: int, tag: int, index: int) -> bytes:
+    """The trace (16 bytes) that a send and its receive share: the ``index``-th of that pair and tag."""
+    return _digest(16, "p2p", run, group, source, destination, tag, index)
+
+
+def span_id(trace: bytes, rank: int, record_id: int) -> bytes:
+    """The span (8 bytes) of one rank's call within a trace."""
+    return _digest(8, "span", trace.hex(), rank, record_id)
+
+
+def root_span_id(trace: bytes) -> bytes:
+    """The parent (8 bytes) of every rank's span; the collector sends it when there is an incident."""
+    return _digest(8, "root", trace.hex())

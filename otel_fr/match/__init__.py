@@ -1,0 +1,24 @@
+"""The match engine: what happened, who started it, what merely followed.
+
+Pure functions over `Evidence`; used by the live collector and by the offline analyzer alike.
+"""
+
+from otel_fr.match.diagnose import diagnose
+from otel_fr.match.legal import Difference, compare
+from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, Group, Rank, Signature, Standing, State
+
+__all__ = [
+    "Call",
+    "Category",
+    "Difference",
+    "Ending",
+    "Evidence",
+    "Finding",
+    "Group",
+    "Rank",
+    "Signature",
+    "Standing",
+    "State",
+    "compare",
+    "diagnose",
+]

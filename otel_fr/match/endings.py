@@ -1,0 +1,80 @@
+"""Which ended ranks ended by a fault of their own, and which because another rank had failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from signal import SIGHUP, SIGINT, SIGTERM, Signals
+
+from otel_fr.match.instances import Instance, has_joined
+from otel_fr.match.model import Call, Ending, Evidence, Rank, State
+
+STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
+"""How launchers and people end a rank that did nothing wrong (torchrun: SIGTERM when another rank failed)."""
+
+_STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
+
+
+def was_stopped(info: Rank) -> bool:
+    """Ended from outside by a launcher's or a person's signal."""
+    if info.ending is Ending.KILLED:
+        return info.signal in STOP_SIGNALS
+    return info.ending is Ending.RAISED and info.exception.startswith(_STOP_EXCEPTIONS)
+
+
+def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
+    """Killed, or raised without a failed collective behind it (that exception only tells of another's fault)."""
+    if info.ending is Ending.KILLED:
+        return not was_stopped(info)
+    if info.ending in (Ending.RAISED, Ending.GONE):
+        return not was_stopped(info) and not any(call.state is State.FAILED for call in calls)
+    return False
+
+
+def _open_calls(calls: Iterable[Call]) -> list[Call]:
+    return [call for call in calls if call.state in (State.IN_FLIGHT, State.FAILED)]
+
+
+def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozenset[int]:
+    """Ranks whose death is a cause, not a consequence.
+
+    A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it
+    with SIGTERM and after 30 s with SIGKILL; its own exception may tell of the signal). If nobody failed otherwise, a
+    single rank that was stopped from outside while others go on is the cause.
+    """
+    by_rank: dict[int, list[Call]] = {}
+    for call in evidence.calls:
+        by_rank.setdefault(call.rank, []).append(call)
+    candidates = {r for r, info in evidence.ranks.items() if _failed_by_itself(info, by_rank.get(r, ()))}
+    if not candidates:
+        stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
+        others_ended = any(info.ending is not Ending.RUNNING for r, info in evidence.ranks.items() if r not in stopped)
+        running = any(info.ending is Ending.RUNNING for info in evidence.ranks.values())
+        return frozenset(stopped) if running and not others_ended else frozenset()
+    waiting = {r for r in candidates if _open_calls(by_rank.get(r, ()))}
+    first = candidates - waiting
+    victims = set()
+    for instance in instances:
+        blamed = {r for r in first if r in instance.members and has_joined(instance, r, evidence.ranks.get(r)) is False}
+        if blamed:
+            victims |= {r for r in waiting if r in instance.calls and _open_calls(instance.calls[r])}
+    return frozenset(candidates - victims)
+
+
+def describe_ending(info: Rank) -> str:
+    """``"was killed by signal 9 (SIGKILL)"``, ``"raised ValueError: bad sample"``, ``"exited with code 3"``, ..."""
+    if info.ending is Ending.KILLED:
+        number = info.signal or 0
+        try:
+            name = f" ({Signals(number).name})"
+        except ValueError:
+            name = ""
+        return f"was killed by signal {number}{name}"
+    if info.exception:
+        return f"raised {info.exception}"
+    if info.ending is Ending.RAISED:
+        return f"exited with code {info.exit_code}" if info.exit_code is not None else "exited with an error"
+    if info.ending is Ending.CLEAN:
+        return "has ended without an error"
+    if info.ending is Ending.GONE:
+        return "has ended, nobody saw how"
+    return "is alive"

@@ -1,0 +1,127 @@
+"""Calls lined up: which ranks' calls belong to one collective, or to one send and its receive."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from otel_fr.match.model import Call, Evidence, Group, Rank, State, Stream
+
+InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
+"""(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
+
+
+@dataclass(slots=True)
+class Instance:
+    """One collective (or one send with its receive) and the calls known of it.
+
+    Attributes:
+        members: the ranks that must join; for p2p (source, destination).
+        calls: rank -> its calls, in the rank's order; more than one only for a coalesced batch.
+    """
+
+    key: InstanceKey
+    group: Group
+    stream: Stream
+    members: tuple[int, ...]
+    calls: dict[int, list[Call]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return "/".join(str(part) for part in self.key)
+
+    @property
+    def p2p(self) -> tuple[int, int, int, int] | None:
+        return self.key[2:] if len(self.key) == 6 else None
+
+    @property
+    def sequence_id(self) -> int:
+        """The collective's number; for p2p the number that the lowest rank gave its call."""
+        if len(self.key) == 3:
+            return self.key[2]
+        return self.calls[min(self.calls)][0].sequence_id
+
+    def call(self, rank: int) -> Call:
+        """The rank's call; of a batch the last, which is the one that ends."""
+        return self.calls[rank][-1]
+
+    @property
+    def operation(self) -> str:
+        """The operation most ranks called."""
+        counts: dict[str, int] = defaultdict(int)
+        for rank in sorted(self.calls):
+            counts[self.call(rank).signature.operation] += 1
+        return max(counts, key=lambda name: counts[name]) if counts else ""
+
+
+def pair_of(call: Call) -> tuple[int, int] | None:
+    """(source, destination) of a send or receive; None for a receive from any source."""
+    if call.signature.any_source or call.signature.peer is None:
+        return None
+    if call.signature.operation == "send":
+        return call.rank, call.signature.peer
+    return call.signature.peer, call.rank
+
+
+def instance_key(call: Call) -> InstanceKey | None:
+    """The instance a call belongs to; None where the call does not tell (receive from any source)."""
+    if call.stream != "p2p":
+        return call.group, call.stream, call.sequence_id
+    pair = pair_of(call)
+    if pair is None:
+        return None
+    return call.group, "p2p", *pair, call.signature.tag or 0, call.pair_index
+
+
+def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
+    """All instances of the evidence, in the order of their keys; calls of unknown groups are left out."""
+    found: dict[InstanceKey, Instance] = {}
+    for call in sorted(evidence.calls, key=lambda c: (c.rank, c.record)):
+        key = instance_key(call)
+        group = evidence.groups.get(call.group)
+        if key is None or group is None:
+            continue
+        instance = found.get(key)
+        if instance is None:
+            members = group.ranks if len(key) == 3 else (key[2], key[3])
+            instance = found[key] = Instance(key, group, call.stream, members)
+        instance.calls.setdefault(call.rank, []).append(call)
+    return {key: found[key] for key in sorted(found, key=lambda k: tuple(str(part).zfill(20) for part in k))}
+
+
+def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
+    """Did ``rank`` issue its part? None: the evidence does not tell."""
+    if rank in instance.calls:
+        return True
+    if info is None:
+        return None
+    if len(instance.key) != 3 or instance.stream != "collective":
+        return False if info.complete else None
+    standing = info.standings.get(instance.group.id)
+    if standing is None:
+        return False if info.complete else None
+    if standing.enqueued is not None:
+        return standing.enqueued >= instance.key[2]
+    return None
+
+
+def is_waiting(call: Call, window: float) -> bool:
+    """In flight for longer than ``window`` seconds, or given up after having waited."""
+    if call.state is State.FAILED:
+        return True
+    return call.state in (State.IN_FLIGHT, State.UNKNOWN) and (call.age is None or call.age >= window)
+
+
+def waiting_ranks(instance: Instance, window: float) -> tuple[int, ...]:
+    """The ranks that wait (or waited until it failed) in the instance, rising."""
+    return tuple(sorted(r for r in instance.calls if is_waiting(instance.call(r), window)))
+
+
+def last_calls(calls: Iterable[Call]) -> dict[int, Call]:
+    """Each rank's newest call."""
+    newest: dict[int, Call] = {}
+    for call in calls:
+        if call.rank not in newest or call.record > newest[call.rank].record:
+            newest[call.rank] = call
+    return newest

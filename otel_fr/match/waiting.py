@@ -1,0 +1,168 @@
+"""Who waits for whom: the wait-for graph over instances, followed to ranks that wait nowhere, or to a cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from otel_fr.match.instances import Instance, InstanceKey, has_joined, is_waiting
+from otel_fr.match.mismatch import Mismatch
+from otel_fr.match.model import Ending, Evidence, Rank, State
+
+
+@dataclass(slots=True)
+class Node:
+    """An instance in which ranks wait.
+
+    Attributes:
+        waiting: the ranks that wait in it, rising.
+        dead: members whose own death holds it up.
+        idle: members that have not joined and wait nowhere.
+        silent: members of which nothing is known.
+        next: the instances in which members that have not joined wait instead: member -> keys.
+        undecided: members that may be on their way (they moved within the window).
+        behind: an instance of the same group that must end first.
+        mismatch: the mismatch it stands or falls with.
+    """
+
+    instance: Instance
+    waiting: tuple[int, ...]
+    dead: list[int] = field(default_factory=list)
+    idle: list[int] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)
+    next: dict[int, list[InstanceKey]] = field(default_factory=dict)
+    undecided: list[int] = field(default_factory=list)
+    behind: InstanceKey | None = None
+    mismatch: Mismatch | None = None
+
+    @property
+    def culprits(self) -> list[int]:
+        """Members that hold it up and wait for nobody: the dead before the living, the known before the silent."""
+        return self.dead or self.idle or ([] if self.next else self.silent)
+
+    @property
+    def targets(self) -> list[InstanceKey]:
+        """The instances this one waits for, in the order of the members that wait there."""
+        ahead = [key for rank in sorted(self.next) for key in self.next[rank]]
+        return [*([self.behind] if self.behind else []), *ahead]
+
+
+def build(
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    mismatches: list[Mismatch],
+    deaths: frozenset[int],
+) -> dict[InstanceKey, Node]:
+    """The nodes of the graph, in the order of ``instances``."""
+    nodes: dict[InstanceKey, Node] = {}
+    first_bad: dict[tuple[str, str], Mismatch] = {
+        (m.instance.group.id, m.instance.stream): m for m in mismatches if m.instance.stream != "p2p"
+    }
+    for key, instance in instances.items():
+        waiting = _waiting_in(evidence, instance, deaths)
+        if waiting:
+            nodes[key] = Node(instance, waiting)
+            bad = first_bad.get((instance.group.id, instance.stream))
+            if bad is not None and instance.sequence_id >= bad.instance.sequence_id:
+                nodes[key].mismatch = bad
+    for bad in mismatches:
+        if bad.instance.stream == "p2p" and bad.instance.key in nodes:
+            nodes[bad.instance.key].mismatch = bad
+    waits: dict[int, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        for rank in node.waiting:
+            waits.setdefault(rank, []).append(key)
+    heads: dict[tuple[str, str], InstanceKey] = {}
+    for key, node in nodes.items():
+        place = (node.instance.group.id, node.instance.stream)
+        if node.instance.stream != "p2p" and place in heads:
+            node.behind = heads[place]
+            continue
+        _sort_members(evidence, node, waits, deaths)
+        if node.dead or node.idle or node.silent or node.next or node.undecided:
+            heads[place] = key
+    return nodes
+
+
+def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
+    """Ranks that wait. For a dead member one need not wait for a window to pass."""
+    window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
+    waiting = []
+    for rank in sorted(instance.calls):
+        info = evidence.ranks.get(rank)
+        clean = info is not None and info.ending is Ending.CLEAN
+        if rank not in deaths and not clean and is_waiting(instance.call(rank), window):
+            waiting.append(rank)
+    return tuple(waiting)
+
+
+def _sort_members(
+    evidence: Evidence, node: Node, waits: Mapping[int, list[InstanceKey]], deaths: frozenset[int]
+) -> None:
+    instance = node.instance
+    for rank in instance.members:
+        info = evidence.ranks.get(rank)
+        joined = has_joined(instance, rank, info)
+        if rank in deaths:
+            if joined is not True or _was_in_it(instance, rank):
+                node.dead.append(rank)
+        elif joined is True:
+            continue
+        elif info is None or info.ending is Ending.UNKNOWN:
+            node.silent.append(rank)
+        elif joined is None:
+            node.undecided.append(rank)
+        elif elsewhere := [key for key in waits.get(rank, ()) if key != instance.key]:
+            node.next[rank] = elsewhere
+        elif _moves(info, evidence.window):
+            node.undecided.append(rank)
+        else:
+            node.idle.append(rank)
+
+
+def _was_in_it(instance: Instance, rank: int) -> bool:
+    return rank in instance.calls and instance.call(rank).state is not State.COMPLETED
+
+
+def _moves(info: Rank, window: float) -> bool:
+    """Alive, and it issued or ended something within the window: it may be on its way."""
+    return info.ending is Ending.RUNNING and info.idle is not None and info.idle < window
+
+
+def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
+    """The strongly connected sets of the graph with more than one node (Tarjan, without recursion)."""
+    index: dict[InstanceKey, int] = {}
+    low: dict[InstanceKey, int] = {}
+    stack: list[InstanceKey] = []
+    on_stack: set[InstanceKey] = set()
+    found: list[list[InstanceKey]] = []
+    for start in nodes:
+        if start in index:
+            continue
+        work: list[tuple[InstanceKey, int]] = [(start, 0)]
+        while work:
+            key, step = work.pop()
+            if step == 0:
+                index[key] = low[key] = len(index)
+                stack.append(key)
+                on_stack.add(key)
+            targets = [target for target in nodes[key].targets if target in nodes]
+            if step < len(targets):
+                target = targets[step]
+                work.append((key, step + 1))
+                if target not in index:
+                    work.append((target, 0))
+                elif target in on_stack:
+                    low[key] = min(low[key], index[target])
+                continue
+            if work:
+                below = work[-1][0]
+                low[below] = min(low[below], low[key])
+            if low[key] == index[key]:
+                members: list[InstanceKey] = []
+                while not members or members[-1] != key:
+                    members.append(stack.pop())
+                    on_stack.discard(members[-1])
+                if len(members) > 1:
+                    found.append(sorted(members, key=list(nodes).index))
+    return found

@@ -1,0 +1,89 @@
+"""Every OpenTelemetry name that otel-fr sends or reads: attributes, events, error types.
+
+One name per constant, so that a search finds its writer and its readers. Names follow
+OpenTelemetry's rules (lower case, dots for namespaces, snake_case inside). No upstream
+convention covers collectives, so ours live under ``torch.``; ``service.*``, ``host.*``,
+``process.*``, ``code.*``, ``exception.*``, ``file.*`` and ``error.type`` are OpenTelemetry's own.
+"""
+
+from typing import Final
+
+SCOPE_NAME: Final = "otel_fr"
+
+# Resource: one per rank process, sent once per batch.
+SERVICE_NAME: Final = "service.name"
+SERVICE_INSTANCE_ID: Final = "service.instance.id"
+HOST_NAME: Final = "host.name"
+PROCESS_PID: Final = "process.pid"
+RANK: Final = "torch.rank"
+LOCAL_RANK: Final = "torch.local_rank"
+WORLD_SIZE: Final = "torch.world_size"
+JOB_ID: Final = "torch.job.id"
+JOB_ATTEMPT: Final = "torch.job.attempt"
+RUN_ID: Final = "torch.run.id"
+"""``identity.run_id``: tells two runs apart that share a job id and an attempt."""
+
+# Span: one per collective call of one rank.
+OPERATION: Final = "torch.collective.operation"
+KIND: Final = "torch.collective.kind"
+SEQUENCE_ID: Final = "torch.collective.sequence_id"
+OP_ID: Final = "torch.collective.op_id"
+BACKEND: Final = "torch.collective.backend"
+STATE: Final = "torch.collective.state"
+INPUT_SIZES: Final = "torch.collective.input.sizes"
+OUTPUT_SIZES: Final = "torch.collective.output.sizes"
+INPUT_DTYPES: Final = "torch.collective.input.dtypes"
+OUTPUT_DTYPES: Final = "torch.collective.output.dtypes"
+INPUT_BYTES: Final = "torch.collective.input.bytes"
+OUTPUT_BYTES: Final = "torch.collective.output.bytes"
+INPUT_SPLITS: Final = "torch.collective.input.splits"
+OUTPUT_SPLITS: Final = "torch.collective.output.splits"
+REDUCE_OP: Final = "torch.collective.reduce_op"
+ROOT: Final = "torch.collective.root"
+PEER: Final = "torch.collective.peer"
+TAG: Final = "torch.collective.tag"
+PAIR_INDEX: Final = "torch.collective.pair_index"
+"""p2p: how many sends (or receives) with this peer and tag came before this one in its group."""
+RECORD_ID: Final = "torch.collective.record_id"
+"""Position of the call in its rank's flight recorder; orders one rank's calls."""
+TIMEOUT: Final = "torch.collective.timeout_ms"
+GROUP_ID: Final = "torch.process_group.id"
+GROUP_NAME: Final = "torch.process_group.name"
+GROUP_DESCRIPTION: Final = "torch.process_group.description"
+GROUP_SIZE: Final = "torch.process_group.size"
+CODE_FUNCTION: Final = "code.function.name"
+CODE_FILE: Final = "code.file.path"
+CODE_LINE: Final = "code.line.number"
+ERROR_TYPE: Final = "error.type"
+
+# Events (log records with an event name). Their body is the rank report of docs/telemetry.md.
+EVENT_STARTED: Final = "torch.rank.started"
+EVENT_PROGRESS: Final = "torch.rank.progress"
+EVENT_STALLED: Final = "torch.collective.stalled"
+EVENT_IDLE: Final = "torch.rank.idle"
+EVENT_EXCEPTION: Final = "torch.rank.exception"
+EVENT_EXITED: Final = "torch.rank.exited"
+EVENT_DUMP_WRITTEN: Final = "torch.flight_recorder.written"
+EVENT_DUMP_FAILED: Final = "torch.flight_recorder.failed"
+
+EXIT_CODE: Final = "process.exit.code"
+EXIT_SIGNAL: Final = "torch.rank.exit.signal"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
+FILE_PATH: Final = "file.path"
+
+# Values of error.type on a span that did not end well.
+ERROR_TIMEOUT: Final = "timeout"
+ERROR_FAILED: Final = "collective_failed"
+ERROR_RANK_EXITED: Final = "rank_exited"
+
+# Collective kinds, as the attribute says them.
+KIND_COLLECTIVE: Final = "collective"
+KIND_P2P: Final = "p2p"
+
+# Incident trace (made by the collector).
+INCIDENT_ID: Final = "torch.incident.id"
+INCIDENT_CATEGORY: Final = "torch.incident.category"
+INCIDENT_CULPRITS: Final = "torch.incident.culprit_ranks"
+INCIDENT_WAITING: Final = "torch.incident.waiting_ranks"

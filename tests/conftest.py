@@ -1,0 +1,20 @@
+"""Helpers of one test folder are importable by its tests; no test reads the caller's OpenTelemetry settings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+for folder in sorted(p for p in Path(__file__).parent.iterdir() if p.is_dir()):
+    sys.path.insert(0, str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith(("OTEL_", "TORCH_FR", "TORCH_NCCL", "TORCHCOMM")):
+            monkeypatch.delenv(name)

@@ -1,0 +1,70 @@
+"""Environment variables: what switches otel-fr on and off, which names win, and that bad values cost nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from otel_fr.config import Config, is_enabled
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
+
+
+@pytest.mark.parametrize(
+    ("env", "enabled"),
+    [
+        ({}, False),
+        (ENDPOINT, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4317"}, True),
+        ({"OTEL_FR_ENABLED": "1"}, True),
+        ({**ENDPOINT, "OTEL_FR_ENABLED": "0"}, False),
+        ({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_FR_ENABLED": "1", "OTEL_SDK_DISABLED": "true"}, False),
+        ({**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "flask, otel_fr"}, False),
+        ({**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "flask"}, True),
+    ],
+)
+def test_what_switches_recording_on(env: dict[str, str], enabled: bool) -> None:
+    assert is_enabled(env) is enabled
+
+
+def test_pytorch_names_are_fallbacks_of_the_buffer_size() -> None:
+    assert Config.from_env({}).buffer_size == 20_000
+    assert Config.from_env({"TORCH_NCCL_TRACE_BUFFER_SIZE": "7"}).buffer_size == 7
+    assert Config.from_env({"TORCH_NCCL_TRACE_BUFFER_SIZE": "7", "TORCH_FR_BUFFER_SIZE": "8"}).buffer_size == 8
+    assert Config.from_env({"TORCH_FR_BUFFER_SIZE": "8", "OTEL_FR_BUFFER_SIZE": "9"}).buffer_size == 9
+
+
+def test_a_value_that_cannot_be_used_is_named_and_the_next_one_taken(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "otel_fr"):
+        config = Config.from_env(
+            {"OTEL_FR_BUFFER_SIZE": "many", "TORCH_FR_BUFFER_SIZE": "50", "OTEL_FR_STALL_SECONDS": "-1"}
+        )
+    assert (config.buffer_size, config.stall_seconds) == (50, 5.0)
+    assert "OTEL_FR_BUFFER_SIZE='many'" in caplog.text
+    assert "OTEL_FR_STALL_SECONDS='-1'" in caplog.text
+
+
+def test_the_job_is_the_launchers_run_or_the_schedulers() -> None:
+    assert Config.from_env({"TORCHELASTIC_RUN_ID": "abc", "SLURM_JOB_ID": "42"}).job_id == "abc"
+    assert Config.from_env({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "42"}).job_id == "42"
+    assert Config.from_env({"TORCHELASTIC_RUN_ID": "none"}).job_id == ""
+    assert Config.from_env({"TORCHELASTIC_RESTART_COUNT": "3"}).attempt == 3
+
+
+def test_dump_names_follow_their_owners_and_our_folder_wins() -> None:
+    torch_prefix = {"TORCH_FR_DUMP_TEMP_FILE": "/d/trace_"}
+    assert Config.from_env(torch_prefix).dump_prefix == "/d/trace_"
+    whole = {"TORCHCOMM_FR_DUMP_TEMP_FILE": "/d/comm", "TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME": "1"}
+    assert Config.from_env(whole).dump_whole_name is True
+    assert Config.from_env({**torch_prefix, **whole}).dump_whole_name is False
+    own = Config.from_env({**torch_prefix, "OTEL_FR_DUMP_DIR": "/mine"})
+    assert (own.dump_dir, own.dump_prefix) == (Path("/mine"), None)
+
+
+def test_export_can_be_switched_off_while_recording_goes_on() -> None:
+    assert Config.from_env(ENDPOINT).export is True
+    assert Config.from_env({**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"}).export is False
+    assert Config.from_env({"OTEL_FR_ENABLED": "1"}).export is False

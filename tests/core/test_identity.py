@@ -1,0 +1,59 @@
+"""Ids: equal on all ranks for the same facts, different for different ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_fr import identity
+
+ranks = st.lists(st.integers(0, 5000), max_size=40)
+
+
+@given(ranks)
+def test_rank_lists_survive_encoding_in_their_order(given_ranks: list[int]) -> None:
+    assert identity.decode_ranks(identity.encode_ranks(given_ranks)) == given_ranks
+
+
+@given(st.integers(0, 100), st.integers(1, 9), st.integers(3, 4000))
+def test_regular_rank_lists_are_short_whatever_the_world_size(start: int, step: int, count: int) -> None:
+    members = list(range(start, start + step * count, step))
+    text = identity.encode_ranks(members)
+    assert len(text) < 20
+    assert identity.decode_ranks(text) == members
+
+
+@pytest.mark.parametrize("text", ["0-999999999999", "0-10:0", "a", "1-b", "3-1:x"])
+def test_a_rank_list_that_is_not_one_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - int() words its own message
+        identity.decode_ranks(text)
+
+
+def test_all_ranks_compute_the_same_trace_and_their_own_spans() -> None:
+    run = identity.run_id("job", 0, "nonce")
+    group = identity.group_id("0", range(4))
+    trace = identity.trace_id(run, group, identity.STREAM_COLLECTIVE, 7)
+    assert trace == identity.trace_id(run, identity.group_id("0", [0, 1, 2, 3]), "collective", 7)
+    assert len(trace) == 16
+    spans = {identity.span_id(trace, rank, 3) for rank in range(4)} | {identity.root_span_id(trace)}
+    assert len(spans) == 5
+    assert {len(span) for span in spans} == {8}
+
+
+def test_what_tells_two_collectives_apart_tells_their_traces_apart() -> None:
+    run = identity.run_id("job", 0, "nonce")
+    group = identity.group_id("1", [0, 1])
+    traces = {
+        identity.trace_id(run, group, "collective", 1),
+        identity.trace_id(run, group, "collective", 2),
+        identity.trace_id(run, group, "monitored_barrier", 1),
+        identity.trace_id(run, identity.group_id("1", [0, 1], generation=1), "collective", 1),
+        identity.trace_id(run, identity.group_id("1", [2, 3]), "collective", 1),
+        identity.trace_id(identity.run_id("job", 1, "nonce"), group, "collective", 1),
+        identity.trace_id(identity.run_id("job", 0, "other"), group, "collective", 1),
+        identity.p2p_trace_id(run, group, 0, 1, 0, 0),
+        identity.p2p_trace_id(run, group, 1, 0, 0, 0),
+        identity.p2p_trace_id(run, group, 0, 1, 5, 0),
+    }
+    assert len(traces) == 10

@@ -1,0 +1,204 @@
+"""Single situations whose verdict a user relies on, each built by hand."""
+
+from __future__ import annotations
+
+from otel_fr.match import Call, Category, Ending, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
+
+WORLD = Group("w", "0", "default_pg", (0, 1, 2))
+SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+BARRIER = Signature("barrier")
+
+
+def call(rank: int, seq: int, state: State = State.IN_FLIGHT, signature: Signature = SUM, **more: object) -> Call:
+    more.setdefault("age", None if state is State.COMPLETED else 9.0)
+    more.setdefault("site", f"train.py:{seq} step")
+    group = more.pop("group", WORLD)
+    return Call(rank, group.id, "collective", seq, seq, signature, state, **more)  # type: ignore[attr-defined, arg-type]
+
+
+def p2p(rank: int, operation: str, peer: int, state: State = State.IN_FLIGHT, **more: object) -> Call:
+    signature = Signature(operation, ((4,),), ((4,),), ("Float",), ("Float",), peer=peer, tag=0)
+    return Call(rank, "w", "p2p", 1, 100 + rank, signature, state, age=9.0, **more)  # type: ignore[arg-type]
+
+
+def at(rank: int, enqueued: int, **more: object) -> Rank:
+    more.setdefault("idle", 9.0)
+    group = more.pop("group", WORLD)
+    return Rank(rank, standings={group.id: Standing(enqueued, enqueued)}, **more)  # type: ignore[attr-defined, arg-type]
+
+
+def judge(calls: list[Call], ranks: list[Rank], *groups: Group) -> list[Finding]:
+    everyone = (WORLD, *groups)
+    return diagnose(Evidence({g.id: g for g in everyone}, calls, {r.rank: r for r in ranks}, 2.0, 3))
+
+
+def causes(findings: list[Finding]) -> list[Finding]:
+    return [f for f in findings if f.caused_by is None]
+
+
+def test_a_rank_killed_inside_a_collective_is_blamed_and_not_the_slow_one() -> None:
+    found = judge(
+        [call(0, 5, State.FAILED, error="collective_failed"), call(1, 5, age=1.0)],
+        [at(0, 5), at(1, 5, ending=Ending.KILLED, signal=9), at(2, 4, idle=0.5)],
+    )
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.RANK_DEAD, (1,), (0,))
+    assert "signal 9 (SIGKILL)" in cause.summary
+
+
+def test_ranks_that_torchrun_ends_and_ranks_that_lost_their_connection_are_victims() -> None:
+    found = judge(
+        [call(0, 5, State.FAILED, error="collective_failed"), call(2, 5)],
+        [
+            at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Connection closed by peer"),
+            at(1, 4, ending=Ending.RAISED, exception="ValueError: bad sample 4711", exception_site="train.py:7 load"),
+            at(2, 5, ending=Ending.KILLED, signal=15),
+        ],
+    )
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
+    assert "bad sample 4711" in cause.summary
+    assert cause.call_sites[1] == "train.py:7 load"
+
+
+def test_a_death_is_told_before_anyone_has_waited_for_long() -> None:
+    found = judge([call(0, 5, age=0.1)], [at(0, 5), at(1, 4, ending=Ending.KILLED, signal=11), at(2, 4, idle=0.1)])
+    assert [(f.category, f.culprit_ranks, f.sequence_id) for f in causes(found)] == [(Category.RANK_DEAD, (1,), 5)]
+
+
+def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> None:
+    found = judge(
+        [call(0, 5, State.FAILED, error="timeout"), call(2, 5, State.FAILED, error="timeout")],
+        [
+            at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Timed out"),
+            at(1, 4, ending=Ending.KILLED, signal=15, site="train.py:9 load"),
+            at(2, 5, ending=Ending.RAISED, exception="RuntimeError: Timed out"),
+        ],
+    )
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (1,))]
+
+
+def test_a_job_that_is_stopped_from_outside_is_no_fault() -> None:
+    assert judge([call(0, 5, age=0.1)], [at(r, 5, ending=Ending.KILLED, signal=15) for r in range(3)]) == []
+    stopped = [at(r, 5, ending=Ending.RAISED, exception="KeyboardInterrupt") for r in range(3)]
+    assert judge([], stopped) == []
+
+
+def test_one_rank_stopped_by_hand_while_the_others_wait_is_named() -> None:
+    found = judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, ending=Ending.KILLED, signal=15), at(2, 5)])
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_DEAD, (1,))]
+
+
+def test_a_mismatch_explains_the_abort_it_causes() -> None:
+    odd = SUM._replace(input_sizes=((5,),), output_sizes=((5,),))
+    found = judge(
+        [call(0, 3, State.FAILED), call(1, 3, signature=odd), call(2, 3, State.FAILED)],
+        [at(0, 3, ending=Ending.RAISED), at(1, 3, ending=Ending.KILLED, signal=6), at(2, 3, ending=Ending.RAISED)],
+    )
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks, cause.field) == (Category.SIZE_MISMATCH, (1,), "input_sizes")
+    assert cause.values == {0: "[[4]]", 1: "[[5]]", 2: "[[4]]"}
+
+
+def test_wrong_root_is_the_cause_of_the_barrier_that_hangs_behind_it() -> None:
+    def bcast(rank: int, root: int, state: State) -> Call:
+        return call(rank, 3, state, Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=root))
+
+    found = judge(
+        [
+            bcast(0, 0, State.IN_FLIGHT),
+            bcast(1, 0, State.COMPLETED),
+            bcast(2, 1, State.IN_FLIGHT),
+            call(1, 4, signature=BARRIER),
+        ],
+        [at(0, 3), at(1, 4), at(2, 3)],
+    )
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks, cause.sequence_id) == (Category.ROOT_MISMATCH, (2,), 3)
+    assert [f.caused_by for f in found if f is not cause] == [cause.key]
+
+
+def test_a_send_that_nobody_receives_blames_the_rank_that_never_posted_the_receive() -> None:
+    calls = [p2p(0, "send", 1), call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)]
+    found = judge(calls, [at(0, 1), at(1, 2), at(2, 2)])
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks, cause.p2p) == (Category.UNMATCHED_P2P, (1,), (0, 1, 0, 0))
+    assert "never posted the matching recv" in cause.summary
+
+
+def test_two_ranks_that_send_to_each_other_first_are_a_deadlock() -> None:
+    found = judge([p2p(0, "send", 1), p2p(1, "send", 0)], [at(0, 1), at(1, 1), at(2, 1)])
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.DEADLOCK, (0, 1))]
+
+
+def test_a_receive_smaller_than_what_is_sent_is_a_size_mismatch() -> None:
+    small = p2p(1, "recv", 0)
+    small = Call(**{**{f: getattr(small, f) for f in small.__slots__}, "signature": small.signature._replace(
+        input_sizes=((3,),), output_sizes=((3,),))})  # fmt: skip
+    found = judge([p2p(0, "send", 1), small], [at(0, 1), at(1, 1), at(2, 1)])
+    assert [f.category for f in causes(found)] == [Category.SIZE_MISMATCH]
+
+
+def test_waiting_for_a_rank_that_is_on_the_move_is_lag_and_raises_nothing() -> None:
+    assert judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, idle=0.3), at(2, 5)]) == []
+
+
+def test_waiting_shorter_than_the_window_raises_nothing() -> None:
+    assert judge([call(0, 5, age=1.0), call(2, 5, age=1.0)], [at(0, 5), at(1, 4), at(2, 5)]) == []
+
+
+def test_calls_that_a_wrapped_ring_has_lost_are_not_missing() -> None:
+    found = judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 9), at(2, 5)])
+    assert all(1 not in f.culprit_ranks for f in found)
+
+
+def test_a_rank_nobody_has_heard_of_is_accused_with_the_doubt_said() -> None:
+    found = judge([call(0, 5), call(2, 5)], [at(0, 5), Rank(1, ending=Ending.UNKNOWN, complete=False), at(2, 5)])
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    assert "not proof" in cause.summary
+
+
+def test_all_joined_and_nothing_moves_is_a_stalled_collective_without_a_culprit() -> None:
+    found = judge([call(r, 5) for r in range(3)], [at(r, 5) for r in range(3)])
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.STALLED_COLLECTIVE, ())]
+
+
+def test_one_member_that_has_just_arrived_means_the_collective_is_under_way() -> None:
+    assert judge([call(0, 5), call(1, 5, age=0.2), call(2, 5)], [at(0, 5), at(1, 5), at(2, 5)]) == []
+
+
+def test_a_rank_that_came_after_the_others_timed_out_is_late_not_stuck() -> None:
+    failed = State.FAILED
+    found = judge(
+        [
+            call(0, 3, failed, error="timeout", duration=6.0, timeout=6.0, gap=0.01),
+            call(1, 3, failed, error="collective_failed", duration=0.1, timeout=6.0, gap=8.0),
+            call(2, 3, failed, error="timeout", duration=6.0, timeout=6.0, gap=0.01),
+        ],
+        [at(r, 3, ending=Ending.RAISED) for r in range(3)],
+    )
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.STRAGGLER, (1,))]
+
+
+def test_a_rank_missing_in_a_small_group_is_the_cause_and_the_barrier_of_all_a_consequence() -> None:
+    odd = Group("odd", "2", "odd", (1, 2))
+    stuck = Rank(2, idle=9.0, standings={"w": Standing(1, 1), "odd": Standing(2, 2)})
+    waiting = Rank(1, idle=9.0, standings={"w": Standing(1, 1), "odd": Standing(3, 2)})
+    found = judge([call(1, 3, group=odd), call(0, 2, signature=BARRIER)], [at(0, 2), waiting, stuck], odd)
+    (cause,) = causes(found)
+    assert (cause.culprit_ranks, cause.group, cause.sequence_id) == ((2,), odd, 3)
+    (consequence,) = [f for f in found if f is not cause]
+    assert (consequence.caused_by, consequence.operation) == (cause.key, "barrier")
+
+
+def test_a_rank_that_left_early_without_an_error_is_missing() -> None:
+    found = judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, ending=Ending.CLEAN, exit_code=0), at(2, 5)])
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    assert "has ended without an error" in cause.summary
+
+
+def test_ranks_that_all_raise_the_same_error_make_one_incident() -> None:
+    found = judge([], [at(r, 5, ending=Ending.RAISED, exception="KeyError: 'lr'") for r in range(3)])
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_DEAD, (0, 1, 2))]
