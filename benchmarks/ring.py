@@ -1,0 +1,98 @@
+"""What a record costs: `append` and `complete` of the ring, as ratios to a bare ``struct.pack_into`` on an mmap.
+
+    python benchmarks/ring.py [CALLS] [REPEATS]
+
+Each figure is the median over REPEATS of the mean over CALLS, the loop's own cost taken off; the three are measured
+in turns, so that a slow moment of the machine slows all of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from otel_fr.ring import GroupDef, RingReader, RingWriter, SignatureDef, SiteDef
+
+CAPACITY = 20_000
+SIGNATURE = SignatureDef(
+    "all_reduce", "gloo", ((1024, 1024),), ((1024, 1024),), ("Float",), ("Float",), "sum", None, None, None, None, None,
+    4 << 20, 4 << 20,
+)  # fmt: skip
+
+
+def nothing(calls: int) -> None:
+    for _ in range(calls):
+        pass
+
+
+def measure(functions: dict[str, Callable[[int], None]], calls: int, repeats: int) -> dict[str, float]:
+    """Median nanoseconds per call of each, in turns."""
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        function(calls)
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.perf_counter_ns()
+            function(calls)
+            found[name].append((time.perf_counter_ns() - start) / calls)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def main() -> None:
+    calls = int(sys.argv[1]) if len(sys.argv) > 1 else CAPACITY
+    repeats = int(sys.argv[2]) if len(sys.argv) > 2 else 15
+    shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(dir=shared) as folder:
+        writer = RingWriter.create([Path(folder)], "bench", CAPACITY, {})
+        group = writer.add_group(GroupDef("0" * 16, "0", "default_pg", (0, 1, 2, 3), "gloo", 0))
+        sig = writer.define_signature("s", SIGNATURE)
+        site = writer.define_site("t", SiteDef((("train.py", 42, "step"),)))
+        thread = writer.define_thread(1, "MainThread")
+        ticket = 0
+
+        with open(Path(folder) / "bare", "w+b") as file:
+            file.truncate((CAPACITY + 1) * 96)
+            bare = mmap.mmap(file.fileno(), 0)
+        pack_into = struct.Struct("<QqQQQIIIIIBBHIIIIqQ").pack_into
+
+        def pack(calls: int) -> None:
+            for number in range(calls):
+                pack_into(
+                    bare, number % CAPACITY * 96, number, 123_456_789, number, 0, number, 1, 2, 3, 1, 0, 0, 0, 0,
+                    600_000, 4, 5, 0, 0, 0,
+                )  # fmt: skip
+
+        def append(calls: int) -> None:
+            nonlocal ticket
+            for number in range(calls):
+                ticket = writer.append(
+                    group, sig, site, thread, 1, 0, 0, number, 0, number, 0, 600_000, 123_456_789
+                )  # fmt: skip
+
+        def complete(calls: int) -> None:
+            # Of records still in the ring, newest first, round and round.
+            newest = ticket
+            for number in range(calls):
+                writer.complete(newest - number % CAPACITY, group, number, 1, 123_456_999)
+
+        times = measure({"loop": nothing, "pack_into": pack, "append": append, "complete": complete}, calls, repeats)
+        loop = times.pop("loop")
+        base = times["pack_into"] - loop
+        for name, value in times.items():
+            print(f"ring {name:10} {value - loop:8.0f} ns  x{(value - loop) / base:5.2f} of pack_into")
+
+        start = time.perf_counter_ns()
+        with RingReader.open(writer.path) as reader:
+            count = sum(1 for _ in reader.records())
+        each = (time.perf_counter_ns() - start) / count
+        print(f"ring read       {each:8.0f} ns  x{each / base:5.2f} of pack_into, a record of {count}")
+
+
+if __name__ == "__main__":
+    main()

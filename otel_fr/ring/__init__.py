@@ -1,0 +1,40 @@
+"""The ring file: what a rank has issued, in shared memory, there even after kill -9 (docs/ring-format.md).
+
+The rank writes it with `RingWriter`; its monitor, or anyone after a crash, reads it with `RingReader`.
+"""
+
+from otel_fr.ring.codec import DefinitionError
+from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
+from otel_fr.ring.layout import (
+    COUNTERS,
+    KIND_COLLECTIVE,
+    KIND_MONITORED,
+    KIND_P2P,
+    RankState,
+    RingFormatError,
+    StaleGeneration,
+    State,
+    process_start_ns,
+)
+from otel_fr.ring.reader import GroupProgress, Record, RingReader
+from otel_fr.ring.writer import RingWriter
+
+__all__ = [
+    "COUNTERS",
+    "KIND_COLLECTIVE",
+    "KIND_MONITORED",
+    "KIND_P2P",
+    "DefinitionError",
+    "GroupDef",
+    "GroupProgress",
+    "RankState",
+    "Record",
+    "RingFormatError",
+    "RingReader",
+    "RingWriter",
+    "SignatureDef",
+    "SiteDef",
+    "StaleGeneration",
+    "State",
+    "process_start_ns",
+]

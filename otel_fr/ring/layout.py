@@ -1,0 +1,263 @@
+"""The ring file's fixed parts: offsets, packers, enums, errors (docs/ring-format.md says it in words).
+
+Everything is little endian and every integer lies at a multiple of its size, so that a compiled
+writer can use plain loads and stores.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+MAGIC: Final = b"OTELFRRB"
+VERSION: Final = 1
+
+KIND_COLLECTIVE: Final = 0
+KIND_P2P: Final = 1
+KIND_MONITORED: Final = 2
+
+HEADER_SIZE: Final = 4096
+STATUS_SIZE: Final = 16 * 1024
+PROGRESS_ROWS: Final = 256
+ROW_SIZE: Final = 64
+SLOT_SIZE: Final = 96
+MIN_HALF_SIZE: Final = 256 * 1024
+HALF_BYTES_PER_RECORD: Final = 64
+MAX_CAPACITY: Final = 1 << 24
+"""Records. Bounds what a reader goes through, whatever a damaged file says."""
+
+# Header: what never changes, its crc, the flag that says the file is all there.
+HEADER: Final = struct.Struct("<8sIIQQQQQQQQQqQQ")
+HEADER_CRC: Final = HEADER.size
+HEADER_COMPLETE: Final = HEADER.size + 8
+
+# Header: what changes, as indexes of 8-byte words from the start of the file.
+WORD_HEAD: Final = 128
+WORD_TAIL: Final = 129
+WORD_GENERATION: Final = 130
+WORD_USED: Final = 131
+WORD_UNTRACKED: Final = 132
+
+# Status area, as offsets from its start.
+STATUS_STATE: Final = 0
+STATUS_MONITOR_PID: Final = 8
+STATUS_COUNTERS: Final = 16
+STATUS_META: Final = (256, 256 + 4032)
+META_ROOM: Final = 4032
+STATUS_EXCEPTION: Final = 256 + 2 * 4032
+EXCEPTION_ROOM: Final = STATUS_SIZE - STATUS_EXCEPTION
+DOCUMENT: Final = struct.Struct("<IIQ")
+"""Before each JSON text of the status area: length, crc32 (of number and text), number (from 1)."""
+
+COUNTERS: Final = ("hook_errors", "dropped", "truncated_definitions", "flips")
+"""What `RingWriter.count` counts; the order is the file's. There is room for 30."""
+
+# Progress row: indexes of its 8-byte words.
+ROW_GROUP, ROW_ENQUEUED, ROW_COMPLETED, ROW_P2P, ROW_ISSUED, ROW_ENDED, ROW_LAST_ISSUE, ROW_LAST_END = range(8)
+
+# Slot: the part under the crc, then crc + pad, started, ended.
+SLOT_BODY: Final = struct.Struct("<QqQQQIIIIIBBHII")
+SLOT_TAIL: Final = struct.Struct("<IIqQ")
+SLOT: Final = struct.Struct("<QqQQQIIIIIBBHIIIIqQ")
+SLOT_ENDED_WORD: Final = 11
+
+# Definition: payload length, generation, kind, crc32 (of the twelve bytes before it and the payload).
+DEFINITION: Final = struct.Struct("<IIII")
+DEFINITION_PREFIX: Final = struct.Struct("<III")
+HALF_START: Final = 8
+"""A half begins with its generation, so that no definition has reference 0 (which means none)."""
+MAX_DEFINITION: Final = 64 * 1024
+
+U32: Final = 0xFFFFFFFF
+
+
+class State(IntEnum):
+    """How far a call came. UNKNOWN: the backend does not tell when it ends."""
+
+    IN_FLIGHT = 0
+    COMPLETED = 1
+    FAILED = 2
+    UNKNOWN = 3
+
+
+class RankState(IntEnum):
+    """How the rank stands: running, in its normal way out, out."""
+
+    RUNNING = 0
+    EXITING = 1
+    CLEAN = 2
+
+
+class DefinitionKind(IntEnum):
+    """What a definition defines."""
+
+    GROUP = 1
+    SIGNATURE = 2
+    SITE = 3
+    THREAD = 4
+
+
+class StaleGeneration(Exception):  # noqa: N818 - an order to the caller (intern again), not a failure
+    """The references given to `RingWriter.append` are of an earlier generation: intern again and retry."""
+
+
+class RingFormatError(Exception):
+    """The file is not a ring that can be read; the text says what is wrong and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each section of a file lies, in bytes from its start."""
+
+    capacity: int
+    slots: int
+    half_size: int
+    status: int
+    progress: int
+    progress_rows: int
+    definitions: int
+    slots_start: int
+    file_size: int
+
+    @classmethod
+    def of(cls, capacity: int) -> Layout:
+        """The layout of a new file.
+
+        One slot more than the capacity, so that the slot being written never holds a record that counts.
+
+        Raises:
+            ValueError: capacity is not in 1..MAX_CAPACITY.
+        """
+        if not 1 <= capacity <= MAX_CAPACITY:
+            raise ValueError(f"ring capacity must be 1 to {MAX_CAPACITY} records, not {capacity}")
+        half_size = max(MIN_HALF_SIZE, HALF_BYTES_PER_RECORD * capacity)
+        progress = HEADER_SIZE + STATUS_SIZE
+        definitions = progress + PROGRESS_ROWS * ROW_SIZE
+        slots_start = definitions + 2 * half_size
+        slots = capacity + 1
+        return cls(
+            capacity=capacity,
+            slots=slots,
+            half_size=half_size,
+            status=HEADER_SIZE,
+            progress=progress,
+            progress_rows=PROGRESS_ROWS,
+            definitions=definitions,
+            slots_start=slots_start,
+            file_size=slots_start + slots * SLOT_SIZE,
+        )
+
+    def half(self, generation: int) -> int:
+        """Start of the half that holds the definitions of ``generation``."""
+        return self.definitions + (generation & 1) * self.half_size
+
+
+def pack_header(layout: Layout, wall_offset_ns: int, pid: int, pid_start_ns: int) -> bytes:
+    """The unchanging header with its crc."""
+    head = HEADER.pack(
+        MAGIC,
+        VERSION,
+        HEADER_SIZE,
+        layout.capacity,
+        layout.slots,
+        layout.half_size,
+        layout.status,
+        layout.progress,
+        layout.progress_rows,
+        layout.definitions,
+        layout.slots_start,
+        layout.file_size,
+        wall_offset_ns,
+        pid,
+        pid_start_ns,
+    )
+    return head + struct.pack("<II", zlib.crc32(head), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The unchanging header of a file, checked."""
+
+    layout: Layout
+    wall_offset_ns: int
+    pid: int
+    pid_start_ns: int
+
+
+_UNFINISHED: Final = "the ring is still being created, or its creation was cut short: try again, or remove it"
+
+
+def unpack_header(data: bytes, size: int) -> Header:
+    """Check the first bytes of a file of ``size`` bytes.
+
+    Args:
+        data: at least the first `HEADER_COMPLETE` + 8 bytes.
+
+    Raises:
+        RingFormatError: not a ring, of another version, cut short, unfinished, or damaged.
+    """
+    if len(data) < HEADER_COMPLETE + 8 or size < HEADER_SIZE:
+        raise RingFormatError(f"the file has {size} bytes, too few for a ring: it was cut short or is no ring")
+    fields = HEADER.unpack_from(data)
+    magic, version, header_size, capacity, slots, half_size = fields[:6]
+    status, progress, rows, definitions, slots_start, file_size, wall, pid, start = fields[6:]
+    (complete,) = struct.unpack_from("<Q", data, HEADER_COMPLETE)
+    if magic != MAGIC:
+        if complete == 0 and not any(data[:HEADER_COMPLETE]):
+            raise RingFormatError(_UNFINISHED)
+        raise RingFormatError(f"the file begins with {magic!r}, not {MAGIC!r}: it is no otel-fr ring")
+    if version != VERSION:
+        raise RingFormatError(
+            f"the ring has format version {version}, this otel-fr reads {VERSION}: use the otel-fr that wrote it"
+        )
+    (crc,) = struct.unpack_from("<I", data, HEADER_CRC)
+    if zlib.crc32(data[: HEADER.size]) != crc:
+        raise RingFormatError("the ring's header does not match its checksum: the file is damaged")
+    if complete != 1:
+        raise RingFormatError(_UNFINISHED)
+    if file_size > size:
+        raise RingFormatError(f"the ring should have {file_size} bytes and has {size}: it was cut short")
+    sound = (
+        header_size == HEADER_SIZE
+        and 1 <= capacity <= MAX_CAPACITY
+        and slots == capacity + 1
+        and rows <= 1 << 16
+        and HALF_START < half_size <= HALF_BYTES_PER_RECORD * MAX_CAPACITY
+        and all(offset % 8 == 0 for offset in (half_size, status, progress, definitions, slots_start))
+        and status >= HEADER_SIZE
+        and status + STATUS_SIZE <= progress
+        and progress + rows * ROW_SIZE <= definitions
+        and definitions + 2 * half_size <= slots_start
+        and slots_start + slots * SLOT_SIZE <= file_size
+    )
+    if not sound:
+        raise RingFormatError("the sections named in the ring's header do not fit the file: the file is damaged")
+    layout = Layout(capacity, slots, half_size, status, progress, rows, definitions, slots_start, file_size)
+    return Header(layout, wall, pid, start)
+
+
+def process_start_ns(pid: int) -> int | None:
+    """When a process started, in ns since boot (to 10 ms), or None if it is not there.
+
+    With the pid it names one process for good: pids are used again, this pair is not.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+        # The second field is the command in parentheses and may hold anything; the start time is the 22nd field.
+        ticks = int(stat[stat.rindex(b")") + 2 :].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def wall_offset_ns() -> int:
+    """Wall clock minus monotonic clock, now, in ns."""
+    before = time.monotonic_ns()
+    wall = time.time_ns()
+    return wall - (before + time.monotonic_ns()) // 2

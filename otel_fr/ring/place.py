@@ -1,0 +1,51 @@
+"""Where a ring file is put: a private folder, and a file whose space is reserved."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+from pathlib import Path
+
+
+def private_folder(base: Path) -> Path:
+    """``base/otel-fr-UID``, made if need be, of this user and closed to others.
+
+    Raises:
+        OSError: it cannot be made, or somebody else put something else there.
+    """
+    uid = os.geteuid()
+    folder = base / f"otel-fr-{uid}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid:
+        raise OSError(errno.EPERM, f"{folder} is not a folder of this user")
+    if stat.S_IMODE(found.st_mode) != 0o700:
+        os.chmod(folder, 0o700)
+    return folder
+
+
+def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
+    """A new file of ``size`` zeros, mapped. Raises OSError; nothing is left behind then."""
+    for number in range(1000):
+        path = folder / (name if number == 0 else f"{name}.{number}")
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            break
+        except FileExistsError:
+            continue
+    else:
+        raise OSError(errno.EEXIST, f"{folder / name} and 999 more of that name exist")
+    try:
+        os.fchmod(handle, 0o600)
+        # Reserve the space now: a page that cannot be had later is a SIGBUS in the training process.
+        os.posix_fallocate(handle, 0, size)
+        return path, mmap.mmap(handle, size, mmap.MAP_SHARED)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(handle)

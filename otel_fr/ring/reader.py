@@ -1,0 +1,401 @@
+"""The other side of the ring file: the monitor of a live rank, or anyone after its end.
+
+Nothing read is believed before it was checked: a record may be half written, overwritten while it is read,
+or the file may be damaged or hostile. Reading takes no lock and never disturbs the writer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from otel_fr.ring import documents
+from otel_fr.ring.codec import DefinitionError
+from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef, thread_name
+from otel_fr.ring.layout import (
+    COUNTERS,
+    DEFINITION,
+    DEFINITION_PREFIX,
+    EXCEPTION_ROOM,
+    HALF_START,
+    HEADER_SIZE,
+    MAX_DEFINITION,
+    META_ROOM,
+    ROW_GROUP,
+    ROW_SIZE,
+    SLOT,
+    SLOT_BODY,
+    SLOT_ENDED_WORD,
+    SLOT_SIZE,
+    STATUS_COUNTERS,
+    STATUS_EXCEPTION,
+    STATUS_META,
+    STATUS_MONITOR_PID,
+    STATUS_STATE,
+    U32,
+    WORD_GENERATION,
+    WORD_HEAD,
+    WORD_TAIL,
+    WORD_UNTRACKED,
+    DefinitionKind,
+    Header,
+    RankState,
+    RingFormatError,
+    State,
+    unpack_header,
+)
+
+_Definition = GroupDef | SignatureDef | SiteDef | str
+
+_NO_SITE: Final = SiteDef(())
+_ROW: Final = struct.Struct("<8Q")
+_EXPANDED: Final = 1 << 23
+"""Ranks and dtypes, beyond the bytes they came from, that one generation's definitions may expand to."""
+
+
+_MAX_KNOWN: Final = 8192
+"""Decoded definitions kept of one generation, about a kilobyte each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One call. Times are monotonic ns of the rank's machine; ``RingReader.wall_offset_ns`` makes them wall time.
+
+    Attributes:
+        record_id: how many calls the rank issued before it.
+        started_ns, ended_ns: None: unknown, or not yet.
+        kind: KIND_COLLECTIVE, KIND_P2P or KIND_MONITORED.
+        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was issued.
+        pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32).
+        thread: name of the thread that issued it; empty: unknown.
+    """
+
+    record_id: int
+    issued_ns: int
+    started_ns: int | None
+    ended_ns: int | None
+    state: State
+    coll_seq: int
+    p2p_seq: int
+    op_id: int
+    pair_index: int
+    kind: int
+    flags: int
+    timeout_ms: int
+    thread: str
+    group: GroupDef
+    signature: SignatureDef
+    site: SiteDef
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far one live group came.
+
+    Attributes:
+        enqueued, completed: last collective sequence id issued, highest one completed; 0: none.
+        p2p_enqueued: last p2p sequence id issued.
+        issued, ended: calls of any kind.
+        last_issue_ns, last_end_ns: monotonic ns; 0: never.
+    """
+
+    group: GroupDef
+    enqueued: int
+    completed: int
+    p2p_enqueued: int
+    issued: int
+    ended: int
+    last_issue_ns: int
+    last_end_ns: int
+
+
+class RingReader:
+    """Reads one ring file, live or left behind. Of one thread.
+
+    Attributes:
+        torn: records that were damaged or half written. lost: records that were overwritten, or whose
+            definitions were given up, before they were read. Each record is counted at most once, however
+            often `records` runs.
+        pid, pid_start_ns: the rank's process; the latter as `process_start_ns`, 0 if it was not known.
+        wall_offset_ns: wall clock minus monotonic clock when the file was made.
+    """
+
+    def __init__(self, mapping: mmap.mmap, header: Header) -> None:
+        """Of a checked header; `open` does it."""
+        self._map = mapping
+        self._words = memoryview(mapping)[: len(mapping) & ~7].cast("Q")
+        self._layout = header.layout
+        self.pid = header.pid
+        self.pid_start_ns = header.pid_start_ns
+        self.wall_offset_ns = header.wall_offset_ns
+        self.torn = 0
+        self.lost = 0
+        self._judged = 0
+        self._known: dict[int, dict[tuple[DefinitionKind, int], _Definition]] = {}
+        self._expanded: dict[int, int] = {}
+
+    @classmethod
+    def open(cls, path: Path | str) -> RingReader:
+        """Map a ring file.
+
+        Raises:
+            RingFormatError: it is no ring that can be read; the text says what is wrong.
+            OSError: it cannot be opened.
+        """
+        # O_NONBLOCK: a pipe of that name must not hold the reader up; it has no effect on a file.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise RingFormatError("it is not a regular file, so it is no ring")
+            header = unpack_header(os.pread(handle, HEADER_SIZE, 0), found.st_size)
+            mapping = mmap.mmap(handle, header.layout.file_size, mmap.MAP_SHARED, mmap.PROT_READ)
+        except RingFormatError as error:
+            raise RingFormatError(f"{path}: {error}") from None
+        finally:
+            os.close(handle)
+        return cls(mapping, header)
+
+    def close(self) -> None:
+        """Let the mapping go. Later calls raise ValueError."""
+        self._words.release()
+        self._map.close()
+
+    def __enter__(self) -> RingReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- status
+
+    @property
+    def head(self) -> int:
+        """Calls issued so far; the newest record has id ``head - 1``."""
+        return self._words[WORD_HEAD]
+
+    @property
+    def generation(self) -> int:
+        """Of the definitions."""
+        return self._words[WORD_GENERATION]
+
+    @property
+    def capacity(self) -> int:
+        """Records that the ring keeps."""
+        return self._layout.capacity
+
+    @property
+    def untracked_groups(self) -> int:
+        """Live groups without a progress row."""
+        return self._words[WORD_UNTRACKED]
+
+    @property
+    def state(self) -> int:
+        """`RankState` of the rank. A value that is none reads as RUNNING."""
+        value = self._words[(self._layout.status + STATUS_STATE) // 8]
+        return RankState(value) if value <= max(RankState) else RankState.RUNNING
+
+    @property
+    def monitor_pid(self) -> int:
+        """The process that reads this file for the rank; 0: none."""
+        return self._words[(self._layout.status + STATUS_MONITOR_PID) // 8]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What the writer counted, by name."""
+        start = (self._layout.status + STATUS_COUNTERS) // 8
+        return {name: self._words[start + index] for index, name in enumerate(COUNTERS)}
+
+    @property
+    def meta(self) -> dict[str, object]:
+        """What describes the rank; empty if both copies are damaged."""
+        found = [self._document(start, META_ROOM) for start in STATUS_META]
+        # Both can fail only if the writer replaced both while we read: the second look finds them whole.
+        if not any(found):
+            found = [self._document(start, META_ROOM) for start in STATUS_META]
+        valid = [document for document in found if document is not None]
+        return max(valid, key=lambda document: document[0])[1] if valid else {}
+
+    @property
+    def exception(self) -> dict[str, object] | None:
+        """The uncaught exception that was recorded, if any."""
+        found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)
+        return None if found is None else found[1]
+
+    def _document(self, start: int, room: int) -> tuple[int, dict[str, object]] | None:
+        begin = self._layout.status + start
+        return documents.unpack(self._map[begin : begin + room])
+
+    # ---- records
+
+    def records(self, since: int = 0) -> Iterator[Record]:
+        """Every valid record with ``record_id >= since`` that is still in the ring, oldest first.
+
+        It ends with the newest record there was when it began.
+        """
+        head = self.head
+        capacity = self._layout.capacity
+        first = max(since, head - capacity, self._words[WORD_TAIL] - 1, 0)
+        # An impossible tail (damage) must not hide the records.
+        if first > head:
+            first = max(since, head - capacity, 0)
+        self._judge(since, first, lost=True)
+        for record_id in range(first, head):
+            record = self._record(record_id)
+            if record is not None:
+                self._judge(record_id, record_id + 1)
+                yield record
+            else:
+                self._judge(record_id, record_id + 1, lost=self._overwritten(record_id), torn=True)
+
+    def ended(self, record_id: int) -> tuple[State, int | None] | None:
+        """(state, monotonic ns of the end or None) of a record, cheaply; None if it is not in the ring any more."""
+        if not 0 <= record_id < self.head:
+            return None
+        ticket = record_id + 1
+        word = self._layout.slots_start // 8 + ticket % self._layout.slots * (SLOT_SIZE // 8)
+        found = self._words[word]
+        value = self._words[word + SLOT_ENDED_WORD]
+        if found != ticket or self.head - record_id > self._layout.capacity:
+            return None
+        return State(value & 3), value >> 2 or None
+
+    def _overwritten(self, record_id: int) -> bool:
+        return self.head - record_id > self._layout.capacity or self._words[WORD_TAIL] > record_id + 1
+
+    def _judge(self, start: int, stop: int, *, lost: bool = False, torn: bool = False) -> None:
+        """Count the records of ``start..stop`` that no earlier call counted."""
+        fresh = stop - max(start, self._judged)
+        if fresh <= 0:
+            return
+        self._judged = stop
+        if lost:
+            self.lost += fresh
+        elif torn:
+            self.torn += fresh
+
+    def _record(self, record_id: int) -> Record | None:
+        """The record, or None if it is torn, overwritten, or refers to what is not there."""
+        ticket = record_id + 1
+        start = self._layout.slots_start + ticket % self._layout.slots * SLOT_SIZE
+        data = self._map[start : start + SLOT_SIZE]
+        # The word read alone is one load: a copy of 96 bytes may be made in any order.
+        ended = self._words[start // 8 + SLOT_ENDED_WORD]
+        fields = SLOT.unpack(data)
+        if fields[0] != ticket or fields[15] != zlib.crc32(data[: SLOT_BODY.size]):
+            return None
+        # Only now is it sure that what was copied was not being overwritten meanwhile.
+        if self.head - record_id > self._layout.capacity:
+            return None
+        _, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]
+        kind, flags, _, timeout_ms, thread_ref, _, _, started, _ = fields[10:]
+        group = self._definition(generation, DefinitionKind.GROUP, group_ref)
+        signature = self._definition(generation, DefinitionKind.SIGNATURE, sig_ref)
+        site = self._definition(generation, DefinitionKind.SITE, site_ref) if site_ref else _NO_SITE
+        thread = self._definition(generation, DefinitionKind.THREAD, thread_ref) if thread_ref else ""
+        if not (
+            isinstance(group, GroupDef)
+            and isinstance(signature, SignatureDef)
+            and isinstance(site, SiteDef)
+            and isinstance(thread, str)
+        ):
+            return None
+        return Record(
+            record_id=record_id,
+            issued_ns=issued,
+            started_ns=started or None,
+            ended_ns=ended >> 2 or None,
+            state=State(ended & 3),
+            coll_seq=coll_seq,
+            p2p_seq=p2p_seq,
+            op_id=op_id,
+            pair_index=pair_index,
+            kind=kind,
+            flags=flags,
+            timeout_ms=timeout_ms,
+            thread=thread,
+            group=group,
+            signature=signature,
+            site=site,
+        )
+
+    # ---- groups
+
+    def groups(self) -> list[GroupProgress]:
+        """Progress of every live group that has a row, in the order of the rows."""
+        found: list[GroupProgress] = []
+        for row in range(self._layout.progress_rows):
+            start = self._layout.progress + row * ROW_SIZE
+            # The row's owner can change, or its definition move, while it is read: look again, a few times.
+            for _ in range(4):
+                word = self._words[start // 8 + ROW_GROUP]
+                if word == 0:
+                    break
+                group = self._definition(word >> 32, DefinitionKind.GROUP, word & U32)
+                values = _ROW.unpack(self._map[start : start + ROW_SIZE])
+                if isinstance(group, GroupDef) and self._words[start // 8 + ROW_GROUP] == word:
+                    found.append(GroupProgress(group, *values[1:]))
+                    break
+        return found
+
+    # ---- definitions
+
+    def _definition(self, generation: int, kind: DefinitionKind, ref: int) -> _Definition | None:
+        known = self._known.get(generation)
+        if known is None:
+            # The writer keeps two generations; a hostile file may claim any number.
+            while len(self._known) >= 2:
+                oldest = min(self._known)
+                del self._known[oldest], self._expanded[oldest]
+            known = self._known[generation] = {}
+            self._expanded[generation] = 0
+        found = known.get((kind, ref))
+        if found is None:
+            found = self._read_definition(generation, kind, ref)
+            if found is not None:
+                if len(known) >= _MAX_KNOWN:
+                    known.clear()
+                    self._expanded[generation] = 0
+                known[kind, ref] = found
+        return found
+
+    def _read_definition(self, generation: int, kind: DefinitionKind, ref: int) -> _Definition | None:
+        layout = self._layout
+        place = ref * 8
+        if not HALF_START <= place <= layout.half_size - DEFINITION.size or self._expanded[generation] > _EXPANDED:
+            return None
+        start = layout.half(generation) + place
+        length, of_generation, of_kind, crc = DEFINITION.unpack(self._map[start : start + DEFINITION.size])
+        if of_generation != generation or of_kind != kind or length > MAX_DEFINITION:
+            return None
+        if place + DEFINITION.size + length > layout.half_size:
+            return None
+        payload = self._map[start + DEFINITION.size : start + DEFINITION.size + length]
+        if zlib.crc32(payload, zlib.crc32(DEFINITION_PREFIX.pack(length, of_generation, of_kind))) != crc:
+            return None
+        try:
+            found, expanded = _decode(kind, payload)
+        except DefinitionError:
+            return None
+        self._expanded[generation] += max(0, expanded - length)
+        return found
+
+
+def _decode(kind: DefinitionKind, payload: bytes) -> tuple[_Definition, int]:
+    """The definition, and how many items its runs were expanded to."""
+    if kind is DefinitionKind.GROUP:
+        group = GroupDef.from_bytes(payload)
+        return group, len(group.ranks)
+    if kind is DefinitionKind.SIGNATURE:
+        signature = SignatureDef.from_bytes(payload)
+        return signature, len(signature.input_dtypes) + len(signature.output_dtypes)
+    if kind is DefinitionKind.SITE:
+        return SiteDef.from_bytes(payload), 0
+    return thread_name(payload), 0

@@ -1,0 +1,84 @@
+"""The writer's calls that describe the rank as a whole: meta, exception, state, counters."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from otel_fr.ring import documents
+from otel_fr.ring.layout import (
+    COUNTERS,
+    EXCEPTION_ROOM,
+    META_ROOM,
+    STATUS_COUNTERS,
+    STATUS_EXCEPTION,
+    STATUS_META,
+    STATUS_MONITOR_PID,
+    STATUS_STATE,
+    Layout,
+)
+
+
+class StatusWriter:
+    """The base of `otel_fr.ring.RingWriter`: the mapping and its status area.
+
+    Attributes:
+        path: the file.
+    """
+
+    __slots__ = ("_counter_words", "_has_exception", "_map", "_meta_number", "_status", "_words", "path")
+
+    def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
+        """Of a mapping of zeros."""
+        self.path = path
+        self._map = mapping
+        self._words = memoryview(mapping).cast("Q")
+        self._status = layout.status
+        self._meta_number = 0
+        self._has_exception = False
+        counters = (layout.status + STATUS_COUNTERS) // 8
+        self._counter_words = {name: counters + index for index, name in enumerate(COUNTERS)}
+
+    def set_meta(self, values: Mapping[str, object]) -> None:
+        """Replace what describes the rank: JSON of at most 4016 bytes, shortened if longer.
+
+        Two places take turns, so a reader finds the last or the one before, whole, at any instant.
+        """
+        self._meta_number += 1
+        data = documents.pack(values, self._meta_number, META_ROOM)
+        start = self._status + STATUS_META[self._meta_number & 1]
+        self._map[start : start + len(data)] = data
+
+    def set_exception(self, values: Mapping[str, object]) -> None:
+        """Record the exception that ends the rank: JSON of at most 8048 bytes, shortened if longer. The first stays."""
+        if self._has_exception:
+            return
+        data = documents.pack(values, 1, EXCEPTION_ROOM)
+        start = self._status + STATUS_EXCEPTION
+        self._map[start : start + len(data)] = data
+        self._has_exception = True
+
+    def set_state(self, state: int) -> None:
+        """Say how the rank stands (`RankState`)."""
+        self._words[(self._status + STATUS_STATE) // 8] = state
+
+    def set_monitor_pid(self, pid: int) -> None:
+        """Say which process reads this file for the rank."""
+        self._words[(self._status + STATUS_MONITOR_PID) // 8] = pid
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Add to one of `COUNTERS`. Raises KeyError for another name."""
+        self._words[self._counter_words[name]] += n
+
+    def close(self) -> None:
+        """Let the mapping go; the file stays. Later calls of any other method raise ValueError."""
+        self._words.release()
+        self._map.close()
+
+    def unlink(self) -> None:
+        """Remove the file; who has it mapped keeps it. A file that is gone is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
