@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from otel_fr.match import sentences
-from otel_fr.match.endings import culprit_deaths, describe_ending
+from otel_fr.match.endings import culprit_deaths, describe_ending, was_stopped
 from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches, shift_of
-from otel_fr.match.model import Call, Category, Evidence, Finding, State
+from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, State
 from otel_fr.match.waiting import Node, build, cycles
 
 
@@ -48,6 +48,7 @@ class _Diagnosis:
         self._all_joined()
         self._downstream()
         self._other_deaths()
+        self._unexplained_failures()
         return self.causes + self.consequences
 
     # Causes, strongest evidence first: what ranks brought, then cycles, then who holds whom up.
@@ -87,7 +88,8 @@ class _Diagnosis:
                 summary = self._unmatched_text(instance, blocker)
             else:
                 instance = steps[0][1]
-                culprits = tuple(sorted({rank for rank, _, _ in steps}))
+                inside = set(keys)
+                culprits = tuple(sorted({rank for key in keys for rank in self._ahead(key, inside)}))
                 category, summary = Category.DEADLOCK, sentences.deadlock_text(steps)
             waiting = sorted({rank for key in keys for rank in self.nodes[key].waiting})
             finding = self._finding(instance, category, culprits, waiting, summary)
@@ -159,7 +161,9 @@ class _Diagnosis:
                 culprits = tuple(c.rank for c in late)
                 who = f"{sentences.ranks_text(culprits)} came to {text} after the others had given up: {gaps}"
                 finding = self._finding(node.instance, Category.STRAGGLER, culprits, node.waiting, who)
-            elif all(call.state is State.FAILED or _aged(call, self.evidence.window) for call in calls):
+            elif any(_is_held_up(c, self.evidence.window) for c in calls) and all(
+                c.state is State.UNKNOWN or _is_held_up(c, self.evidence.window) for c in calls
+            ):
                 failed = sorted({call.error or "error" for call in calls if call.state is State.FAILED})
                 how = f"failed ({', '.join(failed)})" if failed else "does not complete"
                 summary = f"all members joined {text} with matching arguments, and it {how}{self._waited(node)}"
@@ -228,6 +232,24 @@ class _Diagnosis:
         self._explain(finding, {})
         self._add(finding)
 
+    def _unexplained_failures(self) -> None:
+        """Ranks that ended because a collective failed, where nothing shows who started it."""
+        if self.causes:
+            return
+        raised = {
+            r for r, info in self.evidence.ranks.items() if info.ending is Ending.RAISED and not was_stopped(info)
+        }
+        for node in self.nodes.values():
+            failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is State.FAILED]
+            if not failed:
+                continue
+            told = "; ".join(f"rank {r} {describe_ending(self.evidence.ranks[r])}" for r in failed[:4])
+            summary = f"{sentences.instance_text(node.instance)} failed, and nothing shows who started it: {told}"
+            finding = self._finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
+            finding.age = self._age(node)
+            self._add(finding)
+            return
+
     # Making findings.
 
     def _add(self, finding: Finding) -> None:
@@ -291,8 +313,9 @@ class _Diagnosis:
         return sentences.waited_text(self._age(node))
 
 
-def _aged(call: Call, window: float) -> bool:
-    return call.state is State.IN_FLIGHT and call.age is not None and call.age >= window
+def _is_held_up(call: Call, window: float) -> bool:
+    """It failed, or is known to have been in flight for longer than ``window`` seconds."""
+    return call.state is State.FAILED or (call.state is State.IN_FLIGHT and call.age is not None and call.age >= window)
 
 
 def _late(calls: list[Call]) -> list[Call]:

@@ -202,3 +202,16 @@ def test_a_rank_that_left_early_without_an_error_is_missing() -> None:
 def test_ranks_that_all_raise_the_same_error_make_one_incident() -> None:
     found = judge([], [at(r, 5, ending=Ending.RAISED, exception="KeyError: 'lr'") for r in range(3)])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_DEAD, (0, 1, 2))]
+
+
+def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() -> None:
+    found = judge(
+        [call(0, 5, State.FAILED, error="collective_failed")],
+        [
+            at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Connection closed by peer"),
+            at(1, 4, idle=0.5),
+            at(2, 4, idle=0.5),
+        ],
+    )
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.STALLED_COLLECTIVE, ())]
+    assert "Connection closed by peer" in found[0].summary
