@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,8 +14,6 @@ for folder in sorted(p for p in Path(__file__).parent.iterdir() if p.is_dir()):
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     for name in list(os.environ):
         if name.startswith(("OTEL_", "TORCH_FR", "TORCH_NCCL", "TORCHCOMM")):
             monkeypatch.delenv(name)

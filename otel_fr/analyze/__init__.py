@@ -1,0 +1,1 @@
+"""The offline analyzer: flight-recorder files -> evidence -> the match engine -> a report."""

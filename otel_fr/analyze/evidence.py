@@ -1,0 +1,335 @@
+"""The files of one run as the match engine's `Evidence`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from otel_fr import identity
+from otel_fr.analyze.p2p import number_pairs
+from otel_fr.config import DEFAULT_STALL_SECONDS
+from otel_fr.dump.model import Dump, Entry, GroupInfo, Problem
+from otel_fr.dump.read import MAX_RANKS
+from otel_fr.match.model import Call, Ending, Evidence, Group, Rank, Signature, Standing, State
+from otel_fr.stacks import site_of
+
+_EVERYBODY_NEEDED = frozenset(
+    (
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+    )
+)
+"""No rank completes these before every rank has issued them."""
+
+
+_UNEVEN = frozenset(["all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"])
+"""Equal signatures of these may still not fit together."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of one job, with the files of its ranks.
+
+    Attributes:
+        run_id: `identity.run_id`; "" for files of others, which do not say.
+        written_at: Unix seconds, when the newest file was written; None: not known.
+        undecided: what the files do not tell, as sentences.
+    """
+
+    job: str
+    attempt: int
+    run_id: str
+    dumps: list[Dump]
+    evidence: Evidence
+    written_at: float | None = None
+    undecided: list[str] = field(default_factory=list)
+
+
+def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
+    """One `Run` for each run the files tell of, newest first.
+
+    Files of others (PyTorch, torchcomms) do not name their run; they make one of their own, the last. A rank with
+    several files in one run counts with its newest; the others are returned as problems.
+    """
+    by_run: dict[tuple[str, int, str], list[Dump]] = {}
+    for dump in dumps:
+        key = ("", 0, "") if dump.source != "otel-fr" else _run_key(dump)
+        by_run.setdefault(key, []).append(dump)
+    problems: list[Problem] = []
+    runs: list[Run] = []
+    for (job, attempt, run_id), members in by_run.items():
+        chosen, left = _one_per_rank(members)
+        problems.extend(left)
+        runs.append(_run(job, attempt, run_id, chosen))
+    runs.sort(key=lambda run: (bool(run.run_id), run.attempt, run.written_at or 0.0), reverse=True)
+    return runs, problems
+
+
+def _run_key(dump: Dump) -> tuple[str, int, str]:
+    job, attempt = dump.text("job_id"), dump.integer("attempt") or 0
+    return job, attempt, dump.text("run_id") or f"{job}/{attempt}"
+
+
+def _one_per_rank(dumps: Iterable[Dump]) -> tuple[list[Dump], list[Problem]]:
+    chosen: dict[int, Dump] = {}
+    left: list[Problem] = []
+    for dump in dumps:
+        other = chosen.get(dump.rank)
+        if other is None:
+            chosen[dump.rank] = dump
+            continue
+        better, worse = (dump, other) if _worth(dump) > _worth(other) else (other, dump)
+        chosen[dump.rank] = better
+        left.append(Problem(worse.path, f"not used: {better.path} is of rank {dump.rank} too, and newer or fuller"))
+    return [chosen[rank] for rank in sorted(chosen)], left
+
+
+def _worth(dump: Dump) -> tuple[int, int, int]:
+    last = max((entry.record for entry in dump.entries), default=-1)
+    return dump.integer("written_at") or 0, last, sum(bool(entry.site) for entry in dump.entries)
+
+
+def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
+    groups, ids = _groups(dumps)
+    undecided = _noted((dump.rank, note) for dump in dumps for note in dump.notes)
+    partial = "the file does not hold every call; older ones were overwritten, or completed ones left out"
+    undecided += _noted((dump.rank, partial) for dump in dumps if dump.partial)
+    entries, p2p_notes = number_pairs(dumps)
+    undecided.extend(p2p_notes)
+    told = any(dump.has_completions for dump in dumps)
+    if not told:
+        undecided.append("the recorder does not tell which calls completed")
+    calls: list[Call] = []
+    ranks: dict[int, Rank] = {}
+    settled = _settled(dumps, entries, ids, groups)
+    for dump, rank_entries in zip(dumps, entries, strict=True):
+        ranks[dump.rank] = _rank(dump, ids[dump.rank])
+        calls.extend(_calls(dump.rank, rank_entries, ids[dump.rank], settled, told))
+    told_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
+    world_size = told_size if 0 < told_size <= MAX_RANKS else None
+    absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
+    for rank in absent:
+        ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False)
+    if absent:
+        who = identity.encode_ranks(sorted(absent))
+        undecided.append(f"no file of {'rank' if len(absent) == 1 else 'ranks'} {who}: where it stands is not known")
+    undecided.extend(_forget_outdated(dumps, ranks, ids))
+    window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
+    written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
+    return Run(
+        job,
+        attempt,
+        run_id,
+        dumps,
+        Evidence(groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size),
+        written / 1e9 if written else None,
+        undecided,
+    )
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12:
+        return float(value)
+    return None
+
+
+# Process groups.
+
+
+def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str, str]]]:
+    """The groups by id, and for each rank the id of each group key of its file."""
+    seen: dict[str, set[int]] = {}
+    for dump in dumps:
+        for key, info in dump.groups.items():
+            if not info.ranks:
+                # The file does not say who its members are; whoever recorded calls of it is one.
+                everybody = {other.rank for other in dumps} if info.description == "default_pg" else {dump.rank}
+                seen.setdefault(key, set()).update(everybody)
+    groups: dict[str, Group] = {}
+    ids: dict[int, dict[str, str]] = {}
+    for dump in dumps:
+        of_rank = ids[dump.rank] = {}
+        for key, info in dump.groups.items():
+            members = info.ranks or tuple(sorted(seen[key]))
+            id_ = info.id or identity.group_id(info.name, members)
+            of_rank[key] = id_
+            known = groups.get(id_)
+            if known is None or not known.ranks:
+                groups[id_] = Group(id_, info.name, info.description, members)
+    return groups, ids
+
+
+# Calls.
+
+
+def _settled(
+    dumps: Sequence[Dump],
+    entries: Sequence[Sequence[Entry]],
+    ids: Mapping[int, Mapping[str, str]],
+    groups: Mapping[str, Group],
+) -> dict[str, set[int]]:
+    """The collectives of which nothing more can be said: every member completed it with the same signature.
+
+    Nearly all are of this kind. By group id; the engine need not see them.
+    """
+    seen: dict[str, dict[int, tuple[Signature, int, int] | None]] = {id_: {} for id_ in groups}
+    for dump, rank_entries in zip(dumps, entries, strict=True):
+        rank, of_rank = dump.rank, ids[dump.rank]
+        for entry in rank_entries:
+            if entry.stream != "collective" or entry.group not in of_rank:
+                continue
+            calls, number = seen[of_rank[entry.group]], entry.sequence_id
+            known = calls.get(number, (entry.signature, 0, -1))
+            same = known is not None and known[2] != rank and known[0] == entry.signature
+            if known is None or not same or entry.state is not State.COMPLETED or entry.signature.operation in _UNEVEN:
+                calls[number] = None
+            else:
+                calls[number] = (known[0], known[1] + 1, rank)
+    return {
+        id_: {number for number, known in calls.items() if known is not None and known[1] == len(groups[id_].ranks)}
+        for id_, calls in seen.items()
+    }
+
+
+def _calls(
+    rank: int, entries: Sequence[Entry], ids: Mapping[str, str], settled: Mapping[str, set[int]], told: bool
+) -> list[Call]:
+    found: list[Call] = []
+    newest = max((entry.record for entry in entries), default=-1)
+    for entry in entries:
+        group = ids.get(entry.group)
+        if group is None:
+            continue
+        if entry.sequence_id in settled[group] and entry.stream == "collective" and entry.record != newest:
+            continue
+        state = entry.state if told or entry.state is not State.IN_FLIGHT else State.UNKNOWN
+        found.append(
+            Call(
+                rank,
+                group,
+                entry.stream,
+                entry.sequence_id,
+                entry.record,
+                entry.signature,
+                state,
+                entry.pair_index or 0,
+                entry.age,
+                entry.duration,
+                entry.gap,
+                entry.timeout,
+                entry.error,
+                entry.site,
+                entry.batch,
+            )
+        )
+    return found
+
+
+# Ranks.
+
+
+def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
+    exit_ = dump.facts.get("exit")
+    exception = dump.facts.get("exception")
+    exit_ = exit_ if isinstance(exit_, dict) else {}
+    exception = exception if isinstance(exception, dict) else {}
+    stack = dump.text("stack") or _text(exception.get("stack"))
+    kind, message = _text(exception.get("type")), _text(exception.get("message"))
+    rank = Rank(
+        dump.rank,
+        _ending(dump, exit_, bool(exception)),
+        exception=f"{kind}: {message}" if kind and message else kind or message,
+        exception_site=_text(exception.get("site")) or site_of(_text(exception.get("stack"))),
+        python_blocked=dump.facts.get("python_blocked") is True,
+        site=dump.text("site") or site_of(dump.text("stack")),
+        stack=stack,
+        standings={ids[key]: _standing(info) for key, info in dump.groups.items() if key in ids},
+        complete=not dump.partial or dump.source != "otel-fr",
+        file=dump.path,
+    )
+    signal, code = exit_.get("signal"), exit_.get("code")
+    rank.signal = signal if isinstance(signal, int) and signal > 0 else None
+    rank.exit_code = code if isinstance(code, int) and exit_.get("known") is True and not rank.signal else None
+    if rank.ending is Ending.RUNNING:
+        rank.idle = _idle(dump)
+    return rank
+
+
+def _ending(dump: Dump, exit_: Mapping[str, Any], raised: bool) -> Ending:
+    if not exit_:
+        return Ending.RAISED if raised else Ending.CLEAN if dump.facts.get("clean") is True else Ending.RUNNING
+    if exit_.get("signal"):
+        return Ending.KILLED
+    if raised or exit_.get("code"):
+        return Ending.RAISED
+    if exit_.get("clean") is True or exit_.get("known") is True:
+        return Ending.CLEAN
+    return Ending.GONE
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _idle(dump: Dump) -> float | None:
+    """Seconds since the rank last issued or ended a call in any group."""
+    groups = dump.facts.get("groups")
+    items = groups if isinstance(groups, list) else []
+    idle = [_number(item.get("idle_s")) for item in items if isinstance(item, dict)]
+    return min((seconds for seconds in idle if seconds is not None), default=None)
+
+
+def _standing(info: GroupInfo) -> Standing:
+    return Standing(info.enqueued, info.completed, info.first_recorded)
+
+
+def _forget_outdated(
+    dumps: Sequence[Dump], ranks: Mapping[int, Rank], ids: Mapping[int, Mapping[str, str]]
+) -> list[str]:
+    """Files that were written before others of the run and are contradicted by them tell nothing of the end.
+
+    A collective that needs everybody was completed by one rank: then every member issued it, also one whose
+    (older) file does not know of it yet.
+    """
+    proven: dict[str, tuple[int, int]] = {}
+    for dump in dumps:
+        for entry in dump.entries:
+            if entry.stream == "collective" and entry.state is State.COMPLETED:
+                group = ids[dump.rank].get(entry.group, "")
+                if entry.sequence_id > proven.get(group, (0, 0))[0] and entry.signature.operation in _EVERYBODY_NEEDED:
+                    proven[group] = (entry.sequence_id, dump.rank)
+    notes: list[str] = []
+    for dump in dumps:
+        rank = ranks[dump.rank]
+        for group, standing in rank.standings.items():
+            sequence_id, other = proven.get(group, (0, 0))
+            if standing.enqueued is not None and standing.enqueued < sequence_id and rank.ending is Ending.RUNNING:
+                standing.enqueued = standing.completed = None
+                rank.complete = False
+                notes.append(
+                    f"rank {dump.rank}: its file is older than that of rank {other}, which completed a later collective"
+                )
+                break
+    return notes
+
+
+def _noted(notes: Iterable[tuple[int, str]]) -> list[str]:
+    """One sentence for all ranks that it is true of."""
+    of: dict[str, list[int]] = {}
+    for rank, note in notes:
+        of.setdefault(note, []).append(rank)
+    return [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {identity.encode_ranks(sorted(ranks))}: {note}"
+        for note, ranks in of.items()
+    ]

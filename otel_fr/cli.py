@@ -1,0 +1,122 @@
+"""The ``otel-fr`` command. Each subcommand is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir
+
+from otel_fr import __version__
+from otel_fr.config import Config
+from otel_fr.ring import RingFormatError, RingReader
+
+_COMMANDS = {
+    "analyze": ("otel_fr.analyze.cli", "find the rank that hung a job, from its flight-recorder files"),
+    "collector": ("otel_fr_collector.cli", "receive the ranks' telemetry and report incidents live"),
+    "demo": ("otel_fr.demo", "run a small job that hangs, and watch it be explained"),
+}
+_MONITOR = b"otel_fr.monitor"
+"""Part of the command line of every rank monitor."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Returns:
+        the process's exit status (2: wrong use).
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    wanted = next((word for word in arguments if not word.startswith("-")), "")
+    parser = argparse.ArgumentParser(
+        prog="otel-fr", description="OpenTelemetry-native flight recorder for torch.distributed"
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, text) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        if name == wanted:
+            try:
+                loaded = importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                print(
+                    f"otel-fr {name}: needs the module {error.name}: pip install 'otel-fr[collector]'", file=sys.stderr
+                )
+                return 2
+            loaded.add_arguments(command)
+            command.set_defaults(run=loaded.run)
+    text = "have running ranks on this machine write their flight-recorder files now"
+    dump = commands.add_parser("dump", help=text, description=text)
+    which = dump.add_mutually_exclusive_group()
+    which.add_argument("--pid", type=int, help="only the rank with this process id")
+    which.add_argument("--all", action="store_true", help="all ranks of this user (the default)")
+    dump.set_defaults(run=_dump)
+    commands.add_parser("version", help="print the version").set_defaults(run=_version)
+    args = parser.parse_args(arguments)
+    try:
+        status: int = args.run(args)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _version(_: argparse.Namespace) -> int:
+    print(f"otel-fr {__version__}")
+    return 0
+
+
+def ring_files() -> Iterator[Path]:
+    """The ring files of this user on this machine."""
+    own = Config.from_env().ring_dir
+    name = f"otel-fr-{os.getuid()}"
+    folders = [folder / name for folder in (own, Path("/dev/shm"), Path(gettempdir())) if folder is not None]  # noqa: S108
+    for folder in dict.fromkeys(folders):
+        with suppress(OSError):
+            if folder.stat().st_uid == os.getuid():
+                yield from sorted(path for path in folder.iterdir() if path.is_file())
+
+
+def _dump(args: argparse.Namespace) -> int:
+    asked = 0
+    for path in ring_files():
+        try:
+            with RingReader.open(path) as reader:
+                rank, pid, monitor = reader.meta.get("rank", "?"), reader.pid, reader.monitor_pid
+        except (OSError, RingFormatError) as error:
+            print(f"otel-fr dump: {error}", file=sys.stderr)
+            continue
+        if args.pid not in (None, pid):
+            continue
+        # The file may have outlived its monitor, and the process id may be another program's by now.
+        if not _is_monitor(monitor):
+            print(f"rank {rank} (process {pid}): its monitor is not running", file=sys.stderr)
+            continue
+        with suppress(ProcessLookupError):
+            os.kill(monitor, signal.SIGUSR1)
+            print(f"rank {rank} (process {pid}): asked its monitor (process {monitor}) for a flight-recorder file")
+            asked += 1
+    if not asked:
+        which = "" if args.pid is None else f" with process id {args.pid}"
+        print(f"otel-fr dump: found no running rank{which} of this user on this machine", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _is_monitor(pid: int) -> bool:
+    if pid <= 1:
+        return False
+    try:
+        return _MONITOR in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

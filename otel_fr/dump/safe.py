@@ -1,0 +1,206 @@
+"""Bytes of a dump -> plain Python values, without running anything that is in them, in bounded time and memory.
+
+A pickle is a program. Before Python's unpickler sees one, every instruction is checked against a list of those
+that only build plain values; anything that could name, call or build an object ends the file's reading. The
+unpickler itself then refuses names as well, should the list ever be wrong.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import pickletools
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MIB = 1024 * 1024
+
+
+class UnreadableDump(Exception):  # noqa: N818 - it is the file that is at fault
+    """The file cannot be used; the text says what is wrong with it and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one file may cost.
+
+    Attributes:
+        max_bytes: size of the file, and of what a gzip file unpacks to.
+        max_objects: lists, dicts and tuples in it (a recorded call has about ten).
+    """
+
+    max_bytes: int = 512 * MIB
+    max_objects: int = 50_000_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def read_bytes(path: Path, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """The file's bytes, unpacked if it is a gzip file.
+
+    Raises:
+        UnreadableDump: not a regular file, empty, too large, not readable, or a damaged gzip file.
+    """
+    try:
+        if not path.is_file():  # a pipe or a device would block
+            raise UnreadableDump("not a regular file")
+        with path.open("rb") as file:
+            data = file.read(limits.max_bytes + 1)
+    except OSError as error:
+        raise UnreadableDump(f"cannot be read: {error.strerror or error}; check its permissions") from error
+    if not data:
+        raise UnreadableDump(
+            "empty: the disk was full or the writer was killed; look for the rank's file in another folder"
+        )
+    if data[:2] == b"\x1f\x8b":
+        data = _unpack(data, limits)
+    if len(data) > limits.max_bytes:
+        raise UnreadableDump(f"larger than {limits.max_bytes // MIB} MiB; record fewer entries, or raise the limit")
+    return data
+
+
+def _unpack(data: bytes, limits: Limits) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            return file.read(limits.max_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UnreadableDump(f"a damaged gzip file ({error}); copy it again") from error
+
+
+def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
+    """The dict that a pickle (any protocol) or JSON file holds.
+
+    Raises:
+        UnreadableDump: neither of both, damaged, too costly, or a pickle that does more than hold plain values.
+    """
+    if data[:64].lstrip()[:1] in (b"{", b"["):
+        value = _parse_json(data, limits)
+    # Protocols 0 and 1 have no mark of their own.
+    elif data[:1] == b"\x80" or (data[:1] in b"(}]c" and data[-1:] == b"."):
+        value = _parse_pickle(data, limits)
+    else:
+        raise UnreadableDump("not a flight-recorder file: neither a pickle nor JSON")
+    if not isinstance(value, dict):
+        raise UnreadableDump(f"not a flight-recorder file: it holds a {type(value).__name__} instead of a dict")
+    return value
+
+
+def _parse_json(data: bytes, limits: Limits) -> Any:
+    # Every value but the first of its list or dict follows a comma.
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > limits.max_objects:
+        raise UnreadableDump(f"holds more than {limits.max_objects} values; record fewer entries")
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise UnreadableDump("nested too deeply for a flight-recorder file") from error
+    except ValueError as error:
+        raise UnreadableDump(f"damaged or cut short JSON ({error}); copy it again") from error
+
+
+_NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
+_PLAIN = b"|".join(
+    (
+        rb"[Kqh\x80].",  # BININT1 BINPUT BINGET PROTO
+        rb"[(01N}\])tlduase\x85-\x89\x94]",  # MARK POP POP_MARK NONE, containers, booleans, MEMOIZE: no argument
+        rb"M..",  # BININT2
+        rb"[Jj].{4}",  # BININT LONG_BINGET
+        rb"\x8a\x08.{8}",  # LONG1 of the sizes that times and thread ids have
+        rb"\x8a\x05.{5}",
+        rb"r..[\x00-\x0f]\x00",  # LONG_BINPUT with a number below 2**20: at most 16 MiB of memo
+        rb"[G\x95].{8}",  # BINFLOAT FRAME
+    )
+)
+"""Instructions that only build plain values and cost no more room than they take up."""
+_RUN = re.compile(b"(?s:(?:" + _PLAIN + b"){0,4000})")
+_COUNTED = {  # -> width of the length that precedes the bytes
+    "SHORT_BINUNICODE": 1,
+    "BINUNICODE": 4,
+    "BINUNICODE8": 8,
+    "SHORT_BINSTRING": 1,
+    "BINSTRING": 4,
+    "SHORT_BINBYTES": 1,
+    "BINBYTES": 4,
+    "BINBYTES8": 8,
+    "LONG1": 1,
+}
+_WITH_ARGUMENT = frozenset(
+    ["BININT1", "BINPUT", "BINGET", "PROTO", "BININT2", "BININT", "LONG_BINGET", "BINFLOAT", "FRAME"]
+)
+_LINES = frozenset(["INT", "LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT"])
+"""Protocol 0: the argument is a line of text."""
+_CONTAINERS = (b"}", b"]", b"t", b"l", b"d", b"\x85", b"\x86", b"\x87")
+"""Instructions that make a list, dict or tuple: one byte each, up to 72 bytes of memory."""
+_MAX_LINE = 64 * 1024
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Any:
+        raise UnreadableDump(f"a pickle that names {module}.{name}, as no flight-recorder file does: do not load it")
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        raise UnreadableDump("a pickle that refers to objects outside of it: do not load it")
+
+
+def _parse_pickle(data: bytes, limits: Limits) -> Any:
+    _check(data, limits)
+    try:
+        return _PlainUnpickler(io.BytesIO(data), encoding="utf-8", errors="replace").load()
+    except UnreadableDump:
+        raise
+    except MemoryError as error:
+        raise UnreadableDump("does not fit into memory; record fewer entries") from error
+    except Exception as error:
+        raise UnreadableDump(f"damaged pickle ({type(error).__name__}: {error}); copy it again") from error
+
+
+def _check(data: bytes, limits: Limits) -> None:
+    """Raise unless the first pickle in ``data`` builds plain values only, and no more of them than allowed.
+
+    Memory is bounded by the size of the file and the number of containers, if no instruction takes room for more
+    than one value: that holds but for "put at number N", where the unpickler makes room for N values; so N must be
+    below 2**20 or the number of bytes read so far (picklers count from 0).
+    """
+    if sum(data.count(code) for code in _CONTAINERS) > limits.max_objects:
+        raise UnreadableDump(f"holds more than {limits.max_objects} values; record fewer entries")
+    position, end = 0, len(data)
+    while position < end:
+        run = _RUN.match(data, position)
+        if run is not None and run.end() > position:
+            position = run.end()
+            continue
+        name = _NAMES.get(data[position], f"0x{data[position]:02x}")
+        if name == "STOP":
+            return
+        if name in _COUNTED:
+            width = _COUNTED[name]
+            position += 1 + width + int.from_bytes(data[position + 1 : position + 1 + width], "little")
+        elif name == "LONG_BINPUT":
+            _check_memo(int.from_bytes(data[position + 1 : position + 5], "little"), position)
+            position += 5
+        elif name in _LINES:
+            line = data.find(b"\n", position, position + _MAX_LINE)
+            if line < 0:
+                break
+            if name == "PUT":
+                text = data[position + 1 : line]
+                _check_memo(int(text) if text.isdigit() and len(text) < 19 else 1 << 62, position)
+            position = line + 1
+        elif name in _WITH_ARGUMENT:
+            break  # it would have been part of the run, were its argument there
+        else:
+            raise UnreadableDump(
+                f"a pickle that does more than hold plain values ({name} at byte {position}): do not load it;"
+                " if it is a flight-recorder file, write it again"
+            )
+    raise UnreadableDump("cut short: the pickle does not end; the disk was full or the writer was killed")
+
+
+def _check_memo(number: int, position: int) -> None:
+    if number > max(position, 1 << 20):
+        raise UnreadableDump("a pickle made to exhaust memory (a memo number far too high): do not load it")

@@ -1,0 +1,321 @@
+"""What a flight-recorder file says: one rank's records and progress, and how the rank stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from otel_fr.dump import torchview
+from otel_fr.identity import STREAM_COLLECTIVE, STREAM_MONITORED, STREAM_P2P, encode_ranks
+from otel_fr.ring import KIND_MONITORED, KIND_P2P, RankState, State
+
+if TYPE_CHECKING:
+    from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
+
+SCHEMA = "2.10"
+"""Version of PyTorch's flight-recorder schema that the files follow (torch 2.13)."""
+
+FORMAT = 1
+"""Version of what otel-fr adds to it."""
+
+_STATES = {State.IN_FLIGHT: "scheduled", State.COMPLETED: "completed", State.FAILED: "failed", State.UNKNOWN: "unknown"}
+
+
+def _stream(kind: int) -> str:
+    return {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED}.get(kind, STREAM_COLLECTIVE)
+
+
+def _sequence_id(record: Record) -> int:
+    return record.p2p_seq if record.kind == KIND_P2P else record.coll_seq
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """All that goes into one file.
+
+    Attributes:
+        rank: global rank.
+        facts: what otel-fr adds to PyTorch's schema (docs/dump-format.md), without ``groups``.
+        groups: progress of every group. records: oldest first.
+        now_ns: monotonic, when it was taken. wall_offset_ns: wall clock minus monotonic.
+    """
+
+    rank: int
+    facts: dict[str, Any]
+    groups: Sequence[GroupProgress]
+    records: Sequence[Record]
+    now_ns: int
+    wall_offset_ns: int
+    _keys: dict[str, str] = field(default_factory=dict)
+    _views: dict[tuple[int, str, int], dict[str, Any]] = field(default_factory=dict)
+    _frames: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @classmethod
+    def from_ring(
+        cls,
+        reader: RingReader,
+        *,
+        reason: str,
+        rank_info: Mapping[str, Any] | None = None,
+        wall_offset_ns: int | None = None,
+    ) -> Snapshot:
+        """Take what the ring holds now.
+
+        Args:
+            reason: why the file is written (``"stall"``, ``"exit"``, ``"signal"``, ...).
+            rank_info: what else is known of the rank, with the keys of the rank report (docs/telemetry.md): ``exit``,
+                ``exception``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
+            wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was made.
+
+        Raises:
+            RingFormatError: the ring cannot be read.
+        """
+        before = _open_calls(reader.groups())
+        records = list(reader.records())
+        groups = reader.groups()
+        head, lost, torn = reader.head, reader.lost, reader.torn
+        meta, info = dict(reader.meta), dict(rank_info or {})
+        # A call that ended while the records were read is open in one of the two counts only.
+        still_open = sum(record.state is State.IN_FLIGHT for record in records)
+        whole = (bool(records) and records[0].record_id == 0 and not torn) or head == 0
+        offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
+        now = time.monotonic_ns()
+        exception = info.get("exception") or reader.exception
+        facts: dict[str, Any] = {
+            "format": FORMAT,
+            **meta,
+            **info,
+            "reason": reason,
+            "written_at": now + offset,
+            "wall_offset_ns": offset,
+            "records": {
+                "issued": head,
+                "first": records[0].record_id if records else None,
+                "last": records[-1].record_id if records else None,
+                "lost": lost,
+                "torn": torn,
+            },
+            "counters": dict(reader.counters),
+            "complete": whole or min(before, _open_calls(groups)) <= still_open,
+            "clean": reader.state == RankState.CLEAN,
+        }
+        facts.setdefault("pid", reader.pid)
+        if exception:
+            facts["exception"] = exception
+        rank = meta.get("rank")
+        return cls(rank if isinstance(rank, int) else 0, plain_dict(facts), groups, records, now, offset)
+
+    def header(self) -> dict[str, Any]:
+        """Every top-level key of the file but ``entries``, ``otel_fr`` first."""
+        config: dict[str, dict[str, Any]] = {}
+        recorded: dict[str, list[Record]] = {}
+        for progress in self.groups:
+            config[self._key(progress.group)] = _config(progress.group.name, progress.group, progress.group.ranks)
+        for record in self.records:
+            recorded.setdefault(record.group.id, []).append(record)
+            key, ranks = self._place(record)
+            if key not in config:
+                config[key] = _config(key, record.group, ranks)
+        live = {progress.group.id for progress in self.groups}
+        table = [self._live_group(progress, recorded.get(progress.group.id, [])) for progress in self.groups]
+        table += [self._gone_group(records) for id_, records in recorded.items() if id_ not in live]
+        return {
+            "otel_fr": {**self.facts, "rank": self.rank, "groups": table},
+            "version": SCHEMA,
+            "comm_lib_version": "",
+            "pg_config": config,
+            "pg_status": {
+                str(progress.group.local_id): {
+                    "last_enqueued_collective": progress.enqueued,
+                    "last_started_collective": -1,
+                    "last_completed_collective": progress.completed,
+                }
+                for progress in self.groups
+            },
+        }
+
+    def _group(self, group: GroupDef, records: Sequence[Record], enqueued: int, issued: int) -> dict[str, Any]:
+        sequence_ids = [record.coll_seq for record in records if _stream(record.kind) == STREAM_COLLECTIVE]
+        dropped = not self._from_the_start and issued > len(records)
+        return {
+            "key": self._key(group),
+            "id": group.id,
+            "name": group.name,
+            "desc": group.description,
+            "ranks": encode_ranks(group.ranks),
+            "backend": group.backend,
+            "pg_id": group.local_id,
+            "enqueued": enqueued,
+            "first_recorded": min(sequence_ids, default=enqueued + 1) if dropped else None,
+        }
+
+    def _live_group(self, progress: GroupProgress, records: Sequence[Record]) -> dict[str, Any]:
+        last = max(progress.last_issue_ns, progress.last_end_ns)
+        return {
+            **self._group(progress.group, records, progress.enqueued, progress.issued),
+            "completed": progress.completed,
+            "p2p": progress.p2p_enqueued,
+            "issued": progress.issued,
+            "ended": progress.ended,
+            "idle_s": (self.now_ns - last) / 1e9 if last else None,
+            "gone": False,
+        }
+
+    def _gone_group(self, records: Sequence[Record]) -> dict[str, Any]:
+        """A group that was destroyed: its progress is what the records tell."""
+        collectives = [record for record in records if _stream(record.kind) == STREAM_COLLECTIVE]
+        done = [record.coll_seq for record in collectives if record.state is State.COMPLETED]
+        enqueued = max((record.coll_seq for record in collectives), default=0)
+        return {
+            **self._group(records[0].group, records, enqueued, len(records) + 1),
+            "completed": max(done, default=0),
+            "gone": True,
+        }
+
+    @property
+    def _from_the_start(self) -> bool:
+        return not self.records or self.records[0].record_id == 0
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """PyTorch's entries, oldest first; made one at a time, so that a large ring costs little memory."""
+        previous_end: int | None = None
+        for record in self.records:
+            yield self._entry(record, previous_end)
+            if record.ended_ns is not None:
+                previous_end = max(record.ended_ns, previous_end or 0)
+
+    def _key(self, group: GroupDef) -> str:
+        """Name of the group in ``pg_config``: c10d's own, unless another group of this file has it already."""
+        key = self._keys.get(group.id)
+        if key is None:
+            key = group.name if group.name not in self._keys.values() else f"{group.name} ({group.id[:8]})"
+            self._keys[group.id] = key
+        return key
+
+    def _place(self, record: Record) -> tuple[str, Sequence[int]]:
+        """Under which ``pg_config`` key the record stands, and that entry's ranks."""
+        key, signature = self._key(record.group), record.signature
+        if record.kind == KIND_P2P:
+            pair = torchview.pair(key, signature.operation, self.rank, signature.peer, signature.tag)
+            return pair.key, pair.ranks
+        if record.kind == KIND_MONITORED:
+            key = f"{key} monitored_barrier"
+        return key, record.group.ranks
+
+    def _entry(self, record: Record, previous_end: int | None) -> dict[str, Any]:
+        wall, state = self.wall_offset_ns, _STATES[State(record.state)]
+        ended = record.ended_ns
+        stream = _stream(record.kind)
+        entry = {
+            "frames": self._site_frames(record),
+            "record_id": record.record_id,
+            "pg_id": record.group.local_id,
+            "thread_name": record.thread,
+            "thread_id": "",
+            "collective_seq_id": record.pair_index + 1 if record.kind == KIND_P2P else record.coll_seq,
+            "p2p_seq_id": record.p2p_seq,
+            "op_id": record.op_id,
+            "time_created_ns": record.issued_ns + wall,
+            "state": "completed" if state == "completed" else "started" if record.started_ns else "scheduled",
+            "time_discovered_started_ns": None if record.started_ns is None else record.started_ns + wall,
+            "time_discovered_completed_ns": ended + wall if ended is not None and state == "completed" else None,
+            "retired": state == "completed",
+            "timeout_ms": record.timeout_ms,
+            "is_p2p": record.kind == KIND_P2P,
+            "otel_fr_group": record.group.id,
+            "otel_fr_kind": stream,
+            "otel_fr_seq": _sequence_id(record),
+            "otel_fr_state": state,
+            "otel_fr_issued_ns": record.issued_ns,
+            "otel_fr_ended_ns": ended,
+        }
+        entry.update(self._signature(record))
+        if ended is not None:
+            entry["duration_ms"] = (ended - (record.started_ns or record.issued_ns)) / 1e6
+        if previous_end is not None:
+            entry["otel_fr_gap_s"] = (record.issued_ns - previous_end) / 1e9
+        if record.kind == KIND_P2P:
+            entry["otel_fr_pair_index"] = record.pair_index
+        if state == "failed":
+            waited_ms = 0.0 if ended is None else (ended - record.issued_ns) / 1e6
+            # The ring keeps no reason; a backend gives up only once its timeout is over.
+            timed_out = record.timeout_ms and waited_ms >= 0.95 * record.timeout_ms
+            entry["otel_fr_error"] = "timeout" if timed_out else "collective_failed"
+        return entry
+
+    def _site_frames(self, record: Record) -> list[dict[str, Any]]:
+        frames = self._frames.get(id(record.site))
+        if frames is None:
+            frames = [{"name": name, "filename": file, "line": line} for file, line, name in record.site.frames]
+            self._frames[id(record.site)] = frames
+        return frames
+
+    def _signature(self, record: Record) -> dict[str, Any]:
+        """The part of an entry that all calls of one signature share."""
+        known = (id(record.signature), record.group.id, record.kind)
+        part = self._views.get(known)
+        if part is None:
+            part = self._views[known] = self._signature_part(record, record.signature)
+        return part
+
+    def _signature_part(self, record: Record, signature: SignatureDef) -> dict[str, Any]:
+        seen = torchview.view(signature.operation, signature.input_sizes, signature.output_sizes)
+        name = seen.name
+        if record.kind == KIND_P2P:
+            name = torchview.pair("", signature.operation, self.rank, signature.peer, signature.tag).name
+        backend = (signature.backend or record.group.backend).replace(":", "_") or "unknown"
+        part: dict[str, Any] = {
+            "process_group": (self._place(record)[0], record.group.description),
+            "profiling_name": f"{backend}:{name}",
+            "input_sizes": seen.input_sizes,
+            "input_dtypes": list(signature.input_dtypes),
+            "output_sizes": seen.output_sizes,
+            "output_dtypes": list(signature.output_dtypes),
+            "otel_fr_op": signature.operation,
+        }
+        truth = [list(shape) for shape in signature.input_sizes], [list(shape) for shape in signature.output_sizes]
+        for side, sizes in zip(("input", "output"), truth, strict=True):
+            if sizes != part[f"{side}_sizes"]:
+                part[f"otel_fr_{side}_sizes"] = sizes
+        optional = {
+            "otel_fr_reduce_op": signature.reduce_op,
+            "otel_fr_root": signature.root,
+            "otel_fr_peer": signature.peer,
+            "otel_fr_tag": signature.tag,
+            "otel_fr_input_splits": list(signature.input_splits) if signature.input_splits else None,
+            "otel_fr_output_splits": list(signature.output_splits) if signature.output_splits else None,
+            "otel_fr_any_source": signature.any_source or None,
+            "otel_fr_truncated": signature.truncated or None,
+        }
+        part.update((key, value) for key, value in optional.items() if value is not None)
+        return part
+
+
+def _open_calls(groups: Sequence[GroupProgress]) -> int:
+    return sum(max(progress.issued - progress.ended, 0) for progress in groups)
+
+
+def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` as builtins only, so that a reader that refuses to load anything else can load it."""
+    return {str(key): _plain(value) for key, value in values.items()}
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return plain_dict(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _config(name: str, group: GroupDef, ranks: Sequence[int]) -> dict[str, str]:
+    return {"name": name, "desc": group.description, "ranks": str(list(ranks))}

@@ -1,0 +1,93 @@
+"""How a call must be written so that PyTorch's analyzer (``torchfrtrace``, torch 2.13) judges it right.
+
+That analyzer compares fields by rules of its own. Where a call that is legal would look like a fault under them,
+it is written the way ProcessGroupNCCL writes it, or, where that fails as well, without the part that is compared;
+what was recorded then stands beside it under an ``otel_fr_`` key. docs/dump-format.md lists each case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from otel_fr.dump.names import TORCH_NAMES
+
+Sizes = Sequence[Sequence[int]]
+_NO_SIZES: list[list[int]] = [[]]
+"""What the analyzer passes over when it compares sizes; it cannot read a list without a first item."""
+
+_SAME_OUTPUT = frozenset(["all_reduce", "all_reduce_coalesced", "broadcast", "reduce"])
+
+
+class View(NamedTuple):
+    """What stands in ``profiling_name`` (after the backend), ``input_sizes`` and ``output_sizes``."""
+
+    name: str
+    input_sizes: list[list[int]]
+    output_sizes: list[list[int]]
+
+
+def view(operation: str, input_sizes: Sizes, output_sizes: Sizes) -> View:
+    """The call as the analyzer must see it; sizes are one shape per tensor, as the call was given them."""
+    name = TORCH_NAMES.get(operation, operation)
+    given = [list(shape) for shape in input_sizes]
+    taken = [list(shape) for shape in output_sizes]
+    if operation in _SAME_OUTPUT:
+        return View(name, given, taken or given)
+    if operation in ("send", "recv"):
+        # Compared: the input of the send with the output of the receive.
+        return View(name, given or taken, taken or given)
+    if operation == "all_gather":
+        flat = _stacked(taken)
+        return View(name, given, flat) if flat else View("ALLGATHER_coalesced", _NO_SIZES, taken)
+    if operation == "reduce_scatter":
+        flat = _stacked(given)
+        return View(name, flat, taken) if flat else View("REDUCE_SCATTER_coalesced", given, _NO_SIZES)
+    if operation in ("all_to_all", "all_to_all_single"):
+        # Compared: the first input of all ranks together with the first output of all ranks together.
+        return View(name, _total(given), _total(taken))
+    return View(name, given, taken)
+
+
+def _stacked(shapes: list[list[int]]) -> list[list[int]]:
+    """One tensor that holds a list of equal ones, as NCCL records it; empty if they are not equal."""
+    if not shapes or any(shape != shapes[0] for shape in shapes):
+        return []
+    return [[len(shapes), *shapes[0]]]
+
+
+def _total(shapes: list[list[int]]) -> list[list[int]]:
+    return shapes if len(shapes) == 1 else [[sum(prod(shape) for shape in shapes)]]
+
+
+class Pair(NamedTuple):
+    """The process group that a send or receive is written under.
+
+    The analyzer matches a single send or receive only if every member of its process group takes part in it. So
+    it is given a group of the two ranks, one per direction and tag, whose sequence number counts its messages.
+
+    Attributes:
+        key: its name in ``pg_config``.
+        ranks: its global ranks, rising.
+        name: ``"send 0->1"``, in ranks within that group.
+    """
+
+    key: str
+    ranks: tuple[int, ...]
+    name: str
+
+
+def pair(group: str, operation: str, rank: int, peer: int | None, tag: int | None) -> Pair:
+    """The pair of one send or receive of ``rank``; ranks are global.
+
+    A receive from any source (``peer`` None) has no pair; the analyzer cannot read it as such, so it stands alone.
+    """
+    if peer is None:
+        return Pair(f"{group} p2p any->{rank}", (rank,), f"{operation} 0{'->' if operation == 'send' else '<-'}0")
+    source, destination = (rank, peer) if operation == "send" else (peer, rank)
+    ranks = tuple(sorted({source, destination}))
+    key = f"{group} p2p {source}->{destination}" + (f" tag {tag}" if tag else "")
+    first, second = ranks.index(source), ranks.index(destination)
+    name = f"send {first}->{second}" if operation == "send" else f"recv {second}<-{first}"
+    return Pair(key, ranks, name)

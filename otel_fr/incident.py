@@ -1,0 +1,112 @@
+"""A `Finding` as the incident that people and programs see: one dict, the same live and from files."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+
+from otel_fr import identity
+from otel_fr.match.model import Finding
+
+FIELDS = (
+    "id",
+    "job",
+    "attempt",
+    "category",
+    "process_group",
+    "operation",
+    "sequence_id",
+    "culprit_ranks",
+    "waiting_ranks",
+    "field",
+    "values",
+    "call_sites",
+    "stacks",
+    "caused_by",
+    "trace_id",
+    "started_at",
+    "detected_at",
+    "state",
+    "summary",
+)
+"""Every key of an incident, in the order in which it is written."""
+
+
+def incident_id(run_id: str, key: str) -> str:
+    """Name of the incident that a finding's key makes in one run: 16 hex digits, the same wherever it is computed."""
+    text = "\x1f".join(("incident", run_id, key))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def trace_id(run_id: str, finding: Finding) -> str | None:
+    """The trace (32 hex digits) that holds all ranks' spans of the finding's collective; None: it shows in no call."""
+    if finding.group is None:
+        return None
+    if finding.p2p is not None:
+        return identity.p2p_trace_id(run_id, finding.group.id, *finding.p2p).hex()
+    if finding.sequence_id is None or finding.stream == identity.STREAM_P2P:
+        return None
+    return identity.trace_id(run_id, finding.group.id, finding.stream, finding.sequence_id).hex()
+
+
+def timestamp(seconds: float | None) -> str | None:
+    """Unix seconds as RFC 3339 in UTC with milliseconds (``"2026-01-02T03:04:05.678Z"``); None: no such time."""
+    if seconds is None:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    except (ValueError, OverflowError, OSError):  # years that the calendar does not have: a broken clock, a broken file
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def incident_dict(
+    finding: Finding,
+    *,
+    job: str,
+    attempt: int,
+    run_id: str,
+    started_at: float | None,
+    detected_at: float | None,
+    state: str,
+) -> dict[str, object]:
+    """The incident of one finding, ready for `json.dumps`. Pure.
+
+    Args:
+        run_id: `identity.run_id` of the run; with ``finding.key`` it makes the incident's id.
+        started_at, detected_at: Unix seconds: when the fault began, when it was seen; None: unknown.
+        state: ``"firing"`` or ``"resolved"``.
+
+    Returns:
+        a dict with exactly the keys `FIELDS`. ``process_group`` is None if the fault shows in no group;
+        ``caused_by`` is the id of the incident that this one follows from, or None; keys of ``values``,
+        ``call_sites`` and ``stacks`` are ranks as text, in rising order.
+    """
+    group = finding.group
+    return {
+        "id": incident_id(run_id, finding.key),
+        "job": job,
+        "attempt": attempt,
+        "category": finding.category.value,
+        "process_group": None
+        if group is None
+        else {"id": group.id, "name": group.name, "description": group.description, "ranks": list(group.ranks)},
+        "operation": finding.operation or None,
+        "sequence_id": finding.sequence_id,
+        "culprit_ranks": sorted(finding.culprit_ranks),
+        "waiting_ranks": sorted(finding.waiting_ranks),
+        "field": finding.field,
+        "values": _by_rank(finding.values),
+        "call_sites": _by_rank(finding.call_sites),
+        "stacks": _by_rank(finding.stacks),
+        "caused_by": None if finding.caused_by is None else incident_id(run_id, finding.caused_by),
+        "trace_id": trace_id(run_id, finding),
+        "started_at": timestamp(started_at),
+        "detected_at": timestamp(detected_at),
+        "state": state,
+        "summary": finding.summary,
+    }
+
+
+def _by_rank(values: dict[int, str]) -> dict[str, str]:
+    return {str(rank): values[rank] for rank in sorted(values)}

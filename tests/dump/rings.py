@@ -1,0 +1,151 @@
+"""Rings of imaginary ranks, written with the real ring writer, for the tests of the files made from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from otel_fr.dump.write import Snapshot, write_dump
+from otel_fr.identity import group_id, run_id
+from otel_fr.ring import (
+    KIND_COLLECTIVE,
+    KIND_MONITORED,
+    KIND_P2P,
+    GroupDef,
+    RingReader,
+    RingWriter,
+    SignatureDef,
+    SiteDef,
+    State,
+)
+
+OPERATIONS = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "monitored_barrier",
+    "send",
+    "recv",
+)
+"""Every operation of docs/telemetry.md."""
+
+RUN = run_id("job-7", 0, "nonce")
+SIDES = {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "input_splits", "output_splits"}
+
+
+def signature(operation: str, sizes: Sequence[Sequence[int]] = ((3, 4),), **fields: Any) -> SignatureDef:
+    """A signature with as many Floats as sizes on both sides, unless ``fields`` says otherwise."""
+    shapes = tuple(tuple(size) for size in sizes)
+    values: dict[str, Any] = {
+        "operation": operation,
+        "backend": "gloo",
+        "input_sizes": shapes,
+        "output_sizes": shapes,
+        "reduce_op": None,
+        "root": None,
+        "peer": None,
+        "tag": None,
+        "input_splits": None,
+        "output_splits": None,
+        "input_bytes": 0,
+        "output_bytes": 0,
+    }
+    values.update(fields)
+    for side in ("input", "output"):
+        values.setdefault(f"{side}_dtypes", ("Float",) * len(values[f"{side}_sizes"]))
+    return SignatureDef(**values)
+
+
+class RankRing:
+    """The ring of one rank, and the file made from it."""
+
+    def __init__(self, folder: Path, rank: int, world_size: int, capacity: int = 1000, **meta: object) -> None:
+        facts = {
+            "rank": rank,
+            "local_rank": rank,
+            "world_size": world_size,
+            "job_id": "job-7",
+            "attempt": 0,
+            "run_id": RUN,
+            "host": "node-1",
+            "stall_seconds": 5.0,
+            **meta,
+        }
+        self.rank = rank
+        folder.mkdir(parents=True, exist_ok=True)
+        self.writer = RingWriter.create([folder], f"rank{rank}", capacity, facts)
+        self._groups: dict[str, tuple[int, list[int]]] = {}
+        self._pairs: dict[tuple[object, ...], int] = {}
+        self.group("0", range(world_size), "default_pg")
+
+    def group(self, name: str, ranks: Sequence[int], description: str) -> None:
+        definition = GroupDef(group_id(name, ranks), name, description, tuple(ranks), "gloo", len(self._groups))
+        self._groups[name] = (self.writer.add_group(definition), [0, 0, 0])
+
+    def call(
+        self,
+        what: SignatureDef,
+        *,
+        state: State = State.COMPLETED,
+        group: str = "0",
+        site: tuple[tuple[str, int, str], ...] = (("/job/train.py", 42, "step"),),
+        kind: int = KIND_COLLECTIVE,
+        age_s: float = 10.0,
+        timeout_ms: int = 60_000,
+        took_s: float = 0.5,
+    ) -> None:
+        """Issue one call ``age_s`` seconds ago; unless it is in flight, it ended ``took_s`` later."""
+        if what.operation in ("send", "recv"):
+            kind = KIND_P2P
+        index, counts = self._groups[group]
+        counts[0] += kind == KIND_COLLECTIVE
+        counts[1] += kind == KIND_P2P
+        counts[2] += 1
+        pair = (group, what.operation, what.peer, what.tag)
+        pair_index = self._pairs[pair] = self._pairs.get(pair, -1) + 1
+        issued = time.monotonic_ns() - int(age_s * 1e9)
+        writer = self.writer
+        ticket = writer.append(
+            index,
+            writer.define_signature(what, what),
+            writer.define_site(site, SiteDef(site)),
+            writer.define_thread(1, "MainThread"),
+            writer.generation,
+            kind,
+            0,
+            counts[0],
+            counts[1],
+            counts[2],
+            pair_index if kind == KIND_P2P else 0,
+            timeout_ms,
+            issued,
+        )
+        if state is not State.IN_FLIGHT:
+            writer.complete(ticket, index, counts[0], state, issued + int(took_s * 1e9))
+
+    def snapshot(self, reason: str = "stall", **rank_info: object) -> Snapshot:
+        with RingReader.open(self.writer.path) as reader:
+            return Snapshot.from_ring(reader, reason=reason, rank_info=rank_info)
+
+    def write(self, folder: Path, fmt: str = "pickle", **rank_info: object) -> Path:
+        path = folder / f"trace_{self.rank}{'.json' if fmt == 'json' else ''}"
+        write_dump(path, self.snapshot(**rank_info), fmt)  # type: ignore[arg-type]
+        return path
+
+
+__all__ = ["KIND_MONITORED", "OPERATIONS", "RUN", "SIDES", "RankRing", "State", "signature"]

@@ -1,0 +1,255 @@
+"""Files made to do harm: nothing in them runs, they cost little, and what is wrong is said."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import resource
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_fr.dump.model import Dump
+from otel_fr.dump.read import load, load_folder
+from otel_fr.dump.safe import Limits, UnreadableDump, parse
+
+ENTRY = {
+    "record_id": 0,
+    "pg_id": 0,
+    "process_group": ("0", "default_pg"),
+    "collective_seq_id": 1,
+    "p2p_seq_id": 0,
+    "op_id": 1,
+    "profiling_name": "nccl:all_reduce",
+    "time_created_ns": 1,
+    "input_sizes": [[3]],
+    "input_dtypes": ["Float"],
+    "output_sizes": [[3]],
+    "output_dtypes": ["Float"],
+    "state": "completed",
+    "retired": True,
+    "timeout_ms": 1000,
+    "is_p2p": False,
+}
+CONFIG = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+
+
+def dump(**changes: Any) -> dict[str, Any]:
+    return {"version": "2.10", "pg_config": CONFIG, "pg_status": {}, "entries": [ENTRY], **changes}
+
+
+class Runs:
+    """A value whose pickle runs a command when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+def assert_read_or_refused(read: Callable[[], bool]) -> None:
+    try:
+        good = read()
+    except UnreadableDump as error:
+        good = len(str(error)) > 10
+    assert good
+
+
+class PersistentPickler(pickle.Pickler):
+    def persistent_id(self, obj: object) -> object:
+        return "somewhere" if obj == "there" else None
+
+
+def refused(tmp_path: Path, data: bytes) -> str:
+    """The error that `data` as a file gives, which must come at once."""
+    path = tmp_path / "trace_0"
+    path.write_bytes(data)
+    began = time.monotonic()
+    with pytest.raises(UnreadableDump) as caught:
+        load(path)
+    assert time.monotonic() - began < 20
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_every_pickle_protocol_of_plain_values_is_read(tmp_path: Path, protocol: int) -> None:
+    path = tmp_path / "trace_3"
+    path.write_bytes(pickle.dumps(dump(), protocol))
+    found = load(path)
+    assert (found.rank, found.source, [entry.signature.operation for entry in found.entries]) == (
+        3,
+        "pytorch",
+        ["all_reduce"],
+    )
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("where", ["value", "entry", "key"])
+def test_a_pickle_that_runs_a_command_is_refused_unrun(tmp_path: Path, protocol: int, where: str) -> None:
+    mark = tmp_path / "mark"
+    evil = Runs(mark)
+    data = {"value": dump(x=evil), "entry": dump(entries=[ENTRY, evil]), "key": {evil: 1, **dump()}}[where]
+    text = refused(tmp_path, pickle.dumps(data, protocol))
+    assert "do not load it" in text
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"cos\nsystem\n(S'touch MARK'\ntR.",
+        b"(S'touch MARK'\nios\nsystem\n.",
+        b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\ntouch MARK\x85R.",
+        b"\x80\x02cbuiltins\nlist\n)\x81.",
+        b"\x80\x02}}b.",
+        b"\x80\x02\x82\x01.",
+        b"(P5\n.",
+        b"\x80\x02\x8a\x08" + bytes(8) + b"Q.",
+    ],
+    ids=["global", "inst", "stack_global", "newobj", "build", "ext", "persid", "binpersid"],
+)
+def test_each_instruction_that_does_more_than_hold_values_is_refused(tmp_path: Path, program: bytes) -> None:
+    mark = tmp_path / "mark"
+    text = refused(tmp_path, program.replace(b"MARK", bytes(mark)))
+    assert "do not load it" in text
+    assert not mark.exists()
+
+
+def test_a_reference_to_something_outside_is_refused(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    PersistentPickler(out, 2).dump(dump(x="there"))
+    assert "BINPERSID" in refused(tmp_path, out.getvalue())
+
+
+BOMBS = {
+    "memo number": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "memo number as text": b"(dp9999999999999\n.",
+    "string length": b"\x80\x02X\xff\xff\xff\x7fab.",
+    "string length of 8 bytes": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"ab.",
+    "bytes length of 8 bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"ab.",
+    "frame length": b"\x80\x04\x95" + struct.pack("<Q", 1 << 60) + b"}.",
+    "nested lists": b"\x80\x02" + b"]" * 2_000_000 + b"a" * 1_999_999 + b".",
+    "nested tuples": b"\x80\x02)" + b"\x85" * 2_000_000 + b".",
+    "doubled lists": b"\x80\x02]q\x00" + b"".join(b"]q%c(h%ch%ce" % (i + 1, i, i) for i in range(200)) + b".",
+    "nested JSON": b'{"entries":' + b"[" * 2_000_000,
+    "number of a million digits": b'{"pg_config": {}, "entries": [' + b"9" * 1_000_000 + b"]}",
+    "nothing": b"",
+    "stop": b"\x80\x02.",
+    "text": b"Traceback (most recent call last):\n",
+    "half a pickle": pickle.dumps(dump(), 2)[:200],
+    "half a JSON": json.dumps(dump()).encode()[:200],
+    "damaged gzip": gzip.compress(pickle.dumps(dump(), 2))[:-12],
+    "gzip bomb": gzip.compress(b"\x80\x02" + b"]" * 200_000_000, 1),
+    "shared sizes": None,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_made_to_exhaust_the_reader_is_refused_cheaply(tmp_path: Path, name: str) -> None:
+    data = BOMBS[name]
+    if data is None:
+        shape = [1] * 60
+        sizes = [shape] * 50_000
+        entry = {**ENTRY, "input_sizes": sizes}
+        data = pickle.dumps(dump(entries=[entry] * 50_000), 2)
+        assert len(data) < 1_000_000
+    path = tmp_path / "trace_0"
+    path.write_bytes(data)
+    code = (
+        "import sys, resource; from otel_fr.dump.read import load; from otel_fr.dump.safe import UnreadableDump\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
+        "try: load(sys.argv[1])\n"
+        "except UnreadableDump as error: print('refused:', error, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("refused:"), done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) < 2_000_000  # KiB
+
+
+def test_a_file_over_the_limits_is_refused(tmp_path: Path) -> None:
+    entries = [{**ENTRY, "record_id": number, "collective_seq_id": number + 1} for number in range(100)]
+    data = pickle.dumps(dump(entries=entries), 2)
+    path = tmp_path / "trace_0"
+    path.write_bytes(data)
+    with pytest.raises(UnreadableDump, match="larger than"):
+        load(path, Limits(max_bytes=500))
+    with pytest.raises(UnreadableDump, match="more than 3 values"):
+        load(path, Limits(max_objects=3))
+    path.write_bytes(gzip.compress(data))
+    assert len(load(path).entries) == 100
+
+
+def test_pipes_and_folders_do_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace_0")
+    (tmp_path / "trace_1").mkdir()
+    dumps, problems = load_folder(tmp_path)
+    assert dumps == []
+    assert [problem.text for problem in problems] == ["not a regular file"]
+
+
+def test_bad_files_do_not_cost_the_good_ones(tmp_path: Path) -> None:
+    (tmp_path / "trace_0").write_bytes(pickle.dumps(dump(), 2))
+    (tmp_path / "trace_1.json").write_text(json.dumps(dump()))
+    (tmp_path / "trace_2").write_bytes(pickle.dumps(dump(x=Runs(tmp_path / "mark")), 2))
+    (tmp_path / "trace_3").write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("rank 4 looked odd")
+    (tmp_path / "settings.json").write_text("{}")
+    (tmp_path / "nameless").write_bytes(pickle.dumps(dump(), 2))
+    (tmp_path / ".trace_5.77.tmp").write_bytes(b"half")
+    dumps, problems = load_folder(tmp_path)
+    assert [found.rank for found in dumps] == [0, 1]
+    said = {Path(problem.path).name: problem.text for problem in problems}
+    assert set(said) == {"trace_2", "trace_3", "notes.txt", "settings.json", "nameless"}
+    assert "do not load it" in said["trace_2"]
+    assert said["trace_3"].startswith("empty")
+    assert "neither a pickle nor JSON" in said["notes.txt"]
+    assert "not a flight-recorder file" in said["settings.json"]
+    assert "name must end with the rank" in said["nameless"]
+    assert not (tmp_path / "mark").exists()
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    data=st.data(),
+    entry=st.dictionaries(st.sampled_from(sorted(ENTRY)), values, max_size=4),
+    top=st.dictionaries(
+        st.sampled_from(["entries", "pg_config", "pg_status", "otel_fr", "version"]), values, max_size=2
+    ),
+)
+def test_any_field_may_hold_anything(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, entry: dict[str, Any], top: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "trace_0"
+    content = {**dump(entries=[ENTRY, {**ENTRY, **entry}, data.draw(values)]), **top}
+    path.write_bytes(pickle.dumps(content, data.draw(st.integers(0, 5))))
+    assert_read_or_refused(lambda: isinstance(load(path), Dump))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_damaged_pickle_is_read_or_refused(data: st.DataObject) -> None:
+    whole = bytearray(pickle.dumps(dump(), data.draw(st.integers(0, 5))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert_read_or_refused(lambda: isinstance(parse(bytes(whole)), dict))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
