@@ -73,12 +73,19 @@ def build(
         for rank in node.waiting:
             waits.setdefault(rank, []).append(key)
     heads: dict[tuple[str, str], InstanceKey] = {}
+    takes_any = {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not State.COMPLETED}
     for key, node in nodes.items():
         place = (node.instance.group.id, node.instance.stream)
         if node.instance.stream != "p2p" and place in heads:
             node.behind = heads[place]
             continue
         _sort_members(evidence, node, waits, deaths)
+        if node.instance.stream == "p2p":
+            # A receive from any source may be meant for this send: no verdict on who posts it.
+            for rank in [r for r in (*node.idle, *node.next) if (node.instance.group.id, r) in takes_any]:
+                node.undecided.append(rank)
+                node.next.pop(rank, None)
+                node.idle[:] = [r for r in node.idle if r != rank]
         if node.dead or node.idle or node.silent or node.next or node.undecided:
             heads[place] = key
     return nodes

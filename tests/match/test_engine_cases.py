@@ -215,3 +215,9 @@ def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() 
     )
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.STALLED_COLLECTIVE, ())]
     assert "Connection closed by peer" in found[0].summary
+
+
+def test_a_send_to_a_rank_that_receives_from_anybody_has_no_verdict() -> None:
+    anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
+    receive = Call(1, "w", "p2p", 1, 7, anybody, State.IN_FLIGHT, age=9.0)
+    assert judge([p2p(0, "send", 1), receive], [at(0, 1), at(1, 1), at(2, 1)]) == []
