@@ -1,0 +1,115 @@
+"""The seam between torch's operator dispatcher and the recorder.
+
+A kernel at the BackendSelect key sees every call of a ``c10d::*`` operator: from Python, from DDP's C++ reducer, from
+compiled code. (PyTorch after 2.13 is adding hooks to c10d itself; they would be used here.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from otel_fr.capture.completion import Mode
+from otel_fr.capture.operations import NAMES, Operator
+from otel_fr.capture.recorder import Call, Recorder
+from otel_fr.ring import State
+
+
+class Kernels:
+    """Our kernels in torch's dispatcher."""
+
+    def __init__(self, torch: ModuleType, recorder: Recorder) -> None:
+        """Install one for each collective that this torch has.
+
+        Raises:
+            RuntimeError: torch refuses them, or has none of the operators. Nothing is installed then.
+        """
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        self._library: Any = torch.library.Library("c10d", "IMPL")
+        count = 0
+        try:
+            for name in NAMES:
+                packet = getattr(torch.ops.c10d, name, None)
+                if packet is None:
+                    continue  # an operator of another torch version
+                overload = packet.default
+                operator = Operator.of(name, tuple(argument.name for argument in overload._schema.arguments))
+                kernel = _kernel(recorder, torch._C._distributed_c10d.Work, operator, overload._handle, after)
+                self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+                count += 1
+            if not count:
+                raise RuntimeError("this torch has none of the c10d operators")
+        except BaseException:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Take them out again."""
+        with contextlib.suppress(Exception):
+            self._library._destroy()
+
+
+def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any, after: Any) -> Callable[..., Any]:
+    """The function that the dispatcher calls in place of ``handle``'s operator.
+
+    It records the call and hands it on, exactly once, whatever happens to the recording.
+    """
+    begin = recorder.begin_function(operator)
+    follow = _follow_function(recorder, work_type)
+    redispatch = handle.redispatch_boxed
+    end = recorder.end
+    clock = time.monotonic_ns
+    failed = int(State.FAILED)
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        call = None
+        if recorder.on:
+            try:
+                call = begin(args)
+            except Exception:  # noqa: BLE001 - the collective goes on
+                recorder.failed()
+        if call is None:
+            return redispatch(keyset & after, *args)
+        try:
+            result = redispatch(keyset & after, *args)
+        except BaseException:
+            end(call[0], call[1], call[2], failed, clock())
+            raise
+        try:
+            follow(call, result)
+        except Exception:  # noqa: BLE001 - the collective goes on
+            end(call[0], call[1], call[2], State.UNKNOWN, 0)
+            recorder.failed()
+        return result
+
+    return kernel
+
+
+def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[Call, Any], None]:
+    unbox = work_type.unbox
+    futures = recorder.futures
+    end = recorder.end
+    waits = recorder.waits
+    clock = time.monotonic_ns
+
+    def follow(call: Call, result: Any) -> None:
+        ticket, group_index, sequence_id, mode = call
+        if mode is Mode.WORK and recorder.follow_ends:
+            work = unbox(result[-1] if type(result) is tuple else result)
+            try:
+                future = work.get_future()
+            except Exception:  # noqa: BLE001 - "not implemented": it depends on the operator and torch's version
+                waits.follow(work, ticket, group_index, sequence_id)
+            else:
+                # The function is looked up each time: who counts its references must find no other holder.
+                future.add_done_callback(partial(futures.function, ticket, group_index, sequence_id))
+        elif mode is Mode.RETURN:
+            end(ticket, group_index, sequence_id, State.COMPLETED, clock())
+        else:
+            end(ticket, group_index, sequence_id, State.UNKNOWN, 0)
+
+    return follow

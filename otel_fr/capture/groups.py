@@ -1,0 +1,136 @@
+"""The process groups of this process, and the numbers that PyTorch gives their collectives."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, Final
+
+from otel_fr import identity
+from otel_fr.capture.signatures import Signature
+from otel_fr.ring import GroupDef
+
+_log = logging.getLogger("otel_fr")
+
+MAX_PAIRS: Final = 65_536
+"""Counters of (direction, peer, tag) kept for one group: a job may use a new tag for each message."""
+
+_generations: dict[tuple[str, tuple[int, ...]], int] = {}
+"""How often this process has created a group of that name and ranks; outlives a recording."""
+
+
+class Batch(list[Any]):
+    """Takes the place of the empty list that a coalescing manager keeps for its group, to tell batches apart: a
+    list has no other identity than an address, which the next batch reuses."""
+
+    __slots__ = ("coll_seq", "p2p_seq")
+
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(items)
+        self.coll_seq = 0
+        self.p2p_seq = 0
+
+
+class Group:
+    """A live process group. Refers to no object of torch.
+
+    Attributes:
+        index: in the ring; -1: not there yet.
+        signatures: of its calls, by `operations.key_function`'s key.
+        coll, p2p, op, monitored: last number given in each sequence.
+        ranks: global ranks in group order; empty: unknown.
+    """
+
+    __slots__ = (
+        "backends",
+        "coll",
+        "index",
+        "monitored",
+        "name",
+        "op",
+        "p2p",
+        "pairs",
+        "rank",
+        "ranks",
+        "signatures",
+        "size",
+    )
+
+    def __init__(self, name: str, size: int, rank: int) -> None:
+        self.name = name
+        self.size = size
+        self.rank = rank
+        self.index = -1
+        self.ranks: tuple[int, ...] = ()
+        self.coll = 0
+        self.p2p = 0
+        self.op = 0
+        self.monitored = 0
+        self.pairs: dict[tuple[int, int, int], int] = {}
+        self.signatures: dict[tuple[Any, ...], Signature] = {}
+        self.backends: dict[str, tuple[str, int]] = {}
+
+    def next_pair_index(self, pair: tuple[int, int, int]) -> int:
+        """How many calls of ``pair`` (operator, peer, tag) came before this one."""
+        pairs = self.pairs
+        index = pairs.get(pair, 0)
+        if not index and len(pairs) >= MAX_PAIRS:
+            # The oldest half: both ends of a pair use their tags in the same order, so both forget the same ones.
+            for old in list(pairs)[: MAX_PAIRS // 2]:
+                del pairs[old]
+        pairs[pair] = index + 1
+        return index
+
+    def global_rank(self, rank: int) -> int:
+        """The global rank of a rank of this group; itself if the members are unknown."""
+        return self.ranks[rank] if 0 <= rank < len(self.ranks) else rank
+
+
+def member_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
+    """The global ranks of a ``ProcessGroup``, or None while torch does not say.
+
+    When a group is registered torch has not yet noted its members, but has told most backends.
+    """
+    world = c10d._world
+    mapping = world.pg_group_ranks.get(group)
+    if mapping:
+        return tuple(rank for rank, _ in sorted(mapping.items(), key=lambda item: item[1]))
+    if world.default_pg is None:
+        return tuple(range(group.size()))
+    for device in group._device_types:
+        ranks = getattr(getattr(group._get_backend(device), "options", None), "global_ranks_in_group", None)
+        if ranks and len(ranks) == group.size():
+            return tuple(ranks)
+    return None
+
+
+def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
+    """Name of the backend that serves ``device`` (a ``torch.device``) in a group, and its default timeout in ms.
+
+    The name is torch's for the whole group, and the timeout 0, if that backend cannot be asked.
+    """
+    try:
+        backend = group._get_backend(device)
+        timeout = getattr(getattr(backend, "options", None), "_timeout", None)
+        milliseconds = round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
+        return str(backend.name()).lower(), milliseconds
+    except Exception:  # noqa: BLE001 - a backend of someone else's
+        entry = c10d._world.pg_map.get(group)
+        return (str(entry[0]).lower() if entry else "unknown"), 0
+
+
+def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], local_id: int) -> GroupDef:
+    """The ring's definition of a ``ProcessGroup``. Counts this creation of it."""
+    key = (name, ranks)
+    generation = _generations.get(key, 0)
+    _generations[key] = generation + 1
+    names = sorted({backend_of(c10d, group, device)[0] for device in group._device_types})
+    return GroupDef(
+        id=identity.group_id(name, ranks, generation),
+        name=name,
+        description=str(group.group_desc),
+        ranks=ranks,
+        backend=",".join(names) or "unknown",
+        local_id=local_id,
+    )

@@ -1,0 +1,186 @@
+"""Notices that this process creates or destroys a process group; until then, nothing of ours runs.
+
+Every way to make a group (``init_process_group``, ``new_group``, ``split_group``, device meshes) ends in
+``distributed_c10d._register_process_group``, and every way to end one in its two ``_unregister`` siblings, in all
+torch versions from 2.6 on. Those three names are replaced. Imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from otel_fr.capture.session import Session
+
+_log = logging.getLogger("otel_fr")
+
+MODULE: Final = "torch.distributed.distributed_c10d"
+_CREATED: Final = "_register_process_group"
+_GONE: Final = "_unregister_process_group"
+_ALL_GONE: Final = "_unregister_all_process_groups"
+
+
+class _State:
+    """What is installed in this process."""
+
+    def __init__(self) -> None:
+        self.installed = False
+        self.failed = False
+        self.fork_handler = False
+        self.originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+        self.session: Session | None = None
+
+
+_state = _State()
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Patches the module once it has been imported, by whomever."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != MODULE:
+            return None
+        self.withdraw()  # so that the search below does not come here again
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
+            return None
+        load = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            _patch(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def withdraw(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+
+_finder = _Finder()
+
+
+def install() -> None:
+    """Watch for process groups. Idempotent; does not import torch."""
+    if _state.installed:
+        return
+    _state.installed = True
+    if not _state.fork_handler:
+        _state.fork_handler = True
+        os.register_at_fork(after_in_child=_after_fork)
+    module = sys.modules.get(MODULE)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _patch(module)
+    else:
+        sys.meta_path.insert(0, _finder)
+
+
+def uninstall() -> None:
+    """Undo `install`: hooks, kernels, thread and monitor are gone when this returns (the monitor within 2 s)."""
+    if not _state.installed:
+        return
+    _state.installed = False
+    _state.failed = False
+    _finder.withdraw()
+    module = sys.modules.get(MODULE)
+    for name, (ours, original) in _state.originals.items():
+        # Someone may have wrapped ours meanwhile; ours then only passes calls on.
+        if module is not None and getattr(module, name, None) is ours:
+            setattr(module, name, original)
+    _state.originals.clear()
+    session, _state.session = _state.session, None
+    if session is not None:
+        session.stop()
+
+
+def request_dump(reason: str) -> None:
+    """See `otel_fr.dump`."""
+    session = _state.session
+    if session is not None:
+        session.request_dump(reason)
+
+
+def _patch(module: ModuleType) -> None:
+    try:
+        created = getattr(module, _CREATED)
+        gone = getattr(module, _GONE)
+        all_gone = getattr(module, _ALL_GONE)
+    except AttributeError as error:
+        _log.warning("otel-fr is off: this torch is not supported (%s)", error)
+        return
+
+    def register(name: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        result = created(name, group, *args, **kwargs)
+        _guard(_on_created, module, str(name), group)
+        return result
+
+    def unregister(name: Any, *args: Any, **kwargs: Any) -> Any:
+        result = gone(name, *args, **kwargs)
+        _guard(_on_gone, str(name))
+        return result
+
+    def unregister_all(*args: Any, **kwargs: Any) -> Any:
+        result = all_gone(*args, **kwargs)
+        _guard(_on_gone, None)
+        return result
+
+    for name, ours, original in (
+        (_CREATED, register, created),
+        (_GONE, unregister, gone),
+        (_ALL_GONE, unregister_all, all_gone),
+    ):
+        _state.originals[name] = (ours, original)
+        setattr(module, name, ours)
+
+
+def _guard(action: Callable[..., None], *args: Any) -> None:
+    if not _state.installed or _state.failed:
+        return
+    try:
+        action(*args)
+    except Exception as error:  # noqa: BLE001 - torch's own call has succeeded; its caller must not see ours fail
+        session = _state.session
+        if session is not None:
+            session.recorder.failed()
+            _log.debug("otel-fr: a process group is not recorded", exc_info=True)
+        else:
+            # Do not try again for each group: the job would see the same warning thousands of times.
+            _state.failed = True
+            _log.warning("otel-fr does not record this rank: %s: %s", type(error).__name__, error)
+
+
+def _on_created(module: ModuleType, name: str, group: Any) -> None:
+    from otel_fr import config
+
+    session = _state.session
+    if session is None:
+        if not config.is_enabled():
+            return
+        from otel_fr.capture.session import Session
+
+        session = _state.session = Session.start(module, group)
+    session.group_created(name, group)
+
+
+def _on_gone(name: str | None) -> None:
+    if _state.session is not None:
+        _state.session.group_gone(name)
+
+
+def _after_fork() -> None:
+    """A child of a recording rank is not a rank: it must not write into its parent's ring or speak for it."""
+    session, _state.session = _state.session, None
+    if session is not None:
+        _state.failed = True
+        session.abandon()

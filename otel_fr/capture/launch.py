@@ -1,0 +1,76 @@
+"""Starts the rank's monitor: a process that is no child of the rank, and outlives it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_SHELL: Final = "/bin/sh"
+_DETACH: Final = 'exec 0</dev/null; "$0" "$@" &'
+# -c in place of -m, and isolation by hand: a file of the job's that is named like a module of the standard library
+# must not be imported, and a PYTHONPATH that the job needs to find its packages must still count. Sockets that the
+# job's C++ left inheritable are closed first: while the monitor held them, a dead rank's peers would not notice.
+_MAIN: Final = """
+import os, sys
+for name in os.listdir("/proc/self/fd"):
+    if int(name) > 3:
+        try:
+            os.close(int(name))
+        except OSError:
+            pass
+sys.path[:] = [path for path in sys.path if path]
+import runpy
+runpy.run_module("otel_fr.monitor", run_name="__main__", alter_sys=True)
+"""
+
+
+def _environment(base: Mapping[str, str]) -> dict[str, str]:
+    env = dict(base)
+    # The monitor must not record itself, nor be instrumented, nor have torch plugins loaded.
+    env["OTEL_FR_ENABLED"] = "0"
+    env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    env["OMP_NUM_THREADS"] = "1"
+    here = str(Path(__file__).resolve().parent.parent.parent)
+    # opentelemetry-instrument's folder (its sitecustomize) would instrument the monitor too.
+    paths = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and not p.endswith("auto_instrumentation")]
+    env["PYTHONPATH"] = os.pathsep.join([*paths, here])
+    return env
+
+
+def start_monitor(ring: Path) -> socket.socket:
+    """Start the monitor of a ring file. Returns this rank's end of their connection.
+
+    The training process is not forked (``posix_spawn``), and the monitor's parent is a shell that has ended when this
+    returns, so the rank has no child that its own code could wait for. It has its own session: what kills the rank's
+    process group does not kill it.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    if not sys.executable:
+        raise OSError("this interpreter does not know its own program file")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        number = theirs.fileno()
+        arguments = [sys.executable, "-c", _MAIN, "--ring", str(ring), "--fd", "3"]
+        actions: list[tuple[int, int, int]] = [
+            (os.POSIX_SPAWN_DUP2, number, 3),
+            (os.POSIX_SPAWN_DUP2, 2, 1),
+        ]
+        command = [_SHELL, "-c", _DETACH, *arguments]
+        env = _environment(os.environ)
+        try:
+            pid = os.posix_spawn(_SHELL, command, env, file_actions=actions, setsid=True, setsigmask=())
+        except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
+            pid = os.posix_spawn(_SHELL, command, env, file_actions=actions, setpgroup=0, setsigmask=())
+        os.waitpid(pid, 0)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return ours

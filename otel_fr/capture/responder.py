@@ -1,0 +1,135 @@
+"""This rank's end of the connection to its monitor: answers where the rank is, and passes requests on."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from otel_fr.capture.sites import Sites
+from otel_fr.capture.stacks import all_stacks
+
+_MAX_PACKET: Final = 1 << 16
+
+
+class Responder:
+    """A daemon thread blocked in ``recv``: it costs nothing until the monitor asks.
+
+    Attributes:
+        thread_id: its native id.
+    """
+
+    def __init__(self, connection: socket.socket, sites: Sites) -> None:
+        self._socket = connection
+        self._sites = sites
+        self._goodbye = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel-fr", daemon=True)
+        self._thread.start()
+        self.thread_id = self._thread.native_id or 0
+
+    def _run(self) -> None:
+        try:
+            while True:
+                packet = self._socket.recv(_MAX_PACKET)
+                if not packet:
+                    break
+                message: Any = None
+                with contextlib.suppress(ValueError):
+                    message = json.loads(packet)
+                if isinstance(message, dict):
+                    self._answer(message)
+        except Exception:  # noqa: BLE001, S110 - the monitor is gone; the job must not see it
+            pass
+        finally:
+            self._goodbye.set()
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        if message.get("cmd") == "stacks":
+            text, site = all_stacks(self._sites, skip=threading.get_ident())
+            self.send({"stacks": text, "site": site, "id": message.get("id")})
+        elif message.get("ok") == "bye":
+            self._goodbye.set()
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Tell the monitor something. Never waits; False if it cannot be told."""
+        try:
+            self._socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+    def say_goodbye(self, seconds: float) -> bool:
+        """Tell the monitor that this rank ends, and wait until it has sent what it had. False: it did not say so."""
+        return self.send({"cmd": "bye"}) and self._goodbye.wait(seconds)
+
+    def close(self) -> None:
+        """End the connection; the thread ends with it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._thread is not threading.current_thread():
+            self._thread.join(0.5)
+        self._socket.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let the parent's connection be, but do not hold it open."""
+        with contextlib.suppress(OSError):
+            os.close(self._socket.detach())
+
+
+class StackSignal:
+    """Writes all stacks to a file when a real-time signal comes, also while the GIL is held (`faulthandler`).
+
+    The monitor sends it to the responder's thread alone, so no system call of the job's is interrupted.
+
+    Attributes:
+        number: the signal. path: the file, of mode 0600.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError: no real-time signal is free, or the file cannot be made."""
+        self.path = path
+        for number in range(signal.SIGRTMAX - 2, signal.SIGRTMIN, -1):
+            if _is_default(number):
+                break
+        else:
+            raise OSError("no real-time signal is free")
+        self.number = int(number)
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            faulthandler.register(self.number, file=self._file, all_threads=True, chain=False)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def close(self, may_come: bool) -> None:
+        """Give the signal back and remove the file.
+
+        Args:
+            may_come: the monitor may yet send it; it is then ignored for good, for it would end the process.
+        """
+        faulthandler.unregister(self.number)
+        if may_come:
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(self.number, signal.SIG_IGN)
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+        self.path.unlink(missing_ok=True)
+
+
+def _is_default(number: int) -> bool:
+    """True if nobody handles the signal: Python only knows of handlers set by itself, the kernel of all."""
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        return False
+    bit = 1 << (number - 1)
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("SigCgt", "SigIgn") and int(value, 16) & bit:
+                return False
+    return True

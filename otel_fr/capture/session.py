@@ -1,0 +1,238 @@
+"""One recording, from the first process group of this process to its exit."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import logging
+import os
+import platform
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from otel_fr import __version__, identity
+from otel_fr.capture.dispatcher import Kernels
+from otel_fr.capture.exceptions import ExceptionHooks
+from otel_fr.capture.launch import start_monitor
+from otel_fr.capture.recorder import Recorder
+from otel_fr.capture.responder import Responder, StackSignal
+from otel_fr.config import Config
+from otel_fr.ring import RankState, RingWriter
+
+_log = logging.getLogger("otel_fr")
+
+GOODBYE_SECONDS: Final = 2.0
+"""How much a rank's exit may be delayed by us."""
+_NONCE_KEY: Final = "otel_fr/nonce"
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a folder of our own with mode 0700 is made in it
+
+
+class Session:
+    """What runs in a recording process, and how it is ended.
+
+    Attributes:
+        recorder: what the operators' kernels call.
+    """
+
+    def __init__(self, c10d: ModuleType, config: Config, meta: dict[str, object]) -> None:
+        """See `start`."""
+        torch = sys.modules["torch"]
+        self._c10d = c10d
+        self._pid = os.getpid()
+        self._over = False
+        self._meta = meta
+        self._responder: Responder | None = None
+        self._stack_signal: StackSignal | None = None
+        folders = [config.ring_dir] if config.ring_dir else [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+        self._writer = RingWriter.create(folders, f"rank{meta['rank']}-{self._pid}.ring", config.buffer_size, meta)
+        try:
+            # Of otel-fr only what stands between the user's call and the operator: the demo is user code.
+            libraries = tuple(f"{Path(str(file)).parent}/" for file in (torch.__file__, __file__))
+            self.recorder = Recorder(c10d, torch, self._writer, libraries)
+            self._kernels = Kernels(torch, self.recorder)
+        except BaseException:
+            self._writer.unlink()
+            raise
+        self._hooks = ExceptionHooks(self._record_exception, self.recorder.sites)
+        self._connect()
+        atexit.register(self._at_exit)
+
+    @classmethod
+    def start(cls, c10d: ModuleType, group: Any) -> Session:
+        """Begin to record.
+
+        Args:
+            c10d: ``torch.distributed.distributed_c10d``.
+            group: the process group that torch has just registered, the first since recording was switched on.
+
+        Raises:
+            OSError: there is no room for the ring in any folder.
+            RuntimeError: this torch cannot be hooked.
+        """
+        config = Config.from_env()
+        default = c10d._world.default_pg
+        world = group if default is None else default
+        nonce = _share_nonce(c10d, world)
+        job_id = config.job_id or nonce
+        main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
+        meta: dict[str, object] = {
+            "rank": world.rank(),
+            "local_rank": config.local_rank,
+            "world_size": world.size(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "job_id": job_id,
+            "attempt": config.attempt,
+            "nonce": nonce,
+            "run_id": identity.run_id(job_id, config.attempt, nonce),
+            "service_name": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
+            "torch_version": str(sys.modules["torch"].__version__),
+            "otel_fr_version": __version__,
+            "python_version": platform.python_version(),
+            "backend": str(c10d._world.pg_map.get(world, ("",))[0]),
+            "stall_seconds": config.stall_seconds,
+            "buffer_size": config.buffer_size,
+            "script": str(main),
+        }
+        return cls(c10d, config, meta)
+
+    def _connect(self) -> None:
+        """Start the monitor; without one the ring is still written, for whoever looks at it after a crash."""
+        ring = self._writer.path
+        try:
+            connection = start_monitor(ring)
+        except Exception as error:  # noqa: BLE001
+            _log.warning("otel-fr: this rank has no monitor: %s", error)
+            return
+        self._responder = Responder(connection, self.recorder.sites)
+        self._meta["responder_tid"] = self._responder.thread_id
+        try:
+            self._stack_signal = StackSignal(ring.with_name(ring.name + ".stacks"))
+        except (OSError, RuntimeError) as error:
+            _log.debug("otel-fr: no stacks while the GIL is held: %s", error)
+        else:
+            self._meta["stack_signal"] = self._stack_signal.number
+            self._meta["stack_file"] = str(self._stack_signal.path)
+        with self.recorder.lock:
+            self._writer.set_meta(self._meta)
+
+    # ---- from the hook on process groups
+
+    def group_created(self, name: str, group: Any) -> None:
+        """torch has registered a ``ProcessGroup``."""
+        self.recorder.group_created(name, group)
+
+    def group_gone(self, name: str | None) -> None:
+        """torch has forgotten a group; None: all."""
+        self.recorder.group_gone(name)
+
+    def request_dump(self, reason: str) -> None:
+        """Pass a request for the flight-recorder file on. Never waits."""
+        if self._responder is not None and not self._responder.send({"cmd": "dump", "reason": str(reason)[:1000]}):
+            _log.warning("otel-fr: the monitor of this rank does not answer; no file was asked for")
+
+    def _record_exception(self, values: Mapping[str, object]) -> None:
+        with self.recorder.lock:
+            if self.recorder.on:
+                self._writer.set_exception(values)
+
+    # ---- the end
+
+    def stop(self) -> None:
+        """End the recording of a process that goes on."""
+        atexit.unregister(self._at_exit)
+        told = self._finish(GOODBYE_SECONDS, clean=True)
+        self._writer.unlink()
+        if self._stack_signal is not None:
+            self._stack_signal.close(may_come=not told)
+
+    def _at_exit(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        start = time.monotonic()
+        try:
+            self._hooks.note_last()
+            with self.recorder.lock:
+                self.recorder.follow_ends = False
+                self._writer.set_state(RankState.EXITING)
+            clean = self._let_go_of_futures() and not self._hooks.recorded
+            left = GOODBYE_SECONDS - (time.monotonic() - start)
+            self._finish(max(GOODBYE_SECONDS / 2, left), clean)
+            # The stacks' signal keeps its handler: the monitor may yet send it, and without one it would kill.
+        except Exception:  # noqa: BLE001 - the job's exit code is its own
+            _log.debug("otel-fr: the recording did not end well", exc_info=True)
+
+    def _let_go_of_futures(self) -> bool:
+        """Wait until no thread of a backend will need the interpreter for us any more; see `FutureCallback`.
+
+        A rank that ends by an exception does not wait for its peers longer than we may delay it. One that ends well
+        with a collective under way waits for it until it ends or times out, as torch itself does when it destroys the
+        group at exit.
+
+        Returns:
+            False: some are still under way.
+        """
+        futures = self.recorder.futures
+        try:
+            if futures.drain(GOODBYE_SECONDS / 2):
+                return True
+            if not self._hooks.recorded:
+                _log.info("otel-fr: waiting for a collective that is still under way at exit")
+                while not futures.drain(60.0):
+                    pass
+                return True
+        except KeyboardInterrupt:
+            pass
+        # Immortal groups: the interpreter's end must not wait in their destructors for threads that wait for it.
+        for group in list(self._c10d._world.pg_map):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        return False
+
+    def _finish(self, seconds: float, clean: bool) -> bool:
+        """Close everything. True: the monitor has said goodbye, or there is none."""
+        if self._over:
+            return True
+        self._over = True
+        self._hooks.close()
+        self._kernels.remove()
+        with self.recorder.lock:
+            self._writer.set_state(RankState.CLEAN if clean else RankState.EXITING)
+        responder = self._responder
+        told = True
+        if responder is not None:
+            told = responder.say_goodbye(seconds)
+        elif clean:
+            self._writer.unlink()
+        self.recorder.close()
+        if responder is not None:
+            responder.close()
+        return told
+
+    def abandon(self) -> None:
+        """In a forked child of a recording rank: touch nothing that is the parent's, and no lock it may have held."""
+        self._over = True
+        self.recorder.on = False
+        self.recorder.waits.forget()
+        self._hooks.abandon()
+        if self._responder is not None:
+            self._responder.abandon()
+        with contextlib.suppress(Exception):
+            atexit.unregister(self._at_exit)
+
+
+def _share_nonce(c10d: ModuleType, group: Any) -> str:
+    """The random text that all ranks of this run share: whichever comes first sets it. "" if the store cannot."""
+    try:
+        store = c10d._world.pg_map[group][1]
+        return bytes(store.compare_set(_NONCE_KEY, "", secrets.token_hex(8))).decode()
+    except Exception as error:  # noqa: BLE001 - a store of someone else's
+        _log.debug("otel-fr: the store cannot share a value: %s", error)
+        return ""

@@ -1,0 +1,114 @@
+"""Where in the user's code a collective was called."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from types import CodeType, FrameType
+from typing import Final
+
+from otel_fr.ring import SiteDef
+
+MAX_FRAMES: Final = 24
+_KEYED: Final = 4
+"""Frames, from the user's outward, that tell one call site from another. Those further out are kept as the first call
+through these four had them: telling them apart too would cost the training thread a microsecond for each five."""
+_WRAPPERS: Final = ("/typing_extensions.py", "/wrapt/", "/decorator.py", "/opentelemetry/")
+"""Of installed packages, those that only wrap functions (torch's deprecated ones, say)."""
+_MAX_CODES: Final = 16_384
+_MAX_INNER: Final = 64
+
+SiteKey = tuple[object, ...]
+
+
+class Sites:
+    """Finds call sites. Safe in several threads: the cache only saves work."""
+
+    def __init__(self, libraries: tuple[str, ...]) -> None:
+        """``libraries``: folders whose frames are never the user's, each with its final separator."""
+        stdlib = sysconfig.get_path("stdlib") + "/"
+        self._libraries = (*libraries, "<frozen ", "<eval_with_key>")
+        self._stdlib = stdlib
+        # The code objects are kept so that their ids stay theirs.
+        self._inner: dict[int, tuple[CodeType, bool]] = {}
+        self._epoch = 0
+        self._main = threading.main_thread().ident
+
+    def is_library(self, filename: str) -> bool:
+        """True for torch, otel-fr, the standard library, and code that was generated."""
+        if filename.startswith(self._libraries):
+            return True
+        if filename.startswith(self._stdlib):
+            rest = filename[len(self._stdlib) :]
+            if not rest.startswith(("site-packages/", "dist-packages/")):
+                return True
+        return "/torchinductor_" in filename or ("-packages/" in filename and any(w in filename for w in _WRAPPERS))
+
+    def _classify(self, code: CodeType) -> tuple[CodeType, bool]:
+        if len(self._inner) >= _MAX_CODES:
+            # Ids of code objects that are let go may be reused, so no earlier key may be equal to a later one.
+            self._inner.clear()
+            self._epoch += 1
+        entry = self._inner[id(code)] = (code, self.is_library(code.co_filename))
+        return entry
+
+    def user_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the user's, from ``frame`` outward, or None."""
+        inner = self._inner
+        steps = 0
+        while frame is not None and steps < _MAX_INNER:
+            code = frame.f_code
+            entry = inner.get(id(code)) or self._classify(code)
+            if not entry[1]:
+                return frame
+            frame = frame.f_back
+            steps += 1
+        return None
+
+    def find(self, depth: int) -> tuple[SiteKey, FrameType | None]:
+        """The call site: its key, and the frame `describe` takes.
+
+        Args:
+            depth: how many frames from this one outward are otel-fr's; in a thread of C++ they are all there are.
+
+        A thread with no user code in it (autograd's) gets the main thread's place.
+        """
+        inner = self._inner
+        frame = sys._getframe(depth).f_back
+        # As `user_frame` does; a call less.
+        for _ in range(_MAX_INNER):
+            if frame is None:
+                break
+            entry = inner.get(id(frame.f_code)) or self._classify(frame.f_code)
+            if not entry[1]:
+                break
+            frame = frame.f_back
+        else:
+            frame = None
+        if frame is None and threading.get_ident() != self._main:
+            frame = self.user_frame(sys._current_frames().get(self._main or 0))
+        if frame is None:
+            return (), None
+        key: list[object] = [self._epoch]
+        outer: FrameType | None = frame
+        for _ in range(_KEYED):
+            if outer is None:
+                break
+            key.append(id(outer.f_code))
+            key.append(outer.f_lasti)
+            outer = outer.f_back
+        return tuple(key), frame
+
+    def describe(self, frame: FrameType | None) -> SiteDef:
+        """The site of a frame that `find` gave, with what called it, at most `MAX_FRAMES`. No frame: an empty site."""
+        frames: list[tuple[str, int, str]] = []
+        while frame is not None and len(frames) < MAX_FRAMES:
+            code = frame.f_code
+            # A key holds ids of code objects: they must live while the key is known.
+            if id(code) not in self._inner:
+                self._classify(code)
+            if not code.co_filename.startswith("<frozen "):
+                frames.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+            frame = frame.f_back
+        return SiteDef(frames=tuple(frames))
