@@ -1,0 +1,161 @@
+"""What the rank monitor costs: CPU as a share of one core, and memory, at a steady rate of collectives.
+
+    python benchmarks/monitor.py [--rate 300] [--seconds 20] [--protocol grpc|http/protobuf]
+
+This process plays the rank (it writes a real ring); a second one receives OTLP; the third is the monitor, measured
+from /proc over the steady part of the run. ``--dead`` sends to a port that nobody listens on, for longest queues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from otel_fr import identity
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RankState, RingWriter, SignatureDef, SiteDef, State
+
+LIMIT_CORE = 0.02
+LIMIT_MB = 80.0
+WARM_UP_SECONDS = 4.0
+
+_SINK = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs, logs_service_pb2_grpc as logs_grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace, trace_service_pb2_grpc as trace_grpc
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Trace(trace_grpc.TraceServiceServicer):
+    def Export(self, request, context): return trace.ExportTraceServiceResponse()
+class Logs(logs_grpc.LogsServiceServicer):
+    def Export(self, request, context): return logs.ExportLogsServiceResponse()
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200); self.send_header("content-length", "0"); self.end_headers()
+    def log_message(self, *_): pass
+if sys.argv[1] == "grpc":
+    server = grpc.server(ThreadPoolExecutor(4))
+    trace_grpc.add_TraceServiceServicer_to_server(Trace(), server)
+    logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)
+    port = server.add_insecure_port("127.0.0.1:0"); server.start()
+    print(port, flush=True); time.sleep(3600)
+else:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(server.server_port, flush=True); server.serve_forever()
+"""
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_mb(pid: int, key: str) -> float:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _write(writer: RingWriter, group: int, rate: float, seconds: float) -> int:
+    """Issue collectives at an even rate, each completed a millisecond later, of forty signatures and ten sites."""
+    start = time.monotonic()
+    sequence = 0
+    pending: list[tuple[int, int]] = []
+    while (now := time.monotonic()) - start < seconds:
+        for ticket, number in pending:
+            writer.complete(ticket, group, number, State.COMPLETED, time.monotonic_ns())
+        pending.clear()
+        while sequence < (now - start) * rate:
+            sequence += 1
+            shape, place = sequence % 40, sequence % 10
+            signature = writer.signatures.get(shape) or writer.define_signature(shape, _signature(shape))
+            site = writer.sites.get(place) or writer.define_site(
+                place, SiteDef((("/home/user/train.py", place, "step"), ("/home/user/run.py", 1, "main")))
+            )
+            thread = writer.threads.get(1) or writer.define_thread(1, "MainThread")
+            fields = (KIND_COLLECTIVE, 0, sequence, 0, sequence, 0, 600_000, time.monotonic_ns())
+            ticket = writer.append(group, signature, site, thread, writer.generation, *fields)
+            pending.append((ticket, sequence))
+        time.sleep(0.001)
+    return sequence
+
+
+def _signature(shape: int) -> SignatureDef:
+    sizes, kinds, size = ((1024, shape + 1),), ("BFloat16",), 2048 * (shape + 1)
+    return SignatureDef(
+        "all_reduce", "nccl", sizes, sizes, kinds, kinds, "sum", None, None, None, None, None, size, size
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--capacity", type=int, default=20_000)
+    parser.add_argument("--protocol", choices=["grpc", "http/protobuf"], default="grpc")
+    parser.add_argument("--dead", action="store_true")
+    options = parser.parse_args()
+    sink = subprocess.Popen([sys.executable, "-c", _SINK, options.protocol], stdout=subprocess.PIPE, text=True)
+    assert sink.stdout is not None
+    port = int(sink.stdout.readline())
+    if options.dead:
+        sink.kill()
+        sink.wait()
+    env = {
+        **os.environ,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": options.protocol,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        env["OTEL_FR_DUMP_DIR"] = folder
+        run = identity.run_id("benchmark", 0, "n")
+        writer = RingWriter.create([Path(folder)], "ring", options.capacity, {"rank": 0, "run_id": run})
+        ranks = tuple(range(8))
+        group = writer.add_group(GroupDef(identity.group_id("0", ranks), "0", "default_pg", ranks, "nccl", 0))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "otel_fr.monitor", "--ring", str(writer.path), "--fd", str(theirs.fileno())]
+        monitor = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()])
+        try:
+            _write(writer, group, options.rate, WARM_UP_SECONDS)
+            cpu, wall = _cpu_seconds(monitor.pid), time.monotonic()
+            written = _write(writer, group, options.rate, options.seconds)
+            cpu, wall = _cpu_seconds(monitor.pid) - cpu, time.monotonic() - wall
+            steady = _memory_mb(monitor.pid, "Rss")
+            monitor.send_signal(10)  # SIGUSR1: the largest thing it ever does is to write its file
+            deadline = time.monotonic() + 20
+            while not Path(folder, "otel_fr_rank_0").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            after, own = _memory_mb(monitor.pid, "Rss"), _memory_mb(monitor.pid, "Pss_Anon")
+        finally:
+            writer.set_state(RankState.CLEAN)
+            monitor.kill()
+            monitor.wait()
+            sink.kill()
+            sink.wait()
+            ours.close()
+    answer = {
+        "collectives_per_s": round(written / wall, 1),
+        "protocol": options.protocol + (" (nobody listens)" if options.dead else ""),
+        "core_ratio": round(cpu / wall, 4),
+        "core_limit": LIMIT_CORE,
+        "rss_mb": round(steady, 1),
+        "rss_after_dump_mb": round(after, 1),
+        "anonymous_mb": round(own, 1),
+        "rss_limit_mb": LIMIT_MB,
+    }
+    print(json.dumps(answer))
+    return 0 if cpu / wall <= LIMIT_CORE and max(steady, after) <= LIMIT_MB else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

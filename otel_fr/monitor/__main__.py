@@ -1,0 +1,92 @@
+"""``python -m otel_fr.monitor --ring PATH [--fd N]``: started by the rank, one per rank."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from otel_fr.config import Config
+from otel_fr.monitor import logs, otlp
+from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.export import Exporter
+from otel_fr.monitor.link import Link
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.watch import Monitor, ignore_others_signals
+from otel_fr.ring import RingFormatError, RingReader
+
+NICENESS = 5
+"""The training job comes first."""
+
+_log = logging.getLogger("otel_fr.monitor")
+
+
+def _sender(signal_name: otlp.Signal) -> otlp.Sender | None:
+    if os.environ.get(f"OTEL_{signal_name.upper()}_EXPORTER", "").strip().lower() == "none":
+        return None
+    try:
+        sender = otlp.make_sender(signal_name)
+    except Exception as error:  # noqa: BLE001 - unusable settings cost the export, never the watch
+        _log.error("%s are not exported: %s: %s", signal_name, type(error).__name__, error)
+        return None
+    return sender
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Watch one rank until its end.
+
+    Returns:
+        0; 1 if the ring cannot be read.
+    """
+    parser = argparse.ArgumentParser(prog="python -m otel_fr.monitor", description=__doc__)
+    parser.add_argument("--ring", type=Path, required=True, help="the rank's ring file")
+    parser.add_argument("--fd", type=int, default=-1, help="descriptor of the socket to the rank; -1: none")
+    options = parser.parse_args(arguments)
+    ignore_others_signals()
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    logs.close_input_and_output()
+    config = Config.from_env()
+    handler = logs.configure(config.rank)
+    try:
+        reader = RingReader.open(options.ring)
+    except (OSError, RingFormatError) as error:
+        _log.error("this rank is not watched: %s", error)
+        return 1
+    wake_in, wake_out = socket.socketpair()
+    wake_in.setblocking(False)
+    wake_out.setblocking(False)
+    reporter = Reporter(reader, config)
+    spans = _sender("traces") if config.export else None
+    reports = _sender("logs") if config.export else None
+    if any(sender is not None and sender.protocol == "grpc" for sender in (spans, reports)):
+        otlp.warn_of_http_port("traces")
+    exporter = Exporter(spans, reports, reporter.resource)
+    reporter.connect(exporter)
+    logs.watch_exporters(handler, exporter.trouble)
+    target = otlp.grpc_target(reports) if reports is not None else None
+
+    def wake() -> None:
+        with contextlib.suppress(OSError):
+            wake_out.send(b"!")
+
+    control = ControlClient(target, lambda: reporter.who, wake) if target is not None else None
+    link = Link(options.fd) if options.fd >= 0 else None
+    monitor = Monitor(reader, options.ring, link, config, reporter, exporter, control, (wake_in, wake_out))
+    signal.signal(signal.SIGUSR1, monitor.dump_signal)
+    signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
+    monitor.run()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    # Exporter threads may be inside gRPC or in a long wait: the interpreter's own way out would wait for them.
+    os._exit(code)

@@ -1,0 +1,91 @@
+"""The collector's word to this rank: a gRPC stream of commands. Everything works without it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import grpc
+
+from otel_fr.control.v1.control_pb2 import Command, WatchRequest
+from otel_fr.monitor.otlp import GrpcTarget
+from otel_fr.monitor.who import Who
+
+METHOD = "/otel_fr.control.v1.Control/Watch"
+NOT_OFFERED_SECONDS = 60.0
+"""Until the next try at a server that does not know the service (any other OTLP receiver)."""
+MAX_WAIT_SECONDS = 30.0
+_FIRST_WAIT_SECONDS = 1.0
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 300_000),  # the shortest that servers accept by default
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.max_receive_message_length", 1 << 20),
+)
+
+_log = logging.getLogger("otel_fr.monitor")
+
+
+class ControlClient:
+    """Listens in a daemon thread. Commands are put into ``commands``, then ``on_command`` is called."""
+
+    def __init__(self, target: GrpcTarget, who: Callable[[], Who], on_command: Callable[[], None]) -> None:
+        self._target = target
+        self._who = who
+        self._on_command = on_command
+        self._stop = threading.Event()
+        self.commands: SimpleQueue[Command] = SimpleQueue()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="otel-fr-control", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        wait = _FIRST_WAIT_SECONDS
+        while not self._stop.is_set():
+            try:
+                heard = self._watch()
+                # A stream that worked and was ended is a collector that restarts.
+                wait = _FIRST_WAIT_SECONDS if heard else min(2 * wait, MAX_WAIT_SECONDS)
+                pause = wait
+            except grpc.RpcError as error:
+                code = error.code() if isinstance(error, grpc.Call) else None
+                if code == grpc.StatusCode.UNIMPLEMENTED:
+                    pause = NOT_OFFERED_SECONDS
+                else:
+                    pause = wait
+                    wait = min(2 * wait, MAX_WAIT_SECONDS)
+            except Exception as error:  # noqa: BLE001 - control is optional, whatever is wrong with it
+                _log.warning("no commands from the collector: %s: %s", type(error).__name__, error)
+                pause = NOT_OFFERED_SECONDS
+            self._stop.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads a thousand ranks' calls
+
+    def _watch(self) -> bool:
+        """One stream, until it ends; True if a command came."""
+        target, who = self._target, self._who()
+        if target.insecure or target.credentials is None:
+            channel = grpc.insecure_channel(target.endpoint, options=_OPTIONS)
+        else:
+            channel = grpc.secure_channel(target.endpoint, target.credentials, options=_OPTIONS)
+        heard = False
+        with channel:
+            call = channel.unary_stream(
+                METHOD, request_serializer=WatchRequest.SerializeToString, response_deserializer=Command.FromString
+            )
+            request = WatchRequest(
+                job_id=who.job_id,
+                attempt=who.attempt,
+                run_id=who.run_id,
+                rank=who.rank,
+                host_name=who.host,
+                pid=who.pid,
+            )
+            for command in call(request, metadata=target.headers):
+                heard = True
+                self.commands.put(command)
+                self._on_command()
+        return heard

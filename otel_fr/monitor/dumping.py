@@ -1,0 +1,194 @@
+"""Flight-recorder files: what they are called, when one is written, and by a thread so that watching goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickletools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+from otel_fr.config import Config
+from otel_fr.dump.write import Snapshot, is_ours, write_dump
+from otel_fr.monitor.who import Who
+from otel_fr.ring import RingFormatError, RingReader
+
+Format = Literal["pickle", "json"]
+
+MIN_SECONDS = 1.0
+"""From one file to the next, unless the rank has ended."""
+STARTED_AT = "started_at"
+"""Fact in each file: wall ns when the rank's process started."""
+
+_WE_WRITE_ALONE = frozenset({"gloo", "fake", "mpi", "ucc"})
+"""Backends whose groups PyTorch 2.13 writes no flight-recorder file of its own for (TORCH_FR_DUMP_TEMP_FILE)."""
+_HEAD_BYTES = 64 * 1024
+_HEAD_STEPS = 5000
+
+
+def torch_may_write(backends: Iterable[str]) -> bool:
+    """True if some group's backend makes PyTorch write the file that its own variables name.
+
+    A backend is ``"gloo"``, or one per kind of device: ``"cpu:gloo,cuda:nccl"``.
+    """
+    parts = {part.rpartition(":")[2].strip().lower() for text in backends for part in text.split(",")}
+    return bool(parts - _WE_WRITE_ALONE - {""})
+
+
+def default_folder(who: Who, env: Mapping[str, str] = os.environ) -> Path:
+    """``$XDG_CACHE_HOME/otel-fr/JOB`` or ``~/.cache/otel-fr/JOB``."""
+    cache = env.get("XDG_CACHE_HOME", "")
+    base = Path(cache) if cache.startswith("/") else Path(os.path.expanduser("~")) / ".cache"
+    job = re.sub(r"[^\w.@+-]", "_", who.job_id or who.nonce or who.run_id).lstrip(".")
+    return base / "otel-fr" / (job or "job")
+
+
+def paths(config: Config, who: Who, backends: Iterable[str]) -> list[tuple[Path, Format]]:
+    """The files to write, by the naming rules of docs/configuration.md. Never one that PyTorch writes itself."""
+    base = _base_path(config, who, backends)
+    files: list[tuple[Path, Format]] = []
+    if config.dump_format in ("pickle", "both"):
+        files.append((base, "pickle"))
+    if config.dump_format in ("json", "both"):
+        files.append((base.with_name(base.name + ".json"), "json"))
+    return files
+
+
+def _base_path(config: Config, who: Who, backends: Iterable[str]) -> Path:
+    if config.dump_dir is not None:
+        return config.dump_dir / f"otel_fr_rank_{who.rank}"
+    if config.dump_prefix is None:
+        return default_folder(who) / f"otel_fr_rank_{who.rank}"
+    named = Path(config.dump_prefix if config.dump_whole_name else f"{config.dump_prefix}{who.rank}")
+    foreign = os.path.lexists(named) and not is_ours(named)
+    if not foreign and not torch_may_write(backends):
+        return named
+    # A whole name may lack the rank; then a rank of its own would overwrite its neighbours' files.
+    prefix = Path(config.dump_prefix)
+    return prefix.parent / f"otel_fr_{prefix.name}{who.rank}"
+
+
+def written_for(path: Path) -> int | None:
+    """When the rank whose file this is had been started (wall ns), if it is ours and says so. Runs nothing of it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    if head.startswith(b"{"):
+        found = re.search(rb'"' + STARTED_AT.encode() + rb'": (\d{1,20})\b', head)
+        return int(found[1]) if found else None
+    seen = False
+    with contextlib.suppress(ValueError, IndexError):
+        for step, (opcode, argument, _) in enumerate(pickletools.genops(head)):
+            if step > _HEAD_STEPS:
+                break
+            if seen and isinstance(argument, int) and opcode.name in ("BININT", "BININT1", "BININT2", "LONG1"):
+                return argument
+            if opcode.name.endswith("UNICODE"):
+                seen = argument == STARTED_AT
+    return None
+
+
+def process_start_wall_ns(start_ns: int) -> int:
+    """Wall time of a process start that is known in ns since boot; 0 if it is not known."""
+    return start_ns + time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) if start_ns else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one file.
+
+    Attributes:
+        error: empty if it was written.
+        superseded: it was not, because a later start of this rank has written it.
+    """
+
+    reason: str
+    path: Path
+    error: str = ""
+    superseded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    reason: str
+    info: Mapping[str, Any]
+    files: list[tuple[Path, Format]]
+    urgent: bool
+
+
+class Dumper:
+    """Writes flight-recorder files in a thread of its own, with a reader of its own.
+
+    Args:
+        ring: the ring file. started_at: wall ns when the rank's process started; 0: unknown.
+        on_result: called in the thread after each file was (not) written.
+    """
+
+    def __init__(self, ring: Path, started_at: int, on_result: Callable[[], None]) -> None:
+        self._ring = ring
+        self._started_at = started_at
+        self._on_result = on_result
+        self._wake = threading.Condition()
+        self._request: _Request | None = None
+        self._working = False
+        self._last = float("-inf")
+        self.results: SimpleQueue[Result] = SimpleQueue()
+        threading.Thread(target=self._run, name="otel-fr-dump", daemon=True).start()
+
+    def request(
+        self, reason: str, info: Mapping[str, Any], files: list[tuple[Path, Format]], urgent: bool = False
+    ) -> None:
+        """Write ``files`` soon; requests that wait are one. ``urgent``: at once, however short ago the last was."""
+        with self._wake:
+            self._request = _Request(reason, info, files, urgent)
+            self._wake.notify()
+
+    def busy(self) -> bool:
+        with self._wake:
+            return self._working or self._request is not None
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while self._request is None or not self._due(self._request):
+                    self._wake.wait(None if self._request is None else MIN_SECONDS / 4)
+                request, self._request = self._request, None
+                self._working = True
+            results = self._write(request)
+            self._last = time.monotonic()
+            with self._wake:
+                self._working = False
+                for result in results:
+                    self.results.put(result)
+            self._on_result()
+
+    def _due(self, request: _Request) -> bool:
+        return request.urgent or time.monotonic() - self._last >= MIN_SECONDS
+
+    def _write(self, request: _Request) -> list[Result]:
+        info = {STARTED_AT: self._started_at, **request.info}
+        try:
+            with RingReader.open(self._ring) as reader:
+                snapshot = Snapshot.from_ring(reader, reason=request.reason, rank_info=info)
+        except (OSError, RingFormatError) as error:
+            return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in request.files]
+        return [self._write_one(request.reason, snapshot, path, fmt) for path, fmt in request.files]
+
+    def _write_one(self, reason: str, snapshot: Snapshot, path: Path, fmt: Format) -> Result:
+        try:
+            if self._started_at and is_ours(path) and (written_for(path) or 0) > self._started_at:
+                return Result(reason, path, superseded=True)
+            write_dump(path, snapshot, fmt)
+        except OSError as error:
+            return Result(reason, path, str(error) if error.filename else f"{path}: {error}")
+        except Exception as error:  # noqa: BLE001 - one file that cannot be made must not end the thread
+            return Result(reason, path, f"{path}: {type(error).__name__}: {error}")
+        return Result(reason, path)

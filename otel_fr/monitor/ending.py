@@ -1,0 +1,116 @@
+"""How did the rank end: by which signal, with which exit code. The rank is not the monitor's child."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_fr.ring import process_start_ns
+
+_PIDFD_GET_INFO = 0xC040FF0B
+"""_IOWR(0xFF, 11, struct pidfd_info) with its first published size of 64 bytes (linux/pidfd.h, 6.13)."""
+_PIDFD_INFO_EXIT = 1 << 3
+"""The exit status is asked for and, in the answer, present (Linux >= 6.15)."""
+_PIDFD_INFO = struct.Struct("=QQ11Ii")
+"""mask, cgroup id, eleven ids, exit code (a wait status)."""
+_STAT_EXIT_CODE = 52
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended. ``known`` False: nobody could say; code and signal are 0 then."""
+
+    code: int = 0
+    signal: int = 0
+    known: bool = False
+
+    @classmethod
+    def from_wait_status(cls, status: int) -> Exit:
+        return cls(code=(status >> 8) & 0xFF, signal=status & 0x7F, known=True)
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """``/proc/PID/stat`` as the manual numbers it, minus one (``[0]`` is the pid); None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command's name stands in parentheses and may itself hold blanks and parentheses.
+    head, _, tail = text.rpartition(")")
+    return [head.partition(" ")[0], head.partition("(")[2], *tail.split()]
+
+
+def is_zombie(pid: int) -> bool:
+    fields = stat_fields(pid)
+    return fields is not None and len(fields) > 2 and fields[2] in "ZX"
+
+
+class RankProcess:
+    """The rank's process. Made while it lives, asked until after its end.
+
+    Attributes:
+        fd: a pidfd, readable once the process has ended; None where the kernel has none: ask `alive` instead.
+    """
+
+    def __init__(self, pid: int, start_ns: int) -> None:
+        """Args: ``start_ns`` as `otel_fr.ring.process_start_ns` gives it; 0: not known."""
+        self.pid = pid
+        self._start_ns = start_ns
+        self.fd: int | None = None
+        with contextlib.suppress(OSError, AttributeError):
+            self.fd = os.pidfd_open(pid)
+        if not self.same():
+            self.close()
+
+    def same(self) -> bool:
+        """True while the pid (living or zombie) is still this process and no later one."""
+        found = process_start_ns(self.pid)
+        return found is not None and self._start_ns in (0, found)
+
+    def alive(self) -> bool:
+        return self.same() and not is_zombie(self.pid)
+
+    def how_ended(self, patience: float = 0.05) -> Exit:
+        """The exit status of the ended process.
+
+        The zombie's own record is there until its parent reaps it; a pidfd tells it from then on. Between
+        the two neither may answer for an instant, hence ``patience`` seconds.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            status = self._from_zombie()
+            if status is None:
+                status = self._from_pidfd()
+            if status is not None:
+                return Exit.from_wait_status(status)
+            if time.monotonic() >= deadline:
+                return Exit()
+            time.sleep(0.005)
+
+    def _from_zombie(self) -> int | None:
+        fields = stat_fields(self.pid)
+        if fields is None or len(fields) < _STAT_EXIT_CODE or fields[2] not in ("Z", "X") or not self.same():
+            return None
+        return int(fields[_STAT_EXIT_CODE - 1])
+
+    def _from_pidfd(self) -> int | None:
+        if self.fd is None:
+            return None
+        request = bytearray(_PIDFD_INFO.size)
+        struct.pack_into("=Q", request, 0, _PIDFD_INFO_EXIT)
+        try:
+            fcntl.ioctl(self.fd, _PIDFD_GET_INFO, request)
+        except OSError:
+            return None
+        fields = _PIDFD_INFO.unpack(request)
+        return int(fields[-1]) if fields[0] & _PIDFD_INFO_EXIT else None
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None

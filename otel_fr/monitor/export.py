@@ -1,0 +1,327 @@
+"""Bounded queues in front of the exporters, which block and retry for as long as ten seconds on a dead endpoint."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from otel_fr.monitor.otlp import Request, Sender
+from otel_fr.monitor.spans import SCOPE
+
+_log = logging.getLogger("otel_fr.monitor")
+
+BATCH_SPANS = 512
+"""Of one request. A message of 2,048 spans and its copies inside gRPC take 30 MB, more than everything else here."""
+MAX_SPANS = 20_000
+MAX_SPAN_BYTES = 8 << 20
+"""Queued spans as they are kept: a backlog is compressed, to a tenth or so."""
+MAX_BATCH_BYTES = 3 << 20
+"""Of one request of spans: receivers without our settings refuse more than 4 MiB over gRPC."""
+BATCH_SECONDS = 1.0
+"""How long a span waits for company."""
+MAX_REPORTS = 256
+MAX_REPORT_BYTES = 8 << 20
+RETRY_SECONDS = 0.5
+"""Pause after a failure: what an exporter gives up at once must not be tried in a tight loop."""
+_REPORT_TRIES = 3
+_SLOW_SECONDS = 2.0
+"""A request that is under way for longer means trouble."""
+
+
+@dataclass(slots=True)
+class Report:
+    """One rank report on its way. ``progress``: a later one supersedes it."""
+
+    record: LogRecord
+    size: int
+    progress: bool
+    tries: int = 0
+
+
+class _Chunk(NamedTuple):
+    """A serialised `ScopeSpans` without scope: how many spans, how many bytes, those bytes, perhaps compressed."""
+
+    spans: int
+    size: int
+    data: bytes
+    compressed: bool
+
+
+class SpanQueue:
+    """Serialised spans, oldest dropped first. Of any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._chunks: deque[_Chunk] = deque()
+        self._spans = 0
+        self._bytes = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return self._spans
+
+    def put(self, count: int, data: bytes) -> bool:
+        """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if somebody should look at once."""
+        backlog = self._spans >= BATCH_SPANS
+        chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog)
+        with self._lock:
+            was_empty = not self._chunks
+            self._chunks.append(chunk)
+            self._spans += count
+            self._bytes += len(chunk.data)
+            while (self._spans > MAX_SPANS or self._bytes > MAX_SPAN_BYTES) and self._chunks:
+                self.dropped += self._pop().spans
+            return was_empty or self._spans >= BATCH_SPANS
+
+    def take(self) -> tuple[int, list[bytes]]:
+        """The oldest spans, at most a batch of them."""
+        count, size = 0, 0
+        chunks: list[_Chunk] = []
+        with self._lock:
+            while self._chunks:
+                first = self._chunks[0]
+                if chunks and (count + first.spans > BATCH_SPANS or size + first.size > MAX_BATCH_BYTES):
+                    break
+                chunks.append(self._pop())
+                count, size = count + first.spans, size + first.size
+        return count, [zlib.decompress(chunk.data) if chunk.compressed else chunk.data for chunk in chunks]
+
+    def _pop(self) -> _Chunk:
+        chunk = self._chunks.popleft()
+        self._spans -= chunk.spans
+        self._bytes -= len(chunk.data)
+        return chunk
+
+
+class ReportQueue:
+    """Rank reports. When full, superseded progress reports go first, then the oldest. Of any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._items: deque[Report] = deque()
+        self._bytes = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, report: Report) -> None:
+        with self._lock:
+            self._items.append(report)
+            self._bytes += report.size
+            self._shrink()
+
+    def put_back(self, reports: list[Report]) -> None:
+        """Those that could not be sent, to be tried again before the others."""
+        with self._lock:
+            self._items.extendleft(reversed(reports))
+            self._bytes += sum(report.size for report in reports)
+            self._shrink()
+
+    def take(self) -> list[Report]:
+        taken: list[Report] = []
+        size = 0
+        with self._lock:
+            while self._items and (not taken or size + self._items[0].size <= MAX_BATCH_BYTES):
+                report = self._items.popleft()
+                size += report.size
+                self._bytes -= report.size
+                taken.append(report)
+        return taken
+
+    def _shrink(self) -> None:
+        while len(self._items) > 1 and (len(self._items) > MAX_REPORTS or self._bytes > MAX_REPORT_BYTES):
+            last = len(self._items) - 1
+            victim = next((i for i, item in enumerate(self._items) if item.progress and i < last), 0)
+            self._bytes -= self._items[victim].size
+            del self._items[victim]
+            self.dropped += 1
+
+
+class _Worker:
+    """One daemon thread that sends what a queue holds."""
+
+    def __init__(self, name: str, sender: Sender, wait_s: float) -> None:
+        self._sender = sender
+        self._wait_s = wait_s
+        self._wake = threading.Condition()
+        self._hurry = False
+        self._busy_since: float | None = None
+        self.name = name
+        self.failing = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=self.name, daemon=True).start()
+
+    def pending(self) -> bool:
+        """True while something is queued or under way."""
+        with self._wake:
+            return self._busy_since is not None or self._queued() > 0
+
+    def in_trouble(self) -> bool:
+        since = self._busy_since
+        return self.failing or (since is not None and time.monotonic() - since > _SLOW_SECONDS)
+
+    def notify(self, hurry: bool = False) -> None:
+        with self._wake:
+            self._hurry = self._hurry or hurry
+            self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if not self._queued():
+                    self._hurry = False
+                    self._wake.wait()
+                    continue
+                # Each put notifies; only a full batch, or haste, ends the wait for company.
+                self._wake.wait_for(lambda: self._hurry or self._queued() >= BATCH_SPANS, self._wait_s)
+                self._busy_since = time.monotonic()
+            try:
+                self.failing = not self._send_batch()
+            except Exception as error:  # noqa: BLE001 - the thread must go on, whatever an exporter raises
+                self.failing = True
+                _log.warning("sending failed: %s: %s", type(error).__name__, error)
+            finally:
+                self._busy_since = None
+            if self.failing:
+                time.sleep(RETRY_SECONDS)
+
+    def _queued(self) -> int:
+        raise NotImplementedError
+
+    def _send_batch(self) -> bool:
+        raise NotImplementedError
+
+
+class _SpanWorker(_Worker):
+    def __init__(self, sender: Sender, queue: SpanQueue, resource: Callable[[], Resource]) -> None:
+        super().__init__("otel-fr-spans", sender, BATCH_SECONDS)
+        self._queue = queue
+        self._resource = resource
+
+    def _queued(self) -> int:
+        return len(self._queue)
+
+    def _send_batch(self) -> bool:
+        count, chunks = self._queue.take()
+        if not count:
+            return not self.failing
+        sent = False
+        try:
+            sent = self._sender.send(spans_request(self._resource(), chunks), count)
+        finally:
+            if not sent:
+                self._queue.dropped += count
+        return sent
+
+
+class _ReportWorker(_Worker):
+    def __init__(self, sender: Sender, queue: ReportQueue, resource: Callable[[], Resource]) -> None:
+        super().__init__("otel-fr-reports", sender, 0.0)
+        self._queue = queue
+        self._resource = resource
+
+    def _queued(self) -> int:
+        return len(self._queue)
+
+    def _send_batch(self) -> bool:
+        reports = self._queue.take()
+        if not reports:
+            return not self.failing
+        sent = False
+        try:
+            sent = self._sender.send(reports_request(self._resource(), reports), len(reports))
+        finally:
+            if not sent:
+                self._retry(reports)
+        return sent
+
+    def _retry(self, reports: list[Report]) -> None:
+        """A progress report is superseded by the next; what happens once is worth another try."""
+        again: list[Report] = []
+        for report in reports:
+            report.tries += 1
+            if not report.progress and report.tries < _REPORT_TRIES:
+                again.append(report)
+            else:
+                self._queue.dropped += 1
+        self._queue.put_back(again)
+
+
+def spans_request(resource: Resource, chunks: list[bytes]) -> Request:
+    """One request of serialised `ScopeSpans` without scopes."""
+    request = ExportTraceServiceRequest()
+    of_resource = request.resource_spans.add(resource=resource)
+    of_scope: ScopeSpans = of_resource.scope_spans.add(scope=SCOPE)
+    for chunk in chunks:
+        of_scope.MergeFromString(chunk)
+    return request
+
+
+def reports_request(resource: Resource, reports: list[Report]) -> Request:
+    request = ExportLogsServiceRequest()
+    of_scope = request.resource_logs.add(resource=resource).scope_logs.add(scope=SCOPE)
+    of_scope.log_records.extend(report.record for report in reports)
+    return request
+
+
+class Exporter:
+    """Where the monitor puts what it wants sent. Nothing here blocks but `flush`.
+
+    Args:
+        spans, reports: None: that signal is not sent (and nothing is counted as dropped).
+        resource: asked for at each request, in the sending thread.
+    """
+
+    def __init__(self, spans: Sender | None, reports: Sender | None, resource: Callable[[], Resource]) -> None:
+        self.spans = SpanQueue()
+        self.reports = ReportQueue()
+        self._span_worker = None if spans is None else _SpanWorker(spans, self.spans, resource)
+        self._report_worker = None if reports is None else _ReportWorker(reports, self.reports, resource)
+        self._workers: list[_Worker] = [w for w in (self._span_worker, self._report_worker) if w is not None]
+
+    def start(self) -> None:
+        for worker in self._workers:
+            worker.start()
+
+    def put_spans(self, count: int, chunk: bytes) -> None:
+        """``chunk``: ``count`` entries of ``ScopeSpans.spans``, serialised."""
+        if self._span_worker is not None and self.spans.put(count, chunk):
+            self._span_worker.notify()
+
+    def put_report(self, record: LogRecord, progress: bool) -> None:
+        if self._report_worker is not None:
+            self.reports.put(Report(record, record.ByteSize(), progress))
+            self._report_worker.notify()
+
+    @property
+    def wants_spans(self) -> bool:
+        return self._span_worker is not None
+
+    def trouble(self, thread: str) -> None:
+        """The exporter that runs in that thread said that it cannot reach its endpoint, and goes on trying."""
+        for worker in self._workers:
+            if worker.name == thread:
+                worker.failing = True
+
+    def pending(self, patient: bool) -> bool:
+        """Something is still to be sent; unless ``patient``, to an endpoint that is not known to be in trouble."""
+        return any(worker.pending() and (patient or not worker.in_trouble()) for worker in self._workers)
+
+    def hurry(self) -> None:
+        """Send what is queued without waiting for more."""
+        for worker in self._workers:
+            worker.notify(hurry=True)

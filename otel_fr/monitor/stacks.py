@@ -1,0 +1,165 @@
+"""Where the rank's threads are: asked for over the socket, or, if Python does not answer, by faulthandler's signal."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from otel_fr.monitor.ending import RankProcess
+from otel_fr.stacks import site_of
+
+ANSWER_SECONDS = 0.3
+"""How long a rank may take to answer before it counts as blocked."""
+FILE_SECONDS = 0.3
+"""How long faulthandler may take to begin and to finish its text."""
+QUIET_SECONDS = 0.04
+"""The file is whole once it has not grown for so long (and a last line is complete)."""
+MAX_STACK = 64 * 1024
+"""Characters of a stack that are sent."""
+
+_TGKILL = {"x86_64": 234, "aarch64": 131, "riscv64": 131, "ppc64le": 250, "s390x": 241}
+"""The number of tgkill(2), from each architecture's syscall table; libc wraps it only from glibc 2.30 on."""
+_STATES = {
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "D": "in an uninterruptible wait in the kernel",
+    "Z": "a zombie: it has ended and its parent has not noticed",
+    "X": "dead",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What a request brought. ``text`` and ``site`` are empty if unknown."""
+
+    text: str = ""
+    site: str = ""
+    python_blocked: bool = False
+
+
+def tgkill(pid: int, tid: int, signal: int) -> None:
+    """Send a signal to one thread.
+
+    Raises:
+        OSError: it cannot be sent (no such thread), or this architecture's call number is not known.
+    """
+    number = _TGKILL.get(platform.machine())
+    if number is None:
+        raise OSError(f"tgkill is not known on {platform.machine()}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), ctypes.c_long(pid), ctypes.c_long(tid), ctypes.c_long(signal)) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def process_hint(pid: int) -> str:
+    """Why a process may not answer: its state, and what the kernel waits for; "" if it just runs or sleeps."""
+    state = ""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("State:"):
+                state = line.split()[1][:1]
+    if state not in _STATES:
+        return ""
+    wchan = ""
+    with contextlib.suppress(OSError):
+        wchan = Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip().strip("0")
+    return f"The process is {_STATES[state]}" + (f" (in {wchan})" if wchan else "") + "."
+
+
+def main_thread_first(text: str) -> str:
+    """faulthandler writes the newest thread first; the main thread, its last, is the one that says most."""
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith(("Thread ", "Current thread ")):
+            blocks.append([])
+        if blocks and line.strip():
+            blocks[-1].append(line)
+    blocks.reverse()
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+class StackRequest:
+    """One request for the rank's stacks, driven by the watch loop: nothing in it waits.
+
+    Args:
+        process: the rank. meta: ``stack_signal``, ``responder_tid`` and ``stack_file`` of the ring, if there are any.
+        asked: the question was sent over the socket.
+    """
+
+    def __init__(self, process: RankProcess, meta: Mapping[str, object], now: float, asked: bool) -> None:
+        self._process = process
+        self._signal = _integer(meta, "stack_signal")
+        # Never the main thread: a signal ends its waits in the kernel early (EINTR), which would change the job.
+        self._thread = _integer(meta, "responder_tid")
+        file = meta.get("stack_file")
+        self._file = Path(file) if isinstance(file, str) and file else None
+        self._answer_by = now + (ANSWER_SECONDS if asked else 0.0)
+        self._signalled_at: float | None = None
+        self._start = 0
+        self._size = 0
+        self._grown_at = 0.0
+        self.result: Stacks | None = None
+
+    def answered(self, text: str, site: str) -> None:
+        """The rank's answer. One that comes too late is as good, but the rank was blocked."""
+        self.result = Stacks(text[:MAX_STACK], site or site_of(text), self._signalled_at is not None)
+
+    def step(self, now: float) -> float | None:
+        """Go on; seconds until it wants to again, or None when `result` is there."""
+        if self.result is None and self._signalled_at is None:
+            if now < self._answer_by:
+                return self._answer_by - now
+            self._send_signal(now)
+        if self.result is None:
+            self._look_at_file(now)
+        return None if self.result is not None else 0.02
+
+    def _send_signal(self, now: float) -> None:
+        self._signalled_at = now
+        sendable = self._signal and self._thread and self._file is not None and self._process.alive()
+        if not sendable or self._file is None:
+            self._finish("")
+            return
+        try:
+            self._start = self._size = self._file.stat().st_size
+            tgkill(self._process.pid, self._thread, self._signal)
+        except OSError:
+            self._finish("")
+
+    def _look_at_file(self, now: float) -> None:
+        assert self._file is not None
+        assert self._signalled_at is not None
+        size = self._size
+        with contextlib.suppress(OSError):
+            size = self._file.stat().st_size
+        if size > self._size:
+            self._size = size
+            self._grown_at = now
+        done = size > self._start and now - self._grown_at >= QUIET_SECONDS
+        if done or now - self._signalled_at >= FILE_SECONDS:
+            self._finish(self._read())
+
+    def _read(self) -> str:
+        assert self._file is not None
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._start)
+                return file.read(4 * MAX_STACK).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def _finish(self, raw: str) -> None:
+        text = main_thread_first(raw)
+        hint = process_hint(self._process.pid)
+        self.result = Stacks("\n".join(part for part in (hint, text) if part)[:MAX_STACK], site_of(text), True)
+
+
+def _integer(meta: Mapping[str, object], key: str) -> int:
+    value = meta.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,158 @@
+"""The ring, followed: which calls are new, which have ended, which are still in flight."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from otel_fr.ring import KIND_COLLECTIVE, GroupProgress, Record, RingReader, State
+
+KEPT_FAILED = 16
+"""Failed calls kept for reports (docs/telemetry.md)."""
+MAX_CHECKED = 2048
+"""In-flight calls looked at in one poll: a job may have a whole ring of them, and a poll happens ten times a second."""
+MAX_FRESH = 20_000
+"""New calls read in one poll: a ring may hold millions, and the monitor must stay small."""
+MAX_BEYOND_RING = 1024
+"""In-flight calls kept although the ring has overwritten them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A call and what the ring alone does not say of it.
+
+    Attributes:
+        gap_s: seconds from the rank's previous end of a call to this issue; None: no earlier end is known.
+    """
+
+    record: Record
+    gap_s: float | None
+
+
+class Tail:
+    """Follows one ring. Every record is returned by `poll` exactly once, when it has ended.
+
+    Attributes:
+        in_flight: by record id, oldest first.
+        uncertain: by group id, the newest call whose backend never tells when it ends.
+        failed: the last that ended with an error, newest last.
+        last: the newest call.
+        moved_ns: when a call was last issued or ended, as far as read; 0: never.
+        missed: in-flight calls whose end was not seen before their slots were used again.
+    """
+
+    def __init__(self, reader: RingReader) -> None:
+        self._reader = reader
+        self._next = 0
+        self._cursor = 0
+        self._last_end_ns = 0
+        self.in_flight: OrderedDict[int, Tracked] = OrderedDict()
+        self.uncertain: dict[str, Tracked] = {}
+        self.failed: deque[Tracked] = deque(maxlen=KEPT_FAILED)
+        self.last: Tracked | None = None
+        self.moved_ns = 0
+        self.missed = 0
+
+    def poll(self, everything: bool = False) -> list[Tracked]:
+        """The calls that have ended since the last poll, in order of issue.
+
+        Args:
+            everything: look at every call in flight, however many there are.
+        """
+        ended = self._check_in_flight(None if everything else MAX_CHECKED)
+        head = self._reader.head
+        if head > self._next:
+            fresh = list(islice(self._reader.records(self._next), MAX_FRESH))
+            # Nothing valid up to there: what is damaged now will not become whole.
+            self._next = fresh[-1].record_id + 1 if fresh else head
+            if fresh:
+                self._take(fresh, ended)
+        if ended:
+            self._note_ends(ended)
+        return ended
+
+    @property
+    def behind(self) -> bool:
+        """More has been issued than was read."""
+        return self._reader.head > self._next
+
+    def _take(self, fresh: list[Record], ended: list[Tracked]) -> None:
+        ends = sorted(
+            [item.record.ended_ns for item in ended if item.record.ended_ns]
+            + [record.ended_ns for record in fresh if record.ended_ns]
+        )
+        for record in fresh:
+            item = Tracked(record, self._gap(record.issued_ns, ends))
+            if record.state is State.IN_FLIGHT:
+                self.in_flight[record.record_id] = item
+            else:
+                ended.append(item)
+            if record.state is State.UNKNOWN:
+                self.uncertain[record.group.id] = item
+            else:
+                self.uncertain.pop(record.group.id, None)
+            self.last = item
+        self.moved_ns = max(self.moved_ns, fresh[-1].issued_ns)
+
+    def _gap(self, issued_ns: int, ends: list[int]) -> float | None:
+        """``ends`` are those of this poll, sorted."""
+        place = bisect_right(ends, issued_ns)
+        before = max(ends[place - 1] if place else 0, self._last_end_ns)
+        return (issued_ns - before) / 1e9 if 0 < before <= issued_ns else None
+
+    def _note_ends(self, ended: list[Tracked]) -> None:
+        for item in ended:
+            if item.record.state is State.FAILED:
+                self.failed.append(item)
+        last = max((item.record.ended_ns or 0) for item in ended)
+        self._last_end_ns = max(self._last_end_ns, last)
+        self.moved_ns = max(self.moved_ns, last)
+        last_item = self.last
+        if last_item is not None and last_item.record.state is State.IN_FLIGHT:
+            wanted = last_item.record.record_id
+            self.last = next((item for item in ended if item.record.record_id == wanted), last_item)
+
+    def _check_in_flight(self, limit: int | None) -> list[Tracked]:
+        """Move those that have ended out of `in_flight`; with a limit, a different part of them each time."""
+        if not self.in_flight:
+            return []
+        if limit is None or len(self.in_flight) <= limit:
+            items = list(self.in_flight.items())
+        else:
+            # The oldest matter most and end first; the rest takes turns.
+            half = limit // 2
+            start = half + self._cursor % (len(self.in_flight) - half)
+            items = [*islice(self.in_flight.items(), half), *islice(self.in_flight.items(), start, start + half)]
+            self._cursor += half
+        ended: list[Tracked] = []
+        overwritten: list[Tracked] = []
+        for record_id, item in items:
+            now = self._reader.ended(record_id)
+            if now is None:
+                overwritten.append(item)
+            elif now[0] is not State.IN_FLIGHT:
+                del self.in_flight[record_id]
+                ended.append(replace(item, record=replace(item.record, state=now[0], ended_ns=now[1])))
+        if overwritten:
+            self._judge_overwritten(overwritten)
+        return ended
+
+    def _judge_overwritten(self, items: Iterable[Tracked]) -> None:
+        """The ring is past them: the group's counts still tell whether they can be in flight."""
+        rows = {row.group.id: row for row in self._reader.groups()}
+        kept = 0
+        for item in items:
+            if _may_be_open(item.record, rows.get(item.record.group.id)) and kept < MAX_BEYOND_RING:
+                kept += 1
+            else:
+                del self.in_flight[item.record.record_id]
+                self.missed += 1
+
+
+def _may_be_open(record: Record, row: GroupProgress | None) -> bool:
+    if row is None or row.ended >= row.issued:
+        return False
+    return record.kind != KIND_COLLECTIVE or row.completed < record.coll_seq

@@ -1,0 +1,350 @@
+"""The monitor's one loop: it waits for the rank's end, the rank's words, signals and the clock, and acts on them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from otel_fr import semconv as names
+from otel_fr.config import Config
+from otel_fr.control.v1.control_pb2 import PeerFailed
+from otel_fr.monitor import dumping, rules
+from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.ending import RankProcess
+from otel_fr.monitor.export import Exporter
+from otel_fr.monitor.link import Link
+from otel_fr.monitor.logs import let_go_of_pipes
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.stacks import StackRequest
+from otel_fr.ring import RingReader
+
+_log = logging.getLogger("otel_fr.monitor")
+
+TICK_SECONDS = 0.1
+SHORT_TICK_SECONDS = 0.02
+"""While something is being waited for that does not wake the loop."""
+FAILURE_REPORT_SECONDS = 0.25
+"""Shortest time between two reports that failures cause."""
+BYE_SECONDS = 1.8
+"""The rank waits for two seconds at most."""
+END_FLUSH_SECONDS = 5.0
+END_DUMP_SECONDS = 30.0
+"""After the rank's end its pipes are let go of, so that nobody waits for a slow disk."""
+
+COMPLAINT_SECONDS = 60.0
+LIVES_ON_SECONDS = 30.0
+"""How long a process may take to end after its clean goodbye; its exit status is worth that wait."""
+
+REASON_STALL = "stall"
+REASON_FAILED = "collective failed"
+REASON_CRASH = "crash"
+REASON_EXCEPTION = "exception"
+REASON_SIGNAL = "signal"
+REASON_REQUEST = "request"
+
+
+class Monitor:
+    """Watches one rank until its end.
+
+    Args:
+        ring: the ring file that ``reader`` has open.
+        link: the socket to the rank, if there is one.
+        exporter: not started yet. control: not started yet, or None.
+        wake: read and write ends of a non-blocking socket pair; whatever is written ends the loop's wait.
+    """
+
+    def __init__(
+        self,
+        reader: RingReader,
+        ring: Path,
+        link: Link | None,
+        config: Config,
+        reporter: Reporter,
+        exporter: Exporter,
+        control: ControlClient | None,
+        wake: tuple[socket.socket, socket.socket],
+    ) -> None:
+        self._reader = reader
+        self._ring = ring
+        self._link = link
+        self._config = config
+        self._reporter = reporter
+        self._exporter = exporter
+        self._control = control
+        self._wake_in, self._wake_out = wake
+        self._process = RankProcess(reader.pid, reader.pid_start_ns)
+        started = dumping.process_start_wall_ns(reader.pid_start_ns)
+        self._dumper = dumping.Dumper(ring, started, self.wake)
+        self._episodes = rules.Episodes()
+        self._stacks: StackRequest | None = None
+        self._stacks_id = 0
+        self._stacks_for: str = ""
+        self._signalled = False
+        self._reported_at = float("-inf")
+        self._report_at = 0.0
+        self._bye_by: float | None = None
+        self._bad_files: set[str] = set()
+        self._over_at: float | None = None
+        self._last_file = ""
+        self._peer_incidents: deque[str] = deque(maxlen=256)
+        self._complain_at = float("-inf")
+
+    # ---- called from elsewhere
+
+    def wake(self) -> None:
+        """End the loop's wait. Of any thread."""
+        with contextlib.suppress(OSError):
+            self._wake_out.send(b"!")
+
+    def dump_signal(self, _number: int, _frame: object) -> None:
+        """Signal handler: write the flight-recorder file."""
+        self._signalled = True
+
+    # ---- the loop
+
+    def run(self) -> None:
+        """Until the rank has ended and what there is to say of it is said."""
+        self._exporter.start()
+        if self._control is not None:
+            self._control.start()
+        self._reporter.follow()
+        self._reporter.event(names.EVENT_STARTED)
+        while not self._wait(self._pause()) and not self._recording_over():
+            try:
+                self._tick()
+            except Exception as error:  # noqa: BLE001 - one odd record must not end the watch; the next tick looks again
+                self._complain("watching goes on after an error", error)
+                time.sleep(TICK_SECONDS)
+        self._finish()
+
+    def _recording_over(self) -> bool:
+        """The rank has said that it is done, has hung up, and lives on: its recording was switched off."""
+        if not self._reporter.clean_so_far or (self._link is not None and self._link.fd is not None):
+            return False
+        now = time.monotonic()
+        self._over_at = self._over_at or now + LIVES_ON_SECONDS
+        return now >= self._over_at
+
+    def _pause(self) -> float:
+        now = time.monotonic()
+        pause = min(TICK_SECONDS, max(0.0, self._report_at - now))
+        if self._stacks is not None or self._bye_by is not None:
+            pause = min(pause, SHORT_TICK_SECONDS)
+        return pause
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for something to happen; True if it was the rank's end."""
+        poll = select.poll()
+        poll.register(self._wake_in, select.POLLIN)
+        if self._process.fd is not None:
+            poll.register(self._process.fd, select.POLLIN)
+        if self._link is not None and self._link.fd is not None:
+            poll.register(self._link.fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(seconds * 1000)}
+        if self._wake_in.fileno() in ready:
+            with contextlib.suppress(OSError):
+                self._wake_in.recv(4096)
+        if self._link is not None and self._link.fd in ready:
+            for message in self._link.receive():
+                self._heard(message)
+        return self._process.fd in ready if self._process.fd is not None else not self._process.alive()
+
+    def _tick(self) -> None:
+        reporter, stall_seconds = self._reporter, self._config.stall_seconds
+        failed = reporter.follow()
+        now_ns = time.monotonic_ns()
+        now = now_ns / 1e9
+        situation = reporter.situation(now_ns)
+        if failed:
+            self._dump(REASON_FAILED)
+            self._report_at = min(self._report_at, self._reported_at + FAILURE_REPORT_SECONDS)
+        if reporter.new_exception():
+            reporter.event(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
+            self._dump(REASON_EXCEPTION)
+        if reporter.clean_so_far:
+            pass  # what a rank does after its goodbye is no concern of its peers
+        elif self._episodes.new_stall(situation, stall_seconds) is not None:
+            self._ask_for_stacks(names.EVENT_STALLED, now)
+        elif self._episodes.new_idle(situation, stall_seconds):
+            self._ask_for_stacks(names.EVENT_IDLE, now)
+        self._step_stacks(now)
+        self._take_results()
+        self._take_commands()
+        if self._signalled:
+            self._signalled = False
+            self._dump(REASON_SIGNAL)
+        interval = rules.report_interval(situation, stall_seconds)
+        if now >= self._report_at:
+            reporter.refresh()
+            reporter.event(names.EVENT_PROGRESS)
+            self._reported_at = now
+            self._report_at = now + interval
+        self._report_at = min(self._report_at, self._reported_at + interval)
+        self._step_bye(now)
+
+    # ---- stacks
+
+    def _ask_for_stacks(self, event: str, now: float) -> None:
+        if self._stacks is not None:
+            # Another event waits for the same answer: it goes out with what is known.
+            self._reporter.event(self._stacks_for, stacks=True)
+        self._stacks_id += 1
+        asked = self._link is not None and self._link.send({"cmd": "stacks", "id": self._stacks_id})
+        self._stacks = StackRequest(self._process, self._reader.meta, now, asked)
+        self._stacks_for = event
+
+    def _step_stacks(self, now: float) -> None:
+        if self._stacks is None:
+            return
+        self._stacks.step(now)
+        if self._stacks.result is None:
+            return
+        self._reporter.learn(self._stacks.result)
+        self._stacks = None
+        self._reporter.event(self._stacks_for, stacks=True)
+        if self._stacks_for == names.EVENT_STALLED:
+            self._dump(REASON_STALL)
+
+    # ---- what is said to the monitor
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        command = message.get("cmd")
+        if "stacks" in message and message.get("id") == self._stacks_id and self._stacks is not None:
+            self._stacks.answered(str(message["stacks"]), str(message.get("site") or ""))
+        elif command == "dump":
+            self._dump(str(message.get("reason") or REASON_REQUEST)[:200])
+        elif command == "bye" and self._bye_by is None:
+            self._reporter.follow(everything=True)
+            self._reporter.event(names.EVENT_PROGRESS)
+            self._exporter.hurry()
+            self._bye_by = time.monotonic() + BYE_SECONDS
+
+    def _step_bye(self, now: float) -> None:
+        if self._bye_by is None or self._link is None:
+            return
+        if now >= self._bye_by or not self._exporter.pending(patient=False):
+            self._link.send({"ok": "bye"})
+            self._bye_by = None
+
+    def _take_commands(self) -> None:
+        while self._control is not None and not self._control.commands.empty():
+            command = self._control.commands.get()
+            if command.HasField("dump"):
+                self._dump(command.dump.reason[:200] or REASON_REQUEST)
+            elif command.HasField("peer_failed"):
+                self._note_peers(command.peer_failed)
+
+    def _note_peers(self, failed: PeerFailed) -> None:
+        if failed.incident_id in self._peer_incidents:
+            return
+        self._peer_incidents.append(failed.incident_id)
+        ranks = ", ".join(str(rank) for rank in list(failed.ranks)[:16])
+        _log.warning("the collector says that rank %s failed: %s", ranks, failed.reason[:500])
+
+    # ---- flight-recorder files
+
+    def _dump(self, reason: str, urgent: bool = False, **more: Any) -> None:
+        self._reporter.groups.look()
+        files = dumping.paths(self._config, self._reporter.who, self._reporter.groups.backends)
+        self._dumper.request(reason, {**self._reporter.dump_info(), **more}, files, urgent)
+
+    def _take_results(self, **more: Any) -> list[dumping.Result]:
+        """Tell what came of the requests since the last time."""
+        results: list[dumping.Result] = []
+        while not self._dumper.results.empty():
+            result = self._dumper.results.get()
+            results.append(result)
+            if not result.superseded:
+                self._tell(result, **more)
+        return results
+
+    def _tell(self, result: dumping.Result, **more: Any) -> None:
+        path = str(result.path)
+        more = {"file": path, "reason": result.reason, **more}
+        if not result.error:
+            self._last_file = path
+            self._bad_files.discard(path)
+            self._reporter.event(names.EVENT_DUMP_WRITTEN, **more)
+            return
+        if path not in self._bad_files:
+            self._bad_files.add(path)
+            _log.error("no flight-recorder file: %s", result.error)
+        self._reporter.event(names.EVENT_DUMP_FAILED, error=result.error, **more)
+
+    # ---- the end
+
+    def _finish(self) -> None:
+        # First of all: between the rank's end and its being reaped the exit status is easiest to have.
+        exit_ = self._process.how_ended()
+        let_go_of_pipes()
+        now_ns = time.monotonic_ns()
+        if self._control is not None:
+            self._control.stop()
+        clean, told = False, False
+        try:
+            ending = self._reporter.ending(exit_)
+            clean = bool(ending["clean"])
+            self._tell_ending(ending, now_ns)
+            told = clean or self._last_dump(ending)
+        except Exception as error:  # noqa: BLE001 - what was queued is still to be sent
+            self._complain("the end of the rank could not be told in full", error)
+        self._exporter.hurry()
+        deadline = now_ns / 1e9 + END_FLUSH_SECONDS
+        while self._exporter.pending(patient=not clean) and time.monotonic() < deadline:
+            time.sleep(SHORT_TICK_SECONDS)
+        self._clean_up(told)
+
+    def _tell_ending(self, ending: dict[str, Any], now_ns: int) -> None:
+        reporter = self._reporter
+        reporter.refresh()
+        reporter.follow(everything=True)
+        reporter.close_spans(now_ns, bool(ending["clean"]))
+        more: dict[str, Any] = {"exit": ending}
+        exception = reporter.exception()
+        if exception:
+            more["exception"] = exception
+        if self._last_file:
+            more["file"] = self._last_file
+        reporter.event(names.EVENT_EXITED, stacks=True, **more)
+        self._exporter.hurry()
+
+    def _last_dump(self, ending: dict[str, Any]) -> bool:
+        """Write the file that outlives the ring; True if it is there."""
+        self._dump(REASON_CRASH, urgent=True, exit=ending)
+        deadline = time.monotonic() + END_DUMP_SECONDS
+        while self._dumper.busy() and time.monotonic() < deadline:
+            select.select([self._wake_in], [], [], SHORT_TICK_SECONDS)
+        results = [result for result in self._take_results(exit=ending) if result.reason == REASON_CRASH]
+        return bool(results) and not any(result.error for result in results)
+
+    def _clean_up(self, told: bool) -> None:
+        file = self._reader.meta.get("stack_file")
+        if isinstance(file, str) and file:
+            with contextlib.suppress(OSError):
+                os.unlink(file)
+        if told:
+            with contextlib.suppress(OSError):
+                self._ring.unlink()
+        else:
+            _log.error("the ring of this rank is kept: %s", self._ring)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """At most once a minute."""
+        now = time.monotonic()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAINT_SECONDS
+            _log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=error)
+
+
+def ignore_others_signals() -> None:
+    """What ends the job must not end its monitor before it has told of that end."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)

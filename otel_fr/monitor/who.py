@@ -1,0 +1,92 @@
+"""Whose monitor this is: the rank's names and numbers, and the OTLP resource made of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.sdk.resources import Resource as SdkResource
+
+from otel_fr import identity
+from otel_fr import semconv as names
+from otel_fr.config import Config
+from otel_fr.monitor.spans import attribute
+
+_NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
+"""Ours alone; a rank's instance id is a name within it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """One rank process of one run."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    job_id: str
+    attempt: int
+    run_id: str
+    nonce: str
+    host: str
+    pid: int
+    service: str
+
+    @classmethod
+    def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> Who:
+        """What the ring's meta says, and the environment for what it does not."""
+        job_id = _text(meta, "job_id") or config.job_id
+        attempt = _integer(meta, "attempt", config.attempt)
+        nonce = _text(meta, "nonce")
+        return cls(
+            rank=_integer(meta, "rank", config.rank),
+            local_rank=_integer(meta, "local_rank", config.local_rank),
+            world_size=_integer(meta, "world_size", config.world_size),
+            job_id=job_id,
+            attempt=attempt,
+            run_id=_text(meta, "run_id") or identity.run_id(job_id, attempt, nonce),
+            nonce=nonce,
+            host=_text(meta, "host") or socket.gethostname(),
+            pid=pid,
+            service=_text(meta, "service_name"),
+        )
+
+    def resource(self, env: Mapping[str, str] = os.environ) -> Resource:
+        """The resource of docs/telemetry.md, with what ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` say."""
+        given = SdkResource.create().attributes
+        service = str(given.get(names.SERVICE_NAME) or "unknown_service")
+        if service.startswith("unknown_service") and self.service:
+            service = self.service
+        ours: dict[str, str | int] = {
+            names.SERVICE_NAME: service,
+            names.SERVICE_INSTANCE_ID: str(uuid.uuid5(_NAMESPACE, f"{self.run_id}/{self.rank}/{self.host}/{self.pid}")),
+            names.HOST_NAME: self.host,
+            names.PROCESS_PID: self.pid,
+            names.RANK: self.rank,
+            names.LOCAL_RANK: self.local_rank,
+            names.WORLD_SIZE: self.world_size,
+            names.JOB_ID: self.job_id,
+            names.JOB_ATTEMPT: self.attempt,
+            names.RUN_ID: self.run_id,
+        }
+        # The SDK makes up an instance id of its own; only one that the user chose may stand.
+        chosen = f"{names.SERVICE_INSTANCE_ID}=" in env.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        for key, value in given.items():
+            if key == names.SERVICE_INSTANCE_ID and not chosen:
+                continue
+            if key not in ours or key in (names.SERVICE_INSTANCE_ID, names.HOST_NAME):
+                ours[key] = value if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        return Resource(attributes=[attribute(key, value) for key, value in ours.items()])
+
+
+def _text(meta: Mapping[str, object], key: str) -> str:
+    value = meta.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _integer(meta: Mapping[str, object], key: str, default: int) -> int:
+    value = meta.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
