@@ -1,0 +1,195 @@
+"""One rank's part in one collective, as the collector keeps it, and the interning of what calls have in common."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from otel_fr.match import Call, Signature, State
+from otel_fr.match.instances import InstanceKey, instance_key
+from otel_fr.match.model import Sizes, Stream
+
+MAX_INTERNED = 65_536
+"""Signatures kept; dynamic shapes make new ones for ever, so at the limit all are forgotten and learnt anew."""
+
+MAX_TEXT = 262_144
+"""Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
+
+MAX_TENSORS = 256
+"""Tensors of a call that are compared. Spans name no more than that, reports do: both are cut to the same length."""
+
+UNENDED = (State.IN_FLIGHT, State.UNKNOWN)
+
+PAIRWISE = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"})
+"""Operations where equal signatures may still disagree (each member has a piece of its own)."""
+
+
+class Part(NamedTuple):
+    """One call of one rank. Times in seconds.
+
+    Attributes:
+        record: position in the rank's recorder.
+        issued_wall: Unix time of the issue by the rank's clock, as far as known.
+        issued: the collector's monotonic clock at the issue; only for calls that a report shows in flight.
+        age: seconds from issue to the rank's end, for a call that was in flight when its rank ended.
+    """
+
+    rank: int
+    record: int
+    group: str
+    stream: Stream
+    sequence_id: int
+    signature: Signature
+    state: State
+    pair_index: int = 0
+    site: str = ""
+    error: str | None = None
+    timeout: float | None = None
+    duration: float | None = None
+    gap: float | None = None
+    issued_wall: float | None = None
+    issued: float | None = None
+    age: float | None = None
+
+    def call(self, now: float) -> Call:
+        """The engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
+        age = self.age
+        if self.state in UNENDED and self.issued is not None:
+            age = max(0.0, now - self.issued)
+        return Call(
+            rank=self.rank,
+            group=self.group,
+            stream=self.stream,
+            sequence_id=self.sequence_id,
+            record=self.record,
+            signature=self.signature,
+            state=self.state,
+            pair_index=self.pair_index,
+            age=age,
+            duration=self.duration,
+            gap=self.gap,
+            timeout=self.timeout,
+            error=self.error,
+            site=self.site,
+        )
+
+    def key(self) -> InstanceKey | None:
+        """The instance this part belongs to; None: it does not tell (receive from any source)."""
+        if self.stream != "p2p":
+            return self.group, self.stream, self.sequence_id
+        return instance_key(self.call(0.0))
+
+
+def stream_of(kind: str, operation: str) -> Stream:
+    """The number stream of a call from its kind as sent and its operation."""
+    if operation == "monitored_barrier" or kind == "monitored_barrier":
+        return "monitored_barrier"
+    return "p2p" if kind == "p2p" else "collective"
+
+
+def state_of(text: str, error: str | None) -> State:
+    """The state as sent (``scheduled``, ``completed``, ``failed``); an error other than the rank's end is a failure."""
+    if text == "failed" or (error and error != "rank_exited"):
+        return State.FAILED
+    if text == "completed":
+        return State.COMPLETED
+    return State.IN_FLIGHT if text in ("scheduled", "started") else State.UNKNOWN
+
+
+def read_sizes(value: object) -> Sizes:
+    """Sizes from JSON (``[[3, 4]]``, a list of shapes). What is none is ``()``, which disagrees with nothing."""
+    if not isinstance(value, list):
+        return ()
+    shapes: list[tuple[int, ...]] = []
+    for shape in value[:MAX_TENSORS]:
+        if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
+            return ()
+        shapes.append(tuple(shape))
+    return tuple(shapes)
+
+
+def read_names(value: object) -> tuple[str, ...]:
+    """dtype names from JSON; what is no list of texts is ``()``."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return tuple(value[:MAX_TENSORS])
+    return ()
+
+
+def read_splits(value: object) -> tuple[int, ...] | None:
+    """Split sizes from JSON; None: even."""
+    if isinstance(value, list) and all(isinstance(n, int) for n in value):
+        return tuple(value[:MAX_TENSORS])
+    return None
+
+
+class Interner:
+    """Equal signatures become one object, so that comparing two healthy ranks' calls is an ``is``."""
+
+    def __init__(self, limit: int = MAX_INTERNED) -> None:
+        self._limit = limit
+        self._signatures: dict[Signature, Signature] = {}
+        self._texts: dict[str, object] = {}
+        self._sites: dict[str, str] = {}
+        self._raw: dict[tuple[object, ...], Signature] = {}
+
+    def signature(self, signature: Signature) -> Signature:
+        known = self._signatures.get(signature)
+        if known is None:
+            if len(self._signatures) >= self._limit:
+                self._signatures.clear()
+                self._raw.clear()
+            known = self._signatures[signature] = signature
+        return known
+
+    def text(self, text: str) -> str:
+        """One object for equal texts (call sites), so that a million calls hold a few of them."""
+        if len(self._sites) >= self._limit:
+            self._sites.clear()
+        return self._sites.setdefault(text, text)
+
+    def from_texts(
+        self,
+        raw: tuple[
+            str, str, str, tuple[str, ...], tuple[str, ...], str | None, int | None, int | None, int | None, str, str
+        ],
+    ) -> Signature:
+        """The signature of a span's attributes: (operation, input sizes, output sizes, input dtypes, output dtypes,
+        reduce op, root, peer, tag, input splits, output splits), sizes and splits as their JSON text or ``""``."""
+        known = self._raw.get(raw)
+        if known is not None:
+            return known
+        operation, in_sizes, out_sizes, in_types, out_types, reduce_op, root, peer, tag, in_splits, out_splits = raw
+        signature = self.signature(
+            Signature(
+                operation,
+                read_sizes(self._json(in_sizes)),
+                read_sizes(self._json(out_sizes)),
+                in_types[:MAX_TENSORS],
+                out_types[:MAX_TENSORS],
+                reduce_op,
+                root,
+                peer,
+                tag,
+                read_splits(self._json(in_splits)),
+                read_splits(self._json(out_splits)),
+                any_source=operation == "recv" and peer is None,
+            )
+        )
+        if len(self._raw) >= self._limit:
+            self._raw.clear()
+        self._raw[raw] = signature
+        return signature
+
+    def _json(self, text: str) -> object:
+        if not text or len(text) > MAX_TEXT:
+            return None
+        known = self._texts.get(text)
+        if known is None:
+            try:
+                known = json.loads(text)
+            except (ValueError, RecursionError):
+                known = None
+            if len(self._texts) >= self._limit:
+                self._texts.clear()
+            self._texts[text] = known
+        return known

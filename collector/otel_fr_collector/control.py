@@ -1,0 +1,74 @@
+"""The control streams: what the collector tells the rank monitors that watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+
+from otel_fr.control.v1 import control_pb2
+
+MAX_PENDING = 16
+"""Commands kept for one monitor; when it does not read, the oldest are dropped."""
+MAX_WATCHERS = 65_536
+
+
+class TooManyWatchersError(Exception):
+    """No further monitor can be served."""
+
+
+class Control:
+    """Who watches, by run."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[str, set[asyncio.Queue[bytes | None]]] = {}
+        self._count = 0
+
+    async def watch(self, request: control_pb2.WatchRequest) -> AsyncGenerator[bytes, None]:
+        """The commands for one monitor, serialised, until `close`.
+
+        Raises:
+            TooManyWatchersError: there are `MAX_WATCHERS` already.
+        """
+        if self._count >= MAX_WATCHERS:
+            raise TooManyWatchersError
+        run = request.run_id or f"{request.job_id}/{request.attempt}"
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
+        self._watchers.setdefault(run, set()).add(queue)
+        self._count += 1
+        try:
+            while (command := await queue.get()) is not None:
+                yield command
+        finally:
+            self._count -= 1
+            own = self._watchers[run]
+            own.discard(queue)
+            if not own:
+                del self._watchers[run]
+
+    def dump(self, run: str, incident: str, reason: str) -> int:
+        """Ask all monitors of a run for their flight-recorder files; returns how many are asked."""
+        return self._send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
+
+    def peer_failed(self, run: str, incident: str, ranks: Iterable[int], reason: str) -> int:
+        """Tell all monitors of a run which ranks have failed; returns how many are told."""
+        failed = control_pb2.PeerFailed(incident_id=incident, ranks=list(ranks), reason=reason)
+        return self._send(run, control_pb2.Command(peer_failed=failed))
+
+    def close(self) -> None:
+        """End all streams."""
+        for own in self._watchers.values():
+            for queue in own:
+                _put(queue, None)
+
+    def _send(self, run: str, command: control_pb2.Command) -> int:
+        data = command.SerializeToString()
+        own = self._watchers.get(run, set())
+        for queue in own:
+            _put(queue, data)
+        return len(own)
+
+
+def _put(queue: asyncio.Queue[bytes | None], item: bytes | None) -> None:
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(item)

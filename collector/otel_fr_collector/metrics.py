@@ -1,0 +1,102 @@
+"""What the collector says of itself and of the jobs, for Prometheus. Every label has a bounded number of values."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from otel_fr_collector.runs import Runs
+
+MAX_SERIES = 1_000
+"""Series of one family that tell of single jobs and groups; those furthest behind come first."""
+
+
+class Metrics:
+    """The counters, one attribute each, and the gauges, read from the state at scrape time."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"otel_fr_collector_{name}", text, labels, registry=self.registry)
+
+        self.requests = counter("requests", "OTLP requests by signal and outcome", "signal", "outcome")
+        self.received = counter(
+            "received_items", "Spans, log records and metrics by origin: ours, foreign or invalid", "signal", "kind"
+        )
+        self.reports = counter("reports", "Rank reports by outcome: accepted, late or invalid", "outcome")
+        self.forwarded = counter("forwarded_requests", "Requests an OTLP backend has taken", "signal")
+        self.forward_dropped = counter("forward_dropped_requests", "Requests not forwarded, and why", "reason")
+        self.alerts = counter("alert_posts", "Posts to Alertmanager by outcome", "outcome")
+        self.incidents = counter("incidents", "Incidents opened, by category; consequences not counted", "category")
+        self.diagnoses = counter("diagnoses", "Times a run was judged")
+        self.diagnosis_seconds = counter("diagnosis_seconds", "Seconds spent on judging")
+        self.errors = counter("internal_errors", "Faults of the collector itself, by part", "part")
+
+    def watch(self, runs: Runs, open_incidents: Callable[[], Iterable[dict[str, object]]]) -> None:
+        """Serve gauges from the live state as well."""
+        self.registry.register(_State(runs, open_incidents))
+
+
+def group_label(group: object) -> str:
+    """A process group (an incident's ``process_group``, or None) as a label's value: its description, else its name."""
+    if not isinstance(group, dict):
+        return ""
+    return str(group.get("description") or group.get("name") or "")
+
+
+class _State(Collector):
+    def __init__(self, runs: Runs, open_incidents: Callable[[], Iterable[dict[str, object]]]) -> None:
+        self._runs = runs
+        self._open = open_incidents
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        runs = list(self._runs.by_id.values())
+        yield _single("runs", "Runs known", len(runs))
+        yield _single("ranks", "Ranks known", sum(len(run.ranks) for run in runs))
+        yield _single("calls_kept", "Calls of collectives that are not yet complete", sum(run.parts for run in runs))
+        evicted = sum(place.evicted for run in runs for place in run.groups.values())
+        yield _single("instances_evicted", "Incomplete collectives forgotten for lack of room", evicted)
+        yield self._incidents()
+        yield self._lag()
+
+    def _incidents(self) -> GaugeMetricFamily:
+        labels = ("job_id", "process_group", "category")
+        family = GaugeMetricFamily("otel_fr_incidents_open", "Open incidents; consequences not counted", labels=labels)
+        tally: Tally[tuple[str, str, str]] = Tally()
+        for incident in self._open():
+            if not incident["caused_by"]:
+                group = group_label(incident["process_group"])
+                tally[str(incident["job"]), group, str(incident["category"])] += 1
+        for values, count in tally.most_common(MAX_SERIES):
+            family.add_metric(values, count)
+        return family
+
+    def _lag(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "otel_fr_progress_lag",
+            "Collectives by which the last member of a process group is behind the first",
+            labels=("job_id", "process_group"),
+        )
+        lags: dict[tuple[str, str], int] = {}
+        for run in self._runs.by_id.values():
+            standings: dict[str, list[int]] = {}
+            for rank in run.ranks.values():
+                for group, own in rank.standings.items():
+                    standings.setdefault(group, []).append(own[0])
+            for group, counts in standings.items():
+                place = run.groups.get(group)
+                if place is not None:
+                    label = (run.id.job, place.group.description or place.group.name)
+                    lags[label] = max(lags.get(label, 0), max(counts) - min(counts))
+        for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
+            family.add_metric(values, lags[values])
+        return family
+
+
+def _single(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"otel_fr_collector_{name}", text, value=value)

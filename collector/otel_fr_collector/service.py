@@ -1,0 +1,197 @@
+"""The collector's heart: from what has arrived to what is told. Everything here runs in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from otel_fr.match import Finding, diagnose
+from otel_fr_collector import correlate, evidence
+from otel_fr_collector.alertmanager import Alertmanager
+from otel_fr_collector.control import Control
+from otel_fr_collector.forward import Forwarder
+from otel_fr_collector.incidents import Book, Change, Told
+from otel_fr_collector.ingest import TRACES, Ingest
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets import IncidentsFile, Terminal
+from otel_fr_collector.runs import Run, RunId, Runs
+from otel_fr_collector.traces import incident_trace
+
+_log = logging.getLogger(__name__)
+
+TICK = 0.1
+HELD_UP = 1.0
+"""Seconds between two ticks from which on the collector itself was held up, so that nobody's silence counts."""
+HOUSEKEEPING = 1.0
+DEAD_RESOLVE = 600.0
+"""Seconds without a word of a run after which its incidents are over."""
+
+
+@dataclass
+class Outlets:
+    """Where things go; None: nowhere."""
+
+    terminal: Terminal = field(default_factory=lambda: Terminal(None))
+    file: IncidentsFile | None = None
+    alerts: Alertmanager | None = None
+    forward: Forwarder | None = None
+
+
+class Service:
+    """Runs, incidents, and what is done about them.
+
+    Args:
+        clock, wall: monotonic and Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        outlets: Outlets,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.metrics = metrics
+        self.runs = Runs()
+        self.book = Book()
+        self.control = Control()
+        self.ingest = Ingest(self.runs, metrics, clock, wall)
+        self._outlets = outlets
+        self._clock = clock
+        self._wall = wall
+        self._last_tick = clock()
+        self._kept_house = clock()
+        self._traced: dict[str, None] = {}
+        self._failed: set[RunId] = set()
+        metrics.watch(self.runs, self.book.open_data)
+
+    async def take(self, signal: str, data: bytes) -> bytes:
+        """One OTLP request: taken in, and handed on unchanged if it holds spans; returns the response's bytes.
+
+        Raises:
+            MalformedError: it is not the OTLP message it should be; it is not handed on either.
+        """
+        response = await self.ingest.take(signal, data)
+        if signal == TRACES and data and self._outlets.forward is not None:
+            self._outlets.forward.offer(signal, data)
+        return response
+
+    async def run(self) -> None:
+        """Judge what has arrived, for ever."""
+        while True:
+            await asyncio.sleep(TICK)
+            self.step()
+
+    def step(self, *, final: bool = False) -> None:
+        """Do what is due now. ``final``: the collector stops, so nothing waits any longer."""
+        now = self._clock()
+        if now - self._last_tick > HELD_UP:
+            self.runs.shift_silence(now)
+        self._last_tick = now
+        for run in list(self.runs.by_id.values()):
+            try:
+                self._judge(run, now, final)
+            except Exception:  # noqa: BLE001  one run's odd data must not cost the others their verdict
+                self.metrics.errors.labels("judge").inc()
+                run.diagnosed = now
+                run.mismatch_since = run.ended_since = None
+                if run.id not in self._failed and len(self._failed) < 1_000:
+                    self._failed.add(run.id)
+                    _log.exception("job %r could not be judged", run.id.job)
+        if final or now - self._kept_house >= HOUSEKEEPING:
+            self._kept_house = now
+            self._keep_house(now)
+        for told in self._outlets.terminal.step(now, final=final):
+            self._trace(told)
+
+    def _judge(self, run: Run, now: float, final: bool) -> None:
+        if run.is_over:
+            return
+        has_open = bool(self.book.open_of(run.id))
+        last_change = self.book.changed.get(run.id, float("-inf"))
+        reason = correlate.due(run, now, has_open=has_open, last_change=last_change, final=final)
+        if reason:
+            started = time.perf_counter()
+            findings = diagnose(evidence.build(run, now))
+            self.metrics.diagnoses.inc()
+            self.metrics.diagnosis_seconds.inc(time.perf_counter() - started)
+            credible = self._credible(run, findings, reason, now)
+            told = self.book.update(
+                run,
+                credible,
+                now=now,
+                wall=self._wall(),
+                issued=lambda finding: correlate.issue_time(run, finding),
+                moved_on=lambda finding: correlate.has_moved_on(run, finding),
+            )
+            correlate.mark_judged(run, reason, now)
+            self._tell(told, now)
+        if has_open or reason:
+            self._tell(self.book.add_files(run, now), now)
+
+    def _credible(self, run: Run, findings: list[Finding], reason: correlate.Due, now: float) -> list[Finding]:
+        """The causes that rest on fresh word, and the consequences of these or of causes told before."""
+        causes = [f for f in findings if f.caused_by is None and correlate.is_credible(run, f, reason, now)]
+        known = {finding.key for finding in causes}
+        known.update(key for incident in self.book.open_of(run.id) for key in incident.keys)
+        return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
+
+    def _keep_house(self, now: float) -> None:
+        for run in self.runs.forget(now):
+            self._close(run.id, now)
+        newest: dict[str, int] = {}
+        for run in self.runs.by_id.values():
+            newest[run.id.job] = max(newest.get(run.id.job, 0), run.id.attempt)
+        for run_id in self.book.runs():
+            known = self.runs.by_id.get(run_id)
+            if known is None:
+                self._close(run_id, now)
+                continue
+            if newest[run_id.job] > run_id.attempt and not known.is_live(now):
+                known.is_over = True
+            if known.is_over or now - known.last_heard > DEAD_RESOLVE:
+                self._tell(self.book.resolve_run(run_id, now), now)
+
+    def _close(self, run: RunId, now: float) -> None:
+        self._tell(self.book.resolve_run(run, now), now)
+        self.book.drop_run(run)
+
+    def _tell(self, told: list[Told], now: float) -> None:
+        for item in told:
+            data, is_cause = item.data, item.incident.cause is None
+            if self._outlets.file is not None:
+                self._outlets.file.write(data)
+            self._outlets.terminal.tell(item, now)
+            if item.change is Change.OPENED and is_cause:
+                self.metrics.incidents.labels(str(data["category"])).inc()
+                self._call_for_evidence(item)
+            if self._outlets.alerts is not None:
+                if is_cause and item.incident.is_open:
+                    self._outlets.alerts.fire(data, self._wall())
+                else:
+                    self._outlets.alerts.resolve(data, self._wall())
+
+    def _call_for_evidence(self, told: Told) -> None:
+        incident = told.incident
+        run, reason = incident.run.run, incident.finding.summary[:500]
+        self.control.dump(run, incident.id, reason)
+        if incident.finding.culprit_ranks:
+            self.control.peer_failed(run, incident.id, incident.finding.culprit_ranks, reason)
+
+    def _trace(self, told: Told) -> None:
+        """Send the incident's root span, once for each trace: spans cannot be changed afterwards."""
+        data = told.data
+        trace = data["trace_id"]
+        if self._outlets.forward is None or not isinstance(trace, str) or trace in self._traced:
+            return
+        run = self.runs.by_id.get(told.incident.run)
+        resource = run.resource if run is not None else {}
+        request = incident_trace(data, resource, told.incident.started, told.incident.detected)
+        if request is not None:
+            self._traced[trace] = None
+            if len(self._traced) > 10_000:
+                del self._traced[next(iter(self._traced))]
+            self._outlets.forward.offer(TRACES, request)

@@ -1,0 +1,142 @@
+"""`otel-fr demo`: a real hung job and the incident that explains it, on this machine, in about ten seconds.
+
+Starts the collector, runs `train.py` (which knows nothing of otel-fr) under plain torchrun with nothing but
+``OTEL_EXPORTER_OTLP_ENDPOINT`` set, waits for the incident, and ends the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_TRAIN = Path(__file__).with_name("train.py")
+_LIMIT_SECONDS = 90.0
+"""Of everything: a cold import of torch in four processes on a slow disk takes tens of seconds."""
+_ALERT_SECONDS = 5.0
+"""The promise that the demo checks: from the skip to the incident."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the demo's options to its subcommand."""
+    parser.add_argument("--nproc", type=int, default=4, help="ranks of the job, at least 3 (default: 4)")
+    parser.add_argument("--dir", type=Path, default=Path("demo-out"), help="folder for logs and flight-recorder files")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo. Exit status 0: the incident came within the promised time; 1: it did not; 2: cannot run here."""
+    torchrun = shutil.which("torchrun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if torchrun is None:
+        print("otel-fr demo needs PyTorch's torchrun; install torch into this environment", file=sys.stderr)
+        return 2
+    if args.nproc < 3:
+        print("otel-fr demo needs --nproc 3 or more: rank 2 is the one that hangs", file=sys.stderr)
+        return 2
+    folder = args.dir.resolve()
+    shutil.rmtree(folder / "flight-recorder", ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    grpc_port, http_port = _free_ports(2)
+    incidents = folder / "incidents.jsonl"
+    incidents.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--incidents", str(incidents)]
+    command += ["--grpc", f"127.0.0.1:{grpc_port}", "--http", f"127.0.0.1:{http_port}"]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(open(folder / "job.log", "wb"))
+        collector = subprocess.Popen(command)
+        stack.callback(_end, collector)
+        if not _listens(grpc_port, collector):
+            print("the collector did not start; see above", file=sys.stderr)
+            return 2
+        environment = _job_environment(grpc_port, folder / "flight-recorder")
+        command = [torchrun, "--standalone", f"--nproc_per_node={args.nproc}", str(_TRAIN)]
+        print(f"$ OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{grpc_port} {' '.join(['torchrun', *command[1:]])}")
+        print(f"  (rank 2 will hang at step 3; the job's own output goes to {folder / 'job.log'})\n", flush=True)
+        job = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        stack.callback(_end, job)
+        incident = _await_incident(incidents, job)
+        time.sleep(1.0 if incident else 0.0)  # for the collector to print, with the files' names
+        _end(collector)  # before the job, whose end by our hand would be one more thing to report
+    return _conclude(incident, folder)
+
+
+def _conclude(incident: dict[str, object] | None, folder: Path) -> int:
+    if incident is None:
+        print(f"no incident came; the job's output is in {folder / 'job.log'}", file=sys.stderr)
+        return 1
+    seconds = _seconds(str(incident["detected_at"])) - _seconds(str(incident["started_at"]))
+    print(
+        f"From the first rank waiting to the incident: {seconds:.1f} s (promised: {_ALERT_SECONDS:.0f} s at the most)."
+    )
+    print("The same verdict from the files that the ranks left:\n")
+    print(f"    otel-fr analyze {os.path.relpath(folder / 'flight-recorder')}", flush=True)
+    return 0 if seconds <= _ALERT_SECONDS else 1
+
+
+def _seconds(timestamp: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+
+
+def _job_environment(port: int, dumps: Path) -> dict[str, str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{port}"
+    environment["OTEL_SERVICE_NAME"] = "demo"
+    environment["OTEL_FR_DUMP_DIR"] = str(dumps)
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
+    return environment
+
+
+def _await_incident(path: Path, job: subprocess.Popen[bytes]) -> dict[str, object] | None:
+    """The first incident that accuses somebody."""
+    end = time.monotonic() + _LIMIT_SECONDS
+    while time.monotonic() < end:
+        if path.exists():
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(json.JSONDecodeError):  # the last line may be half written
+                    incident: dict[str, object] = json.loads(line)
+                    if not incident.get("caused_by"):
+                        return incident
+        if job.poll() is not None:
+            return None
+        time.sleep(0.05)
+    return None
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    end = time.monotonic() + 30
+    while time.monotonic() < end and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return True
+        time.sleep(0.05)
+    return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a child to end (SIGINT, then SIGKILL). Does nothing if it has ended."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
