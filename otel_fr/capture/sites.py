@@ -13,7 +13,7 @@ from otel_fr.ring import SiteDef
 MAX_FRAMES: Final = 24
 _KEYED: Final = 4
 """Frames, from the user's outward, that tell one call site from another. Those further out are kept as the first call
-through these four had them: telling them apart too would cost the training thread a microsecond for each five."""
+through these four had them: telling them apart too would cost the training thread about half a microsecond each."""
 _WRAPPERS: Final = ("/typing_extensions.py", "/wrapt/", "/decorator.py", "/opentelemetry/")
 """Of installed packages, those that only wrap functions (torch's deprecated ones, say)."""
 _MAX_CODES: Final = 16_384

@@ -1,0 +1,70 @@
+"""Runs a program of one process, on torch's fake process group, with otel-fr active as its environment says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+PRELUDE = """\
+import contextlib, json, os, signal, socket, sys, threading, time
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from otel_fr.capture import hook
+import otel_fr.capture.session as session_module
+from otel_fr.ring import RingReader
+
+def no_monitor(path):
+    raise OSError("none in this test")
+
+def start():
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+
+def ring():
+    return RingReader.open(hook._state.session._writer.path)
+
+"""
+
+
+def environment(folder: Path, **extra: str) -> dict[str, str]:
+    """The caller's without otel-fr's settings; rings and files go to ``folder``."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
+    env.update(
+        OTEL_FR_RING_DIR=str(folder), OTEL_FR_DUMP_DIR=str(folder / "dumps"), OMP_NUM_THREADS="1", HOME=str(folder)
+    )
+    env.update(extra)
+    return env
+
+
+def write(folder: Path, body: str, name: str = "program.py") -> Path:
+    program = folder / name
+    program.write_text(PRELUDE + textwrap.dedent(body))
+    return program
+
+
+def run(folder: Path, body: str, timeout: float = 60, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run ``body`` after `PRELUDE`; ``OTEL_FR_ENABLED`` is 1 unless ``extra`` says otherwise."""
+    program = write(folder, body)
+    return subprocess.run(
+        [sys.executable, str(program)],
+        env=environment(folder, **{"OTEL_FR_ENABLED": "1", **extra}),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def succeed(folder: Path, body: str, timeout: float = 60, **extra: str) -> str:
+    """As `run`; the program must end well. Returns what it printed."""
+    done = run(folder, body, timeout, **extra)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def rings(folder: Path) -> list[Path]:
+    return sorted(folder.glob("otel-fr-*/*.ring"))
