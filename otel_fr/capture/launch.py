@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import sys
@@ -10,14 +11,16 @@ from pathlib import Path
 from typing import Final
 
 _SHELL: Final = "/bin/sh"
+_ABOVE: Final = 10
 _DETACH: Final = 'exec 0</dev/null; "$0" "$@" &'
 # -c in place of -m, and isolation by hand: a file of the job's that is named like a module of the standard library
 # must not be imported, and a PYTHONPATH that the job needs to find its packages must still count. Sockets that the
 # job's C++ left inheritable are closed first: while the monitor held them, a dead rank's peers would not notice.
 _MAIN: Final = """
 import os, sys
+given = 4 if "--pidfd" in sys.argv else 3
 for name in os.listdir("/proc/self/fd"):
-    if int(name) > 3:
+    if int(name) > given:
         try:
             os.close(int(name))
         except OSError:
@@ -54,13 +57,17 @@ def start_monitor(ring: Path) -> socket.socket:
     if not sys.executable:
         raise OSError("this interpreter does not know its own program file")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process: int | None = None
     try:
-        number = theirs.fileno()
         arguments = [sys.executable, "-c", _MAIN, "--ring", str(ring), "--fd", "3"]
         actions: list[tuple[int, int, int]] = [
-            (os.POSIX_SPAWN_DUP2, number, 3),
+            (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3),
             (os.POSIX_SPAWN_DUP2, 2, 1),
         ]
+        process = _own_pidfd()
+        if process is not None:
+            arguments += ["--pidfd", "4"]
+            actions.append((os.POSIX_SPAWN_DUP2, process, 4))
         command = [_SHELL, "-c", _DETACH, *arguments]
         env = _environment(os.environ)
         try:
@@ -73,4 +80,23 @@ def start_monitor(ring: Path) -> socket.socket:
         raise
     finally:
         theirs.close()
+        if process is not None:
+            os.close(process)
     return ours
+
+
+def _own_pidfd() -> int | None:
+    """A descriptor of this process, so that its end is known even if that comes before the monitor is up.
+
+    Above the numbers that the child uses, so that putting one in its place cannot overwrite the other.
+    """
+    try:
+        low = os.pidfd_open(os.getpid())
+    except (AttributeError, OSError):
+        return None
+    try:
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+    except OSError:
+        return None
+    finally:
+        os.close(low)

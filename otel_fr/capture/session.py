@@ -51,7 +51,11 @@ class Session:
         self._meta = meta
         self._responder: Responder | None = None
         self._stack_signal: StackSignal | None = None
-        folders = [config.ring_dir] if config.ring_dir else [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+        folders = [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+        if config.ring_dir:
+            folders = [config.ring_dir]
+            with contextlib.suppress(OSError):  # the writer says what is wrong with it
+                config.ring_dir.mkdir(parents=True, exist_ok=True)
         self._writer = RingWriter.create(folders, f"rank{meta['rank']}-{self._pid}.ring", config.buffer_size, meta)
         try:
             # Of otel-fr only what stands between the user's call and the operator: the demo is user code.

@@ -14,6 +14,7 @@ from pathlib import Path
 from otel_fr.config import Config
 from otel_fr.monitor import logs, otlp
 from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.reporter import Reporter
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m otel_fr.monitor", description=__doc__)
     parser.add_argument("--ring", type=Path, required=True, help="the rank's ring file")
     parser.add_argument("--fd", type=int, default=-1, help="descriptor of the socket to the rank; -1: none")
+    parser.add_argument("--pidfd", type=int, default=-1, help="descriptor of the rank's process; -1: none")
     options = parser.parse_args(arguments)
     ignore_others_signals()
     with contextlib.suppress(OSError):
@@ -77,7 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     control = ControlClient(target, lambda: reporter.who, wake) if target is not None else None
     link = Link(options.fd) if options.fd >= 0 else None
-    monitor = Monitor(reader, options.ring, link, config, reporter, exporter, control, (wake_in, wake_out))
+    process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)
+    monitor = Monitor(reader, options.ring, process, link, config, reporter, exporter, control, (wake_in, wake_out))
     signal.signal(signal.SIGUSR1, monitor.dump_signal)
     signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
     monitor.run()

@@ -37,6 +37,8 @@ class ControlClient:
         self._on_command = on_command
         self._stop = threading.Event()
         self.commands: SimpleQueue[Command] = SimpleQueue()
+        self.listening = False
+        """The collector has been asked for commands, and has not hung up."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="otel-fr-control", daemon=True).start()
@@ -84,8 +86,12 @@ class ControlClient:
                 host_name=who.host,
                 pid=who.pid,
             )
-            for command in call(request, metadata=target.headers):
-                heard = True
-                self.commands.put(command)
-                self._on_command()
+            self.listening = True
+            try:
+                for command in call(request, metadata=target.headers):
+                    heard = True
+                    self.commands.put(command)
+                    self._on_command()
+            finally:
+                self.listening = False
         return heard

@@ -57,11 +57,15 @@ class RankProcess:
         fd: a pidfd, readable once the process has ended; None where the kernel has none: ask `alive` instead.
     """
 
-    def __init__(self, pid: int, start_ns: int) -> None:
-        """Args: ``start_ns`` as `otel_fr.ring.process_start_ns` gives it; 0: not known."""
+    def __init__(self, pid: int, start_ns: int, fd: int | None = None) -> None:
+        """Args: ``start_ns`` as `otel_fr.ring.process_start_ns` gives it; 0: not known. ``fd``: a pidfd that the
+        rank itself has opened, which is its own whatever has become of it since.
+        """
         self.pid = pid
         self._start_ns = start_ns
-        self.fd: int | None = None
+        self.fd = fd
+        if fd is not None:
+            return
         with contextlib.suppress(OSError, AttributeError):
             self.fd = os.pidfd_open(pid)
         if not self.same():

@@ -167,7 +167,8 @@ class Reporter:
 
     def ending(self, exit_: Exit) -> dict[str, Any]:
         """``exit`` of the rank report."""
-        clean = self.clean_so_far or (exit_.known and exit_.code == 0 and exit_.signal == 0)
+        # A goodbye is said before the exit status is settled: sys.exit(3) says goodbye too.
+        clean = exit_.code == 0 and exit_.signal == 0 if exit_.known else self.clean_so_far
         return {"code": exit_.code, "signal": exit_.signal, "clean": clean, "known": exit_.known}
 
     def dropped(self) -> dict[str, int]:

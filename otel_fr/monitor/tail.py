@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
+from typing import NamedTuple
 
 from otel_fr.ring import KIND_COLLECTIVE, GroupProgress, Record, RingReader, State
 
@@ -20,8 +21,7 @@ MAX_BEYOND_RING = 1024
 """In-flight calls kept although the ring has overwritten them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
+class Tracked(NamedTuple):
     """A call and what the ring alone does not say of it.
 
     Attributes:
@@ -135,7 +135,7 @@ class Tail:
                 overwritten.append(item)
             elif now[0] is not State.IN_FLIGHT:
                 del self.in_flight[record_id]
-                ended.append(replace(item, record=replace(item.record, state=now[0], ended_ns=now[1])))
+                ended.append(item._replace(record=replace(item.record, state=now[0], ended_ns=now[1])))
         if overwritten:
             self._judge_overwritten(overwritten)
         return ended

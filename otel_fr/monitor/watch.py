@@ -36,6 +36,8 @@ FAILURE_REPORT_SECONDS = 0.25
 BYE_SECONDS = 1.8
 """The rank waits for two seconds at most."""
 END_FLUSH_SECONDS = 5.0
+LINGER_SECONDS = 1.5
+"""After a clean end, while the collector listens: it settles a mismatch within 0.3 s of the last spans."""
 END_DUMP_SECONDS = 30.0
 """After the rank's end its pipes are let go of, so that nobody waits for a slow disk."""
 
@@ -56,7 +58,7 @@ class Monitor:
 
     Args:
         ring: the ring file that ``reader`` has open.
-        link: the socket to the rank, if there is one.
+        process: the rank's. link: the socket to it, if there is one.
         exporter: not started yet. control: not started yet, or None.
         wake: read and write ends of a non-blocking socket pair; whatever is written ends the loop's wait.
     """
@@ -65,6 +67,7 @@ class Monitor:
         self,
         reader: RingReader,
         ring: Path,
+        process: RankProcess,
         link: Link | None,
         config: Config,
         reporter: Reporter,
@@ -80,7 +83,7 @@ class Monitor:
         self._exporter = exporter
         self._control = control
         self._wake_in, self._wake_out = wake
-        self._process = RankProcess(reader.pid, reader.pid_start_ns)
+        self._process = process
         started = dumping.process_start_wall_ns(reader.pid_start_ns)
         self._dumper = dumping.Dumper(ring, started, self.wake)
         self._episodes = rules.Episodes()
@@ -286,16 +289,18 @@ class Monitor:
         exit_ = self._process.how_ended()
         let_go_of_pipes()
         now_ns = time.monotonic_ns()
-        if self._control is not None:
-            self._control.stop()
         clean, told = False, False
         try:
             ending = self._reporter.ending(exit_)
             clean = bool(ending["clean"])
             self._tell_ending(ending, now_ns)
             told = clean or self._last_dump(ending)
+            if clean:
+                self._linger()
         except Exception as error:  # noqa: BLE001 - what was queued is still to be sent
             self._complain("the end of the rank could not be told in full", error)
+        if self._control is not None:
+            self._control.stop()
         self._exporter.hurry()
         deadline = now_ns / 1e9 + END_FLUSH_SECONDS
         while self._exporter.pending(patient=not clean) and time.monotonic() < deadline:
@@ -315,6 +320,21 @@ class Monitor:
             more["file"] = self._last_file
         reporter.event(names.EVENT_EXITED, stacks=True, **more)
         self._exporter.hurry()
+
+    def _linger(self) -> None:
+        """Stay for what the collector may ask once it has judged the last spans: some faults end well and show only
+        in numbers that are wrong. Nobody waits for us: the rank is gone and its pipes are let go of.
+        """
+        deadline = time.monotonic() + LINGER_SECONDS
+        while self._control is not None and self._control.listening and time.monotonic() < deadline:
+            select.select([self._wake_in], [], [], TICK_SECONDS)
+            with contextlib.suppress(OSError):
+                self._wake_in.recv(4096)
+            self._take_commands()
+            self._take_results()
+        while self._dumper.busy() and time.monotonic() < deadline + LINGER_SECONDS:
+            time.sleep(SHORT_TICK_SECONDS)
+        self._take_results()
 
     def _last_dump(self, ending: dict[str, Any]) -> bool:
         """Write the file that outlives the ring; True if it is there."""

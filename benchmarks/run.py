@@ -1,0 +1,27 @@
+"""`make bench`: every benchmark in turn, each as a ratio within one run on this machine. Takes about ten minutes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PARTS = {
+    "cost of the ring per record": ["ring.py"],
+    "cost per collective in the training thread (fake process group)": ["capture.py"],
+    "step time of DDP and FSDP2 on gloo": ["steps.py"],
+    "the monitor at 300 collectives/s": ["monitor.py"],
+    "from the skip to the incident": ["latency.py"],
+}
+
+
+def main() -> int:
+    failed = 0
+    for title, (script, *options) in PARTS.items():
+        print(f"\n## {title}", flush=True)
+        failed += subprocess.run([sys.executable, str(Path(__file__).with_name(script)), *options]).returncode != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

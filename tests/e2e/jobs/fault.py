@@ -1,0 +1,71 @@
+"""One fault, named by argv[1], in a job of its own. Knows nothing of otel-fr. Ends by itself within about 15 s."""
+
+import datetime
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+fault = sys.argv[1]
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
+rank, world = dist.get_rank(), dist.get_world_size()
+data = torch.ones(64)
+
+
+def idle():
+    time.sleep(10)  # stands for a dead file server
+    os._exit(0)
+
+
+dist.all_reduce(data)  # number 1
+if fault == "healthy":
+    for _ in range(200):
+        dist.all_reduce(data)
+    pieces = [torch.zeros(64) for _ in range(world)]
+    for root in range(world):
+        dist.gather(data, pieces if rank == root else None, dst=root)
+        dist.scatter(data, pieces if rank == root else None, src=root)
+        dist.reduce(data.clone(), dst=root)
+        dist.broadcast(data.clone(), src=root)
+    dist.all_gather_object([None] * world, {"rank": "x" * rank * 50})
+    group = dist.new_group([0, 1], group_desc="pair")
+    if rank < 2:
+        for _ in range(20):
+            dist.all_reduce(data, group=group)
+    if rank == 2:
+        time.sleep(0.4)  # an ordinary late rank
+    ring = [dist.P2POp(dist.isend, data, (rank + 1) % world), dist.P2POp(dist.irecv, pieces[0], (rank - 1) % world)]
+    for work in dist.batch_isend_irecv(ring):
+        work.wait()
+    dist.barrier()
+elif fault == "missing":
+    if rank == 1:
+        idle()
+    dist.all_reduce(data)
+elif fault == "killed":
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(data)
+elif fault == "raised":
+    if rank == 1:
+        raise ValueError("bad sample 4711")
+    dist.all_reduce(data)
+elif fault == "operation":
+    if rank == 2:
+        dist.broadcast(data, src=0)
+    dist.all_reduce(data)
+    dist.all_reduce(data)
+elif fault == "reduce_op":
+    dist.all_reduce(data, op=dist.ReduceOp.MAX if rank == 2 else dist.ReduceOp.SUM)
+    dist.barrier()
+elif fault == "deadlock":
+    patience = datetime.timedelta(seconds=8)
+    a, b = (dist.new_group(list(range(world)), timeout=patience, group_desc=name) for name in "AB")
+    for group in (a, b) if rank == 0 else (b, a):
+        dist.all_reduce(data, group=group)
+else:
+    sys.exit(f"no such fault: {fault}")
+dist.destroy_process_group()

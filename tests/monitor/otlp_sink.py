@@ -1,0 +1,238 @@
+"""OTLP receivers for tests: real servers, gRPC and HTTP, that keep what they are sent."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import queue
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_fr.control.v1.control_pb2 import Command, WatchRequest
+
+
+def plain(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [plain(item) for item in value.array_value.values]
+    return getattr(value, kind) if kind else None
+
+
+def attributes(items: Sequence[KeyValue]) -> dict[str, Any]:
+    return {item.key: plain(item.value) for item in items}
+
+
+@dataclass
+class Event:
+    name: str
+    report: dict[str, Any]
+    resource: dict[str, Any]
+    attributes: dict[str, Any]
+    at: float
+
+
+@dataclass
+class Sink:
+    """What has arrived.
+
+    Attributes:
+        mode: "ok", "slow" (answers after ``delay`` seconds), "refuse" (a final error), "busy" (an error to try again).
+    """
+
+    address: str = ""
+    mode: str = "ok"
+    delay: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+    span_resources: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    watchers: list[WatchRequest] = field(default_factory=list)
+    commands: queue.SimpleQueue[Command | None] = field(default_factory=queue.SimpleQueue)
+    requests: int = 0
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def take(self, request: Any, headers: dict[str, str]) -> None:
+        now = time.monotonic()
+        with self._changed:
+            self.requests += 1
+            self.headers.append(headers)
+            if isinstance(request, trace_service_pb2.ExportTraceServiceRequest):
+                for of_resource in request.resource_spans:
+                    self.span_resources.append(attributes(of_resource.resource.attributes))
+                    for of_scope in of_resource.scope_spans:
+                        assert of_scope.scope.name == "otel_fr"
+                        self.spans.extend(of_scope.spans)
+            else:
+                for of_resource in request.resource_logs:
+                    resource = attributes(of_resource.resource.attributes)
+                    for of_scope in of_resource.scope_logs:
+                        for record in of_scope.log_records:
+                            body = json.loads(record.body.string_value)
+                            found = attributes(record.attributes)
+                            self.events.append(Event(record.event_name, body, resource, found, now))
+            self._changed.notify_all()
+
+    def note(self) -> None:
+        with self._changed:
+            self.requests += 1
+            self._changed.notify_all()
+
+    def watched(self, request: WatchRequest) -> None:
+        with self._changed:
+            self.watchers.append(request)
+            self._changed.notify_all()
+
+    def wait(self, found: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
+        """What ``found`` returns, once it is true."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not (result := found()):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    seen = [(event.name, event.report.get("n")) for event in self.events]
+                    raise AssertionError(f"not within {timeout} s: {what}; {len(self.spans)} spans, events {seen}")
+                self._changed.wait(left)
+            return result
+
+    def named(self, name: str) -> list[Event]:
+        return [event for event in self.events if event.name == name]
+
+    def event(self, name: str, timeout: float = 20.0, where: Callable[[dict[str, Any]], Any] = lambda _: True) -> Event:
+        """The first event of that name."""
+        found = self.wait(lambda: [e for e in self.named(name) if where(e.report)], timeout, what=name)
+        assert isinstance(found[0], Event)
+        return found[0]
+
+
+class _Trace(trace_service_pb2_grpc.TraceServiceServicer):
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def Export(self, request: Any, context: Any) -> Any:
+        _answer(self.sink, request, context)
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+class _Logs(logs_service_pb2_grpc.LogsServiceServicer):
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def Export(self, request: Any, context: Any) -> Any:
+        _answer(self.sink, request, context)
+        return logs_service_pb2.ExportLogsServiceResponse()
+
+
+def _answer(sink: Sink, request: Any, context: Any) -> None:
+    if sink.mode == "slow":
+        time.sleep(sink.delay)
+    if sink.mode in ("refuse", "busy"):
+        sink.note()
+        code = grpc.StatusCode.INVALID_ARGUMENT if sink.mode == "refuse" else grpc.StatusCode.UNAVAILABLE
+        context.abort(code, "not now")
+    sink.take(request, {key: str(value) for key, value in context.invocation_metadata()})
+
+
+def _control(sink: Sink) -> grpc.GenericRpcHandler:
+    def watch(request: WatchRequest, context: grpc.ServicerContext) -> Iterator[Command]:
+        sink.watched(request)
+        while context.is_active():
+            try:
+                command = sink.commands.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            if command is None:
+                return
+            yield command
+
+    handler = grpc.unary_stream_rpc_method_handler(
+        watch, request_deserializer=WatchRequest.FromString, response_serializer=Command.SerializeToString
+    )
+    return grpc.method_handlers_generic_handler("otel_fr.control.v1.Control", {"Watch": handler})
+
+
+@contextlib.contextmanager
+def grpc_sink(
+    tls: tuple[Path, Path] | None = None, port: int = 0, control: bool = False, delay: float = 0.0, mode: str = "ok"
+) -> Iterator[Sink]:
+    """``tls``: key and certificate. ``control``: offer the control service too."""
+    sink = Sink(delay=delay, mode=mode)
+    server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Trace(sink), server)
+    logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(sink), server)
+    if control:
+        server.add_generic_rpc_handlers((_control(sink),))
+    if tls is None:
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
+        sink.address = f"http://127.0.0.1:{port}"
+    else:
+        key, certificate = tls
+        credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+        port = server.add_secure_port(f"127.0.0.1:{port}", credentials)
+        sink.address = f"https://localhost:{port}"
+    server.start()
+    try:
+        yield sink
+    finally:
+        server.stop(0).wait()
+
+
+@contextlib.contextmanager
+def http_sink(tls: tuple[Path, Path] | None = None) -> Iterator[Sink]:
+    sink = Sink()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["content-length"]))
+            if self.headers.get("content-encoding") == "gzip":
+                data = gzip.decompress(data)
+            request = {
+                "/v1/traces": trace_service_pb2.ExportTraceServiceRequest,
+                "/v1/logs": logs_service_pb2.ExportLogsServiceRequest,
+            }[self.path]()
+            request.ParseFromString(data)
+            sink.take(request, {key.lower(): value for key, value in self.headers.items()})
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    sink.address = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls[1], tls[0])
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        sink.address = f"https://localhost:{server.server_port}"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    try:
+        yield sink
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate of localhost: (key, certificate)."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return key, certificate

@@ -1,0 +1,194 @@
+"""Plays a rank: writes a real ring as told over standard input, one JSON command a line, and starts a real monitor.
+
+Run as ``python rank_player.py FOLDER``; it prints one JSON line when it is ready and one for each command it has done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from otel_fr import identity
+from otel_fr.ring import (
+    KIND_COLLECTIVE,
+    KIND_P2P,
+    GroupDef,
+    RankState,
+    RingWriter,
+    SignatureDef,
+    SiteDef,
+    State,
+)
+
+FRAME = ("/home/user/train.py", 42, "step")
+RANKS = (0, 1, 2, 3)
+
+
+def signature(operation: str = "all_reduce", **values: Any) -> SignatureDef:
+    sizes: Any = ((3, 4),)
+    given: dict[str, Any] = {
+        "operation": operation,
+        "backend": "gloo",
+        "input_sizes": sizes,
+        "output_sizes": sizes,
+        "input_dtypes": ("Float",),
+        "output_dtypes": ("Float",),
+        "reduce_op": "sum",
+        "root": None,
+        "peer": None,
+        "tag": None,
+        "input_splits": None,
+        "output_splits": None,
+        "input_bytes": 48,
+        "output_bytes": 48,
+    }
+    return SignatureDef(**{**given, **values})
+
+
+class Player:
+    def __init__(self, folder: Path) -> None:
+        rank = int(os.environ.get("RANK", "0"))
+        self.stack_file = folder / "stacks.txt"
+        self.stacks = self.stack_file.open("w")
+        faulthandler.register(signal.SIGUSR2, self.stacks, all_threads=True)
+        self.pause = threading.Event()
+        responder = threading.Thread(target=self.respond, daemon=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket = ours
+        self.bye = threading.Event()
+        self.silent = False
+        responder.start()
+        meta = {
+            "rank": rank,
+            "world_size": 4,
+            "local_rank": rank,
+            "job_id": "job-7",
+            "attempt": 1,
+            "nonce": "n0",
+            "run_id": identity.run_id("job-7", 1, "n0"),
+            "host": "node-1",
+            "stack_signal": int(signal.SIGUSR2),
+            "stack_file": str(self.stack_file),
+            "responder_tid": responder.native_id,
+        }
+        self.writer = RingWriter.create([folder], f"rank{rank}", int(os.environ.get("CAPACITY", "2000")), meta)
+        backend = os.environ.get("BACKEND", "gloo")
+        self.group_def = GroupDef(identity.group_id("0", RANKS), "0", "default_pg", RANKS, backend, 0)
+        self.group = self.writer.add_group(self.group_def)
+        self.seq = 0
+        self.p2p = 0
+        self.issued = 0
+        self.open: list[tuple[int, int]] = []
+        arguments = ["-m", "otel_fr.monitor", "--ring", str(self.writer.path), "--fd", str(theirs.fileno())]
+        self.monitor = subprocess.Popen(
+            [sys.executable, *arguments], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        theirs.close()
+        self.started = time.time_ns()
+
+    def respond(self) -> None:
+        while data := self.socket.recv(1 << 20):
+            message = json.loads(data)
+            if message.get("cmd") == "stacks" and not self.silent:
+                frames = sys._current_frames()
+                main = frames[threading.main_thread().ident or 0]
+                text = "Thread main (most recent call last):\n" + "".join(traceback.format_stack(main))
+                answer = {"id": message["id"], "stacks": text, "site": "train.py:7 load"}
+                self.socket.send(json.dumps(answer).encode())
+            elif message.get("ok") == "bye":
+                self.bye.set()
+
+    # ---- commands
+
+    def issue(self, n: int = 1, complete: str | None = "completed", every: float = 0.0, **values: Any) -> None:
+        """``complete``: how the calls end; None: not."""
+        kind = KIND_P2P if values.get("operation") in ("send", "recv") else KIND_COLLECTIVE
+        timeout_ms = values.pop("timeout_ms", 600_000)
+        key = json.dumps(values)
+        for _ in range(n):
+            writer = self.writer
+            sig = writer.signatures.get(key) or writer.define_signature(key, signature(**values))
+            site = writer.sites.get("site") or writer.define_site("site", SiteDef((FRAME, ("/x/run.py", 1, "main"))))
+            thread = writer.threads.get(1) or writer.define_thread(1, "MainThread")
+            if kind == KIND_P2P:
+                self.p2p += 1
+            else:
+                self.seq += 1
+            self.issued += 1
+            sequence = (self.seq, self.p2p, self.issued)
+            numbers = (*sequence, self.p2p - 1 if kind == KIND_P2P else 0, timeout_ms, time.monotonic_ns())
+            ticket = writer.append(self.group, sig, site, thread, writer.generation, kind, 0, *numbers)
+            if complete is None:
+                self.open.append((ticket, self.seq))
+            else:
+                state = State[complete.upper()]
+                writer.complete(ticket, self.group, self.seq, state, time.monotonic_ns())
+            if every:
+                time.sleep(every)
+
+    def finish(self, state: str = "completed") -> None:
+        for ticket, seq in self.open:
+            self.writer.complete(ticket, self.group, seq, State[state.upper()], time.monotonic_ns())
+        self.open.clear()
+
+    def hold_gil(self, seconds: int) -> None:
+        print(json.dumps({"holding": True}), flush=True)
+        ctypes.PyDLL(None).sleep(seconds)
+
+    def be_silent(self) -> None:
+        self.silent = True
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.socket.send(json.dumps(message).encode())
+
+    def say_bye(self) -> float:
+        start = time.monotonic()
+        self.say({"cmd": "bye"})
+        self.bye.wait(10)
+        return time.monotonic() - start
+
+    def hang_up(self) -> None:
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+    def record_exception(self, message: str) -> None:
+        self.writer.set_exception(
+            {"type": "ValueError", "message": message, "stack": "Traceback ...", "site": "train.py:9 load"}
+        )
+
+    def goodbye(self) -> None:
+        self.writer.set_state(RankState.CLEAN)
+
+    def leave(self, code: int = 0, clean: bool = False) -> None:
+        if clean:
+            self.writer.set_state(RankState.CLEAN)
+        os._exit(code)
+
+    def die(self, number: int) -> None:
+        os.kill(os.getpid(), number)
+        signal.pause()
+
+
+def main() -> None:
+    player = Player(Path(sys.argv[1]))
+    ready = {"pid": os.getpid(), "monitor": player.monitor.pid, "ring": str(player.writer.path)}
+    print(json.dumps(ready), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        result = getattr(player, command.pop("do"))(**command)
+        print(json.dumps({"done": result}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

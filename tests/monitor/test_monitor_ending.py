@@ -1,0 +1,109 @@
+"""How a process that is no child of the monitor ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from otel_fr.monitor.ending import Exit, RankProcess
+from otel_fr.ring import process_start_ns
+
+ENDINGS: list[tuple[str, int, int]] = [
+    ("os._exit(0)", 0, 0),
+    ("os._exit(3)", 3, 0),
+    ("sys.exit(1)", 1, 0),
+    ("raise SystemExit('no')", 1, 0),
+    ("os.kill(os.getpid(), 9)", 0, 9),
+    ("os.abort()", 0, 6),
+    ("os.kill(os.getpid(), 15)", 0, 15),
+    ("os.kill(os.getpid(), 11)", 0, 11),
+]
+
+
+def _start(code: str) -> subprocess.Popen[bytes]:
+    program = f"import os, sys; sys.stdin.read(1); {code}"
+    return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def _wait_for_end(rank: RankProcess) -> None:
+    if rank.fd is not None:
+        poll = select.poll()
+        poll.register(rank.fd, select.POLLIN)
+        assert poll.poll(10_000)
+    deadline = time.monotonic() + 10
+    while rank.alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize(("code", "exit_code", "number"), ENDINGS)
+@pytest.mark.parametrize("reaped", [False, True], ids=["zombie", "reaped"])
+def test_exit_code_and_signal_are_told(code: str, exit_code: int, number: int, reaped: bool) -> None:
+    with _start(code) as process:
+        rank = RankProcess(process.pid, process_start_ns(process.pid) or 0)
+        assert rank.alive()
+        process.communicate(b"!") if reaped else process.stdin.write(b"!")  # type: ignore[union-attr, func-returns-value]
+        if not reaped:
+            assert process.stdin is not None
+            process.stdin.flush()
+        _wait_for_end(rank)
+        found = rank.how_ended()
+        rank.close()
+    if reaped and not found.known:
+        pytest.skip("this kernel does not tell how a reaped process ended (Linux 6.15 does)")
+    assert found == Exit(code=exit_code, signal=number, known=True)
+
+
+def test_without_a_pidfd_a_reaped_process_ended_nobody_knows_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pidfd(_pid: int) -> int:
+        raise OSError(38, "not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", no_pidfd)
+    with _start("os._exit(3)") as process:
+        rank = RankProcess(process.pid, process_start_ns(process.pid) or 0)
+        assert rank.fd is None
+        process.communicate(b"!")
+        _wait_for_end(rank)
+        assert rank.how_ended() == Exit(known=False)
+
+
+def test_another_process_of_the_same_pid_is_not_the_rank() -> None:
+    with _start("pass") as process:
+        started = process_start_ns(process.pid) or 0
+        rank = RankProcess(process.pid, started - 1_000_000_000)
+        assert not rank.alive()
+        assert rank.fd is None
+        process.communicate(b"!")
+
+
+@pytest.mark.parametrize("name", ["a) R 1 (b", "x y z", "(((", ")"])
+def test_a_process_may_be_called_anything(name: str) -> None:
+    rename = f"ctypes.CDLL(None).prctl(15, {name.encode()!r}); print(flush=True)"
+    program = f"import ctypes, os, sys; {rename}; sys.stdin.read(1); os._exit(5)"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.readline()
+        rank = RankProcess(process.pid, process_start_ns(process.pid) or 0)
+        assert rank.alive()
+        process.stdin.write(b"!")
+        process.stdin.flush()
+        _wait_for_end(rank)
+        assert rank.how_ended() == Exit(code=5, known=True)
+        rank.close()
+
+
+def test_a_stopped_process_is_alive() -> None:
+    with _start("pass") as process:
+        rank = RankProcess(process.pid, process_start_ns(process.pid) or 0)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert rank.alive()
+        os.kill(process.pid, signal.SIGCONT)
+        process.communicate(b"!")
+        rank.close()

@@ -1,0 +1,192 @@
+"""What happens to spans and reports while an endpoint does not take them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
+
+from otel_fr.monitor.export import (
+    BATCH_SPANS,
+    MAX_REPORTS,
+    MAX_SPAN_BYTES,
+    MAX_SPANS,
+    Exporter,
+    Report,
+    ReportQueue,
+    SpanQueue,
+)
+from otel_fr.monitor.otlp import Sender
+
+
+def chunk(count: int, size: int = 10) -> bytes:
+    return ScopeSpans(spans=[Span(name="x" * size)] * count).SerializeToString()
+
+
+def report(number: int, progress: bool) -> Report:
+    return Report(LogRecord(time_unix_nano=number), 100, progress)
+
+
+def numbers(reports: list[Report]) -> list[int]:
+    return [item.record.time_unix_nano for item in reports]
+
+
+def test_the_oldest_spans_are_dropped_first_and_counted() -> None:
+    queue = SpanQueue()
+    for _ in range(MAX_SPANS // 1000 + 3):
+        queue.put(1000, chunk(1000))
+    assert len(queue) == MAX_SPANS
+    assert queue.dropped == 3000
+
+
+def test_spans_are_bounded_in_bytes_too() -> None:
+    queue = SpanQueue()
+    for _ in range(20):
+        queue.put(1, os.urandom(MAX_SPAN_BYTES // 10))
+    assert len(queue) == 10
+    assert queue.dropped == 10
+
+
+def test_a_backlog_comes_out_as_it_was_put_in_and_in_order() -> None:
+    queue = SpanQueue()
+    chunks = [chunk(500, size=number) for number in range(1, 20)]
+    for one in chunks:
+        queue.put(500, one)
+    found: list[bytes] = []
+    while queue:
+        found += queue.take()[1]
+    assert found == chunks
+    assert queue.dropped == 0
+
+
+def test_a_batch_is_bounded() -> None:
+    queue = SpanQueue()
+    for _ in range(5):
+        queue.put(200, chunk(200))
+    assert [queue.take()[0] for _ in range(3)] == [400, 400, 200]
+    assert queue.take() == (0, [])
+
+
+def test_superseded_progress_reports_are_dropped_before_events() -> None:
+    queue = ReportQueue()
+    queue.put(report(0, progress=False))
+    for number in range(1, MAX_REPORTS + 10):
+        queue.put(report(number, progress=number % 2 == 1))
+    kept = numbers(queue.take())
+    assert len(kept) == MAX_REPORTS
+    assert queue.dropped == 10
+    assert [number for number in range(20) if number not in kept] == [1, 3, 5, 7, 9, 11, 13, 15, 17, 19]
+
+
+def test_the_newest_progress_report_survives_a_queue_full_of_events() -> None:
+    queue = ReportQueue()
+    for number in range(MAX_REPORTS):
+        queue.put(report(number, progress=False))
+    queue.put(report(999, progress=True))
+    kept = numbers(queue.take())
+    assert kept[-1] == 999
+    assert kept[0] == 1
+
+
+class FakeSender:
+    """Stands for an exporter: takes what it is sent unless ``answers`` says otherwise, and may be made to hang."""
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = list(answers)
+        self.sent: list[Any] = []
+        self.hang = threading.Event()
+        self.hang.set()
+        self.tried = threading.Semaphore(0)
+
+    def send(self, request: Any, count: int) -> bool:
+        self.tried.release()
+        self.hang.wait(10)
+        taken = self.answers.pop(0) if self.answers else True
+        if taken:
+            self.sent.append(request)
+        return taken
+
+
+def make(spans: FakeSender | None, reports: FakeSender | None) -> Exporter:
+    exporter = Exporter(cast("Sender | None", spans), cast("Sender | None", reports), Resource)
+    exporter.start()
+    return exporter
+
+
+def eventually(found: Callable[[], bool], timeout: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def names(sender: FakeSender) -> list[str]:
+    return [record.event_name for r in sender.sent for record in r.resource_logs[0].scope_logs[0].log_records]
+
+
+def test_an_event_is_tried_again_and_superseded_progress_is_not() -> None:
+    sender = FakeSender(False, False)
+    sender.hang.clear()
+    exporter = make(None, sender)
+    exporter.put_report(LogRecord(event_name="progress 1"), progress=True)
+    assert sender.tried.acquire(timeout=5)
+    exporter.put_report(LogRecord(event_name="exited"), progress=False)
+    exporter.put_report(LogRecord(event_name="progress 2"), progress=True)
+    sender.hang.set()
+    eventually(lambda: not exporter.pending(patient=True))
+    assert names(sender) == ["exited"]
+    assert exporter.reports.dropped == 2
+
+
+def test_an_event_that_is_refused_again_and_again_is_given_up() -> None:
+    sender = FakeSender(*[False] * 3)
+    exporter = make(None, sender)
+    exporter.put_report(LogRecord(event_name="exited"), progress=False)
+    eventually(lambda: exporter.reports.dropped == 1)
+    eventually(lambda: not exporter.pending(patient=True))
+    assert sender.sent == []
+
+
+def test_putting_never_waits_for_a_hanging_endpoint() -> None:
+    sender = FakeSender()
+    sender.hang.clear()
+    exporter = make(sender, None)
+    exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS))
+    assert sender.tried.acquire(timeout=5)
+    start = time.monotonic()
+    for _ in range(100):
+        exporter.put_spans(1000, chunk(1000))
+    assert time.monotonic() - start < 1.0
+    assert exporter.spans.dropped == 100_000 - MAX_SPANS
+    sender.hang.set()
+
+
+def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
+    spans, reports = FakeSender(*[False] * 100), FakeSender()
+    exporter = make(spans, reports)
+    exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS))
+    eventually(lambda: exporter.spans.dropped == BATCH_SPANS)
+    reports.hang.clear()
+    exporter.put_spans(1, chunk(1))
+    exporter.put_report(LogRecord(event_name="exited"), progress=False)
+    assert reports.tried.acquire(timeout=5)
+    assert exporter.pending(patient=False)
+    reports.hang.set()
+    eventually(lambda: not exporter.pending(patient=False))
+    assert exporter.pending(patient=True)
+
+
+def test_haste_ends_the_wait_for_a_full_batch() -> None:
+    sender = FakeSender()
+    exporter = make(sender, None)
+    exporter.put_spans(3, chunk(3))
+    exporter.hurry()
+    assert sender.tried.acquire(timeout=0.5)
+    eventually(lambda: not exporter.pending(patient=True))
+    assert len(sender.sent[0].resource_spans[0].scope_spans[0].spans) == 3

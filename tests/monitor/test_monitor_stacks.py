@@ -1,0 +1,131 @@
+"""Stacks: asked for, or forced out of a process that does not answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_fr.monitor.ending import RankProcess
+from otel_fr.monitor.stacks import ANSWER_SECONDS, FILE_SECONDS, StackRequest, Stacks, main_thread_first, process_hint
+from otel_fr.ring import process_start_ns
+
+STUCK = """
+import ctypes, faulthandler, signal, sys, threading
+file = open(sys.argv[1], "w")
+file.write("what was there before\\n"); file.flush()
+faulthandler.register(signal.SIGUSR2, file, all_threads=True)
+def other():
+    threading.Event().wait()
+thread = threading.Thread(target=other, daemon=True)
+thread.start()
+def load_batch():
+    ctypes.PyDLL(None).sleep(30)
+print(thread.native_id, flush=True)
+load_batch()
+"""
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> object:
+    script, file = tmp_path / "stuck.py", tmp_path / "stacks.txt"
+    script.write_text(STUCK)
+    with subprocess.Popen([sys.executable, str(script), str(file)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        thread = int(process.stdout.readline())
+        yield process, {"stack_signal": int(signal.SIGUSR2), "stack_file": str(file), "responder_tid": thread}
+        process.kill()
+
+
+def run(request: StackRequest) -> Stacks:
+    while (pause := request.step(time.monotonic())) is not None:
+        time.sleep(pause)
+    assert request.result is not None
+    return request.result
+
+
+def rank_of(pid: int) -> RankProcess:
+    return RankProcess(pid, process_start_ns(pid) or 0)
+
+
+def test_a_process_that_holds_the_gil_shows_its_stack(stuck: tuple[subprocess.Popen[bytes], dict[str, object]]) -> None:
+    process, meta = stuck
+    start = time.monotonic()
+    found = run(StackRequest(rank_of(process.pid), meta, start, asked=True))
+    assert time.monotonic() - start < ANSWER_SECONDS + FILE_SECONDS + 0.5
+    assert found.python_blocked
+    assert found.site.endswith("load_batch")
+    first, second = found.text.split("\n\n")
+    assert "in load_batch" in first
+    assert "in other" in second
+    assert "what was there before" not in found.text
+    with pytest.raises(subprocess.TimeoutExpired):
+        # Its wait goes on: a signal to the main thread would have cut it short.
+        process.wait(0.2)
+
+
+def test_an_answer_in_time_sends_no_signal(stuck: tuple[subprocess.Popen[bytes], dict[str, object]]) -> None:
+    process, meta = stuck
+    request = StackRequest(rank_of(process.pid), meta, 100.0, asked=True)
+    assert request.step(100.1) == pytest.approx(0.2)
+    request.answered('File "/home/user/train.py", line 3 in load', "")
+    assert request.step(100.2) is None
+    assert request.result == Stacks('File "/home/user/train.py", line 3 in load', "/home/user/train.py:3 load", False)
+    assert Path(str(meta["stack_file"])).read_text() == "what was there before\n"
+
+
+def test_a_stopped_process_is_called_stopped(stuck: tuple[subprocess.Popen[bytes], dict[str, object]]) -> None:
+    process, meta = stuck
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        found = run(StackRequest(rank_of(process.pid), meta, time.monotonic(), asked=True))
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    assert found.python_blocked
+    assert "stopped by a signal" in found.text
+
+
+@pytest.mark.parametrize("missing", ["stack_signal", "stack_file", "responder_tid"])
+def test_no_signal_is_sent_unless_the_rank_has_prepared_for_it(
+    missing: str, stuck: tuple[subprocess.Popen[bytes], dict[str, object]]
+) -> None:
+    process, meta = stuck
+    del meta[missing]
+    found = run(StackRequest(rank_of(process.pid), meta, time.monotonic(), asked=False))
+    assert found == Stacks("", "", True)
+    assert process.poll() is None
+
+
+def test_no_signal_is_sent_to_a_later_process_of_the_same_pid(tmp_path: Path) -> None:
+    """A signal without a handler would end that process."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        meta: dict[str, object] = {
+            "stack_signal": int(signal.SIGUSR2),
+            "stack_file": str(tmp_path / "file"),
+            "responder_tid": process.pid,
+        }
+        (tmp_path / "file").touch()
+        rank = RankProcess(process.pid, (process_start_ns(process.pid) or 0) - 10_000_000_000)
+        assert run(StackRequest(rank, meta, time.monotonic(), asked=False)).python_blocked
+        process.communicate(b"\n")
+        assert process.returncode == 0
+
+
+def test_the_main_thread_comes_first() -> None:
+    text = (
+        'Thread 0x01 (most recent call first):\n  File "a.py", line 1 in worker\n\n'
+        'Current thread 0x02 (most recent call first):\n  File "b.py", line 2 in main\n'
+    )
+    assert main_thread_first(text).splitlines()[0] == "Current thread 0x02 (most recent call first):"
+    assert main_thread_first("") == ""
+    assert main_thread_first("garbage\nwithout threads") == ""
+
+
+def test_nothing_is_said_of_a_process_that_runs() -> None:
+    assert process_hint(os.getpid()) == ""
