@@ -13,8 +13,8 @@ from datetime import datetime, timedelta, timezone
 
 import urllib3
 
+from otel_fr.identity import encode_ranks
 from otel_fr_collector.metrics import Metrics, group_label
-from otel_fr_collector.present import ranks_text
 
 _log = logging.getLogger(__name__)
 
@@ -159,8 +159,8 @@ def annotations_of(data: dict[str, object]) -> dict[str, str]:
         "summary": data["summary"],
         "description": "; ".join(where) or data["summary"],
         "category": data["category"],
-        "culprit_ranks": ranks_text(culprits),
-        "waiting_ranks": ranks_text(waiting),
+        "culprit_ranks": encode_ranks(sorted(culprits)),
+        "waiting_ranks": encode_ranks(sorted(waiting)),
         "operation": data["operation"],
         "sequence_id": data["sequence_id"],
         "attempt": data["attempt"],

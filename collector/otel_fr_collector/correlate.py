@@ -216,7 +216,7 @@ def _ended_settled(run: Run, now: float) -> bool:
     if since is None or now - since < ENDED_MINIMUM:
         return False
     bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
-    if bad and all(state.report is not None and state.report.signal in STOP_SIGNALS for state in bad):
+    if bad and all(state.signal in STOP_SIGNALS for state in bad):
         return now - since >= STOPPED_SETTLE
     if now - since >= ENDED_SETTLE:
         return True

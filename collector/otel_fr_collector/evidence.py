@@ -56,8 +56,8 @@ def _rank(run: Run, state: RankState, now: float) -> Rank:
     return Rank(
         rank=state.rank,
         ending=ending,
-        signal=report.signal if report else None,
-        exit_code=report.exit_code if report else None,
+        signal=state.signal,
+        exit_code=state.exit_code,
         exception=state.exception,
         exception_site=state.exception_site,
         python_blocked=state.python_blocked,

@@ -87,16 +87,15 @@ class Terminal:
         else:
             self._print_files(known, told)
 
-    def step(self, now: float, *, final: bool = False) -> list[Told]:
-        """Print the new incidents whose time has come; returns them."""
-        ready = [n for n in self._pending if final or (self._known[n].due or 0.0) <= now]
-        return [told for number in ready if (told := self._print_pending(number)) is not None]
+    def step(self, now: float, *, final: bool = False) -> None:
+        """Print the new incidents whose time has come."""
+        for number in [n for n in self._pending if final or (self._known[n].due or 0.0) <= now]:
+            self._print_pending(number)
 
-    def _print_pending(self, number: str) -> Told | None:
+    def _print_pending(self, number: str) -> None:
         told = self._pending.pop(number, None)
         if told is not None:
             self._print(told)
-        return told
 
     def _print(self, told: Told) -> None:
         text = render(told.change, told.data, now=time.time(), issued=told.incident.started, color=self._color)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from otel_fr.match.sentences import ranks_text
 from otel_fr_collector.incidents import Change
 
 MAX_FRAMES = 12
@@ -37,18 +38,6 @@ def render(change: Change, data: dict[str, object], *, now: float, issued: float
     return "\n".join(lines) + "\n"
 
 
-def ranks_text(ranks: object) -> str:
-    """``[0, 1, 2, 5]`` -> ``"0-2, 5"``; none: ``"none"``."""
-    items = sorted(ranks) if isinstance(ranks, list) else []
-    runs: list[list[int]] = []
-    for rank in items:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) or "none"
-
-
 def trim_stack(stack: str) -> list[str]:
     """The first thread's innermost frames, at most `MAX_FRAMES`; a note tells what was left out."""
     text = stack.strip("\n").split("\n\n")[0].splitlines()
@@ -64,7 +53,7 @@ def trim_stack(stack: str) -> list[str]:
 def _title(data: dict[str, object]) -> str:
     title = str(data["category"])
     if data["culprit_ranks"]:
-        title += f": rank {ranks_text(data['culprit_ranks'])}"
+        title += f": {ranks_text(_ranks(data['culprit_ranks']))}"
     job = str(data["job"] or "")
     return title + (f" in job {job} attempt {data['attempt']}" if job else "")
 
@@ -74,7 +63,7 @@ def _facts(data: dict[str, object]) -> list[str]:
     group = data["process_group"]
     if isinstance(group, dict):
         description = f" ({group['description']})" if group["description"] else ""
-        lines.append(f"  process group    {group['name']}{description}, ranks {ranks_text(group['ranks'])}")
+        lines.append(f"  process group    {group['name']}{description}, {ranks_text(_ranks(group['ranks']))}")
     if data["operation"]:
         number = "" if data["sequence_id"] is None else f" number {data['sequence_id']}"
         lines.append(f"  collective       {data['operation']}{number}")
@@ -91,7 +80,7 @@ def _culprits(data: dict[str, object]) -> list[str]:
     if not isinstance(culprits, list) or not isinstance(sites, dict) or not isinstance(stacks, dict):
         return []
     for rank in culprits[:MAX_RANKS]:
-        lines.append(f"  culprit rank {rank:<4}{sites.get(str(rank), 'line of code not known')}")
+        lines.append(f"  {f'culprit rank {rank}':<16} {sites.get(str(rank), 'line of code not known')}")
         if str(rank) in stacks:
             lines += [f"      {line}" for line in trim_stack(stacks[str(rank)])]
     if len(culprits) > MAX_RANKS:
@@ -106,7 +95,7 @@ def _waiting(data: dict[str, object]) -> list[str]:
     places: dict[str, list[int]] = {}
     for rank in waiting:
         places.setdefault(sites.get(str(rank), "line of code not known"), []).append(rank)
-    lines = [f"  waiting rank {ranks_text(ranks):<4} {place}" for place, ranks in list(places.items())[:MAX_RANKS]]
+    lines = [f"  {'waiting ' + ranks_text(ranks):<16} {place}" for place, ranks in list(places.items())[:MAX_RANKS]]
     if len(places) > MAX_RANKS:
         lines.append(f"  {_more(len(places)).strip()}")
     return lines
@@ -118,6 +107,10 @@ def _files(data: dict[str, object]) -> list[str]:
         return []
     shown = [f"    rank {rank}: {path}" for rank, path in list(files.items())[:MAX_RANKS]]
     return [f"  flight recorder files{_more(len(files))}", *shown]
+
+
+def _ranks(value: object) -> list[int]:
+    return value if isinstance(value, list) else []
 
 
 def _more(count: int) -> str:

@@ -46,6 +46,8 @@ class RankState:
     stack_arrived: float = 0.0
     site: str = ""
     python_blocked: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
     exception: str = ""
     exception_site: str = ""
     file: str = ""
@@ -170,19 +172,24 @@ class Run:
             if place is not None:
                 self._place(place, part, now)
         self._keep_stack(state, report, now)
-        if report.exception:
-            state.exception, state.exception_site = report.exception, report.exception_site
-        if report.file:
-            state.file = report.file
+        state.file = report.file or state.file
         failed_before = {part.record for part in before.failed} if before else set()
         if any(part.record not in failed_before for part in report.failed):
             self._ended_badly(now)
-        if report.ending is not None and report.ending is not state.ending:
+        self._keep_ending(state, report, now)
+        return True
+
+    def _keep_ending(self, state: RankState, report: Report, now: float) -> None:
+        """How a rank ended is said once; later reports may say less, and a process ends only once."""
+        state.exception = report.exception or state.exception
+        state.exception_site = report.exception_site or state.exception_site
+        if report.ending is None or state.ended is not None:
+            return
+        if report.ending is not state.ending:
             state.ending = report.ending
             self._ended_badly(now)
-        if report.has_exited and state.ended is None:
-            state.ended = now
-        return True
+        if report.has_exited:
+            state.ended, state.exit_code, state.signal = now, report.exit_code, report.signal
 
     def _ended_badly(self, now: float) -> None:
         if self.ended_since is None and not self.ended_clean:

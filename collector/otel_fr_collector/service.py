@@ -104,8 +104,7 @@ class Service:
         if final or now - self._kept_house >= HOUSEKEEPING:
             self._kept_house = now
             self._keep_house(now)
-        for told in self._outlets.terminal.step(now, final=final):
-            self._trace(told)
+        self._outlets.terminal.step(now, final=final)
 
     def _judge(self, run: Run, now: float, final: bool) -> None:
         if run.is_over:
@@ -168,6 +167,7 @@ class Service:
             if item.change is Change.OPENED and is_cause:
                 self.metrics.incidents.labels(str(data["category"])).inc()
                 self._call_for_evidence(item)
+            self._trace(item)
             if self._outlets.alerts is not None:
                 if is_cause and item.incident.is_open:
                     self._outlets.alerts.fire(data, self._wall())

@@ -61,14 +61,15 @@ def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozens
 
 
 def describe_ending(info: Rank) -> str:
-    """``"was killed by signal 9 (SIGKILL)"``, ``"raised ValueError: bad sample"``, ``"exited with code 3"``, ..."""
+    """How a rank ended, in words: ``"was killed by signal 9 (SIGKILL)"``, ``"raised ValueError: bad sample"``, ..."""
     if info.ending is Ending.KILLED:
         number = info.signal or 0
         try:
             name = f" ({Signals(number).name})"
         except ValueError:
             name = ""
-        return f"was killed by signal {number}{name}"
+        how = "stopped from outside" if number in STOP_SIGNALS else "killed"
+        return f"was {how} by signal {number}{name}"
     if info.exception:
         return f"raised {info.exception}"
     if info.ending is Ending.RAISED:
