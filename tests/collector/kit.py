@@ -1,0 +1,375 @@
+"""Plays a job of N ranks towards a real collector: their reports and spans, as docs/telemetry.md defines them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
+
+from otel_fr import identity, semconv
+
+TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+WATCH = "/otel_fr.control.v1.Control/Watch"
+STALL = 1.0
+"""OTEL_FR_STALL_SECONDS of the played ranks: short, so that a stall takes a second."""
+
+
+class Collector:
+    """A running collector process and what it says."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.incidents_file = folder / "incidents.jsonl"
+        self.out_file, self.err_file = folder / "out.txt", folder / "err.txt"
+        command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        command += ["--incidents", str(self.incidents_file), *options]
+        with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
+            self.process = subprocess.Popen(command, stdout=out, stderr=err)
+        found = wait_for(lambda: re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text()), 30)
+        assert found, self.err_file.read_text()
+        self.grpc, self.http = found.groups()
+        self.channel = grpc.insecure_channel(self.grpc)
+
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return self.channel.unary_unary(method)(data, timeout=20, wait_for_ready=True, **options)
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(self.http + path, timeout=5) as answer:
+            return answer.read().decode()
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.incidents_file.read_text().splitlines()]
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """The last state of each incident, in order of opening."""
+        return list({line["id"]: line for line in self.lines()}.values())
+
+    def causes(self) -> list[dict[str, Any]]:
+        return [incident for incident in self.incidents() if not incident["caused_by"]]
+
+    def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = 10.0) -> dict[str, Any]:
+        """The first cause for which ``check`` holds."""
+        found = wait_for(lambda: next((one for one in self.causes() if check(one)), None), seconds)
+        assert found, (self.incidents(), self.err_file.read_text())
+        return found
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one sample of /metrics; 0 if there is none."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        for family in text_string_to_metric_families(self.get("/metrics")):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return sample.value
+        return 0.0
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """Its exit status; fails if it takes longer than 10 s."""
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(10)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[Collector]:
+    collector = Collector(folder, *options)
+    try:
+        yield collector
+    finally:
+        collector.channel.close()
+        if collector.process.poll() is None:
+            collector.process.kill()
+            collector.process.wait()
+
+
+def wait_for(look: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """What ``look`` returns as soon as that is true; what it returns at the end of the time otherwise."""
+    end = time.monotonic() + seconds
+    while not (found := look()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+def attribute(key: str, value: Any) -> KeyValue:
+    if isinstance(value, int):
+        return KeyValue(key=key, value=AnyValue(int_value=value))
+    if isinstance(value, list):
+        return KeyValue(
+            key=key, value=AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=v) for v in value]))
+        )
+    return KeyValue(key=key, value=AnyValue(string_value=value))
+
+
+@dataclass
+class Group:
+    name: str
+    ranks: list[int]
+    description: str = ""
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        self.id = identity.group_id(self.name, self.ranks)
+
+
+@dataclass
+class Issued:
+    """One call of one rank."""
+
+    rank: int
+    group: Group
+    kind: str
+    seq: int
+    op: str
+    record: int
+    issued: float
+    wall: float
+    sizes: list[list[int]]
+    dtype: str = "Float"
+    reduce_op: str | None = None
+    root: int | None = None
+    peer: int | None = None
+    tag: int | None = None
+    pair_index: int = 0
+    site: tuple[str, int, str] = ("/job/train.py", 42, "step")
+    state: str = "scheduled"
+    error: str | None = None
+    took: float | None = None
+
+    def report(self, now: float) -> dict[str, Any]:
+        call: dict[str, Any] = {
+            "g": self.group.id, "k": self.kind, "seq": self.seq, "op_id": self.record, "rec": self.record,
+            "i": self.pair_index, "op": self.op, "be": "gloo", "in": self.sizes, "idt": [self.dtype],
+            "out": self.sizes, "odt": [self.dtype], "isp": None, "osp": None, "ro": self.reduce_op,
+            "root": self.root, "peer": self.peer, "tag": self.tag, "st": self.state, "timeout_ms": 600_000,
+            "age_s": now - self.issued, "site": f"{self.site[0]}:{self.site[1]} {self.site[2]}",
+        }  # fmt: skip
+        if self.error:
+            call["err"] = self.error
+        if self.took is not None:
+            call["dur_s"] = self.took
+        return call
+
+    def trace(self, run: str) -> bytes:
+        if self.kind == "p2p" and self.peer is not None:
+            pair = (self.rank, self.peer) if self.op == "send" else (self.peer, self.rank)
+            return identity.p2p_trace_id(run, self.group.id, *pair, self.tag or 0, self.pair_index)
+        return identity.trace_id(run, self.group.id, self.kind, self.seq)
+
+    def span(self, run: str, now: float) -> Span:
+        trace = self.trace(run)
+        span = Span(
+            trace_id=trace,
+            span_id=identity.span_id(trace, self.rank, self.record),
+            parent_span_id=identity.root_span_id(trace),
+            name=f"{self.op} {self.group.description or self.group.name}",
+            kind=Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=int(self.wall * 1e9),
+            end_time_unix_nano=int((self.wall + (self.took if self.took is not None else now - self.issued)) * 1e9),
+        )
+        if self.error:
+            span.status.code = Status.STATUS_CODE_ERROR
+        values = {
+            semconv.SEQUENCE_ID: self.seq, semconv.OP_ID: self.record, semconv.RECORD_ID: self.record,
+            semconv.STATE: self.state, semconv.OPERATION: self.op, semconv.KIND: self.kind, semconv.BACKEND: "gloo",
+            semconv.INPUT_SIZES: json.dumps(self.sizes), semconv.OUTPUT_SIZES: json.dumps(self.sizes),
+            semconv.INPUT_DTYPES: [self.dtype], semconv.OUTPUT_DTYPES: [self.dtype], semconv.REDUCE_OP: self.reduce_op,
+            semconv.ROOT: self.root, semconv.PEER: self.peer, semconv.TAG: self.tag,
+            semconv.PAIR_INDEX: self.pair_index if self.kind == "p2p" else None, semconv.TIMEOUT: 600_000,
+            semconv.GROUP_ID: self.group.id, semconv.GROUP_NAME: self.group.name,
+            semconv.GROUP_DESCRIPTION: self.group.description, semconv.GROUP_SIZE: len(self.group.ranks),
+            semconv.CODE_FILE: self.site[0], semconv.CODE_LINE: self.site[1], semconv.CODE_FUNCTION: self.site[2],
+            semconv.ERROR_TYPE: self.error,
+        }  # fmt: skip
+        span.attributes.extend(attribute(key, value) for key, value in values.items() if value is not None)
+        return span
+
+
+@dataclass
+class RankPlayer:
+    """One rank and its monitor."""
+
+    job: Job
+    rank: int
+    calls: list[Issued] = field(default_factory=list)
+    failed: list[Issued] = field(default_factory=list)
+    last: Issued | None = None
+    number: int = 0
+    records: int = 0
+    moved: float = field(default_factory=time.monotonic)
+    counts: dict[str, list[int]] = field(default_factory=dict)
+    ended: bool = False
+    silent: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def issue(self, group: Group, op: str = "all_reduce", sizes: list[list[int]] | None = None, **more: Any) -> Issued:
+        with self.lock:
+            own = self.counts.setdefault(group.id, [0, 0, 0])
+            kind = more.pop("kind", "collective")
+            place = 2 if kind == "p2p" else 0
+            own[place] += 1
+            self.records += 1
+            self.moved = time.monotonic()
+            if op == "all_reduce":
+                more.setdefault("reduce_op", "sum")
+            call = Issued(
+                self.rank, group, kind, own[place], op, self.records, self.moved, time.time(), sizes or [[3, 4]], **more
+            )
+            self.calls.append(call)
+            self.last = call
+            return call
+
+    def complete(self, call: Issued, send: bool = True) -> Span:
+        with self.lock:
+            self.calls.remove(call)
+            self.moved = time.monotonic()
+            call.state, call.took = "completed", self.moved - call.issued
+            if call.kind == "collective":
+                self.counts[call.group.id][1] = max(self.counts[call.group.id][1], call.seq)
+            span = call.span(self.job.run, self.moved)
+        if send:
+            self.send_spans([span])
+        return span
+
+    def fail(self, call: Issued, error: str = "timeout") -> None:
+        with self.lock:
+            self.calls.remove(call)
+            self.moved = time.monotonic()
+            call.state, call.error, call.took = "failed", error, self.moved - call.issued
+            self.failed.append(call)
+        self.send_spans([call.span(self.job.run, self.moved)])
+
+    def report(self, **more: Any) -> dict[str, Any]:
+        with self.lock:
+            now = time.monotonic()
+            self.number += 1
+            groups = [
+                {"id": group.id, "name": group.name, "desc": group.description,
+                 "ranks": identity.encode_ranks(group.ranks), "backend": "gloo", "enq": own[0], "done": own[1],
+                 "p2p": own[2], "issued": own[0], "ended": own[1], "gone": False}
+                for group in self.job.groups.values() if (own := self.counts.get(group.id)) is not None
+            ]  # fmt: skip
+            body: dict[str, Any] = {
+                "v": 1, "rank": self.rank, "n": self.number, "stall_s": STALL, "groups": groups,
+                "inflight": [call.report(now) for call in self.calls], "inflight_more": 0,
+                "failed": [call.report(now) for call in self.failed], "idle_s": now - self.moved,
+            }  # fmt: skip
+            if self.last is not None:
+                body["last"] = self.last.report(now)
+            body.update(self.extra)
+            body.update(more)
+            return body
+
+    def send_report(self, event: str = semconv.EVENT_PROGRESS, **more: Any) -> None:
+        with self.lock:
+            body = json.dumps(self.report(**more))
+            record = LogRecord(event_name=event, body=AnyValue(string_value=body))
+            if "file" in more:
+                record.attributes.append(attribute(semconv.FILE_PATH, more["file"]))
+            scopes = [ScopeLogs(log_records=[record])]
+            request = ExportLogsServiceRequest(
+                resource_logs=[ResourceLogs(resource=self.resource(), scope_logs=scopes)]
+            )
+            self.job.collector.send(LOGS, request.SerializeToString())
+
+    def send_spans(self, spans: list[Span]) -> bytes:
+        data = self.spans_request(spans)
+        self.job.collector.send(TRACES, data)
+        return data
+
+    def spans_request(self, spans: list[Span]) -> bytes:
+        scopes = [ScopeSpans(spans=spans)]
+        request = ExportTraceServiceRequest(
+            resource_spans=[ResourceSpans(resource=self.resource(), scope_spans=scopes)]
+        )
+        return request.SerializeToString()
+
+    def exit(self, code: int = 0, signal: int = 0, clean: bool = False, **more: Any) -> None:
+        with self.lock:
+            self.ended = True
+            exit_ = {"code": code, "signal": signal, "clean": clean, "known": True}
+            self.send_report(semconv.EVENT_EXITED, exit=exit_, **more)
+
+    def resource(self) -> Resource:
+        values = {
+            semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: "node-0", semconv.PROCESS_PID: 1000 + self.rank,
+            semconv.RANK: self.rank, semconv.LOCAL_RANK: self.rank, semconv.WORLD_SIZE: len(self.job.ranks),
+            semconv.JOB_ID: self.job.id, semconv.JOB_ATTEMPT: self.job.attempt, semconv.RUN_ID: self.job.run,
+        }  # fmt: skip
+        return Resource(attributes=[attribute(key, value) for key, value in values.items()])
+
+
+class Job:
+    """A job whose ranks report every 0.1 s, each on time as monitors do."""
+
+    def __init__(self, collector: Collector, world: int, job_id: str = "job-7", attempt: int = 0) -> None:
+        self.collector, self.id, self.attempt = collector, job_id, attempt
+        self.run = identity.run_id(job_id, attempt, f"nonce-{time.monotonic_ns()}")
+        self.groups: dict[str, Group] = {}
+        self.ranks: list[RankPlayer] = []
+        self.ranks.extend(RankPlayer(self, rank) for rank in range(world))
+        self.world = self.group("0", list(range(world)), "default_pg")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._report, daemon=True)
+
+    def group(self, name: str, ranks: list[int], description: str = "") -> Group:
+        group = Group(name, ranks, description)
+        self.groups[group.id] = group
+        return group
+
+    def __enter__(self) -> Job:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.quiet()
+
+    def quiet(self) -> None:
+        """No more reports."""
+        self._stop.set()
+        self._thread.join(5)
+
+    def _report(self) -> None:
+        while not self._stop.wait(0.1):
+            for rank in self.ranks:
+                if not rank.ended and not rank.silent:
+                    with contextlib.suppress(grpc.RpcError, ValueError):  # the collector may have been stopped
+                        rank.send_report()
+
+    def step(self, group: Group | None = None, op: str = "all_reduce", **more: Any) -> None:
+        """One collective that all members join and complete."""
+        group = group or self.world
+        calls = [self.ranks[rank].issue(group, op, **more) for rank in group.ranks]
+        for call in calls:
+            self.ranks[call.rank].complete(call)
+
+    def skip(self, culprit: int, group: Group | None = None) -> list[Issued]:
+        """One collective that all members but one join."""
+        group = group or self.world
+        return [self.ranks[rank].issue(group) for rank in group.ranks if rank != culprit]
+
+    def all_reported(self) -> None:
+        """Wait until every live rank has reported twice more, so that nothing is on its way."""
+        before = [rank.number for rank in self.ranks]
+        live = [i for i, rank in enumerate(self.ranks) if not rank.ended and not rank.silent]
+        assert wait_for(lambda: all(self.ranks[i].number >= before[i] + 2 for i in live))

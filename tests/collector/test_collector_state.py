@@ -1,0 +1,136 @@
+"""What is kept of runs: bounded whatever comes, the same whatever the order in which it comes."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otel_fr_collector import groups, present
+from otel_fr_collector.calls import Interner, Part
+from otel_fr_collector.groups import GroupState
+from otel_fr_collector.incidents import Change
+from otel_fr_collector.runs import RunId, Runs
+
+from otel_fr.match import Group, Signature, State
+
+GROUP = Group("g", "0", "default_pg", (0, 1, 2))
+INTERNER = Interner()
+
+
+def part(rank: int, seq: int, state: State = State.COMPLETED, size: int = 3, record: int | None = None) -> Part:
+    signature = INTERNER.signature(Signature("all_reduce", ((size,),), ((size,),), ("Float",), ("Float",), "sum"))
+    return Part(rank, seq if record is None else record, "g", "collective", seq, signature, state, issued_wall=1.0)
+
+
+events = [
+    part(rank, seq, state) for rank in range(3) for seq in range(4) for state in (State.IN_FLIGHT, State.COMPLETED)
+]
+
+
+@settings(max_examples=200)
+@given(st.permutations(events), st.lists(st.sampled_from(events), max_size=10))
+def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[Part], again: list[Part]) -> None:
+    state = GroupState(GROUP, 3)
+    assert not any(state.add(one) for one in [*order, *again])
+    assert not state.open
+    assert state.parts == 0
+
+
+@settings(max_examples=200)
+@given(st.permutations([part(0, 1), part(1, 1), part(2, 1, size=4), part(0, 2), part(1, 2), part(2, 2)]))
+def test_a_disagreement_is_noticed_once_in_any_order(order: list[Part]) -> None:
+    state = GroupState(GROUP, 3)
+    assert sum(state.add(one) for one in order) == 1
+    assert [instance.key[2] for instance in state.open.values() if instance.disagrees] == [1]
+
+
+@settings(max_examples=100)
+@given(st.permutations([part(rank, 1, size=size, record=size) for rank in range(3) for size in (5, 6)]))
+def test_a_coalesced_batch_is_compared_member_by_member(order: list[Part]) -> None:
+    state = GroupState(GROUP, 3)
+    assert not any(state.add(one) for one in order)
+    assert not state.open
+
+
+def test_incomplete_collectives_are_forgotten_oldest_first_but_a_disagreement_stays() -> None:
+    state = GroupState(GROUP, 3)
+    state.add(part(0, 0))
+    assert state.add(part(1, 0, size=9))
+    for seq in range(1, groups.MAX_OPEN + 100):
+        state.add(part(0, seq))
+    assert len(state.open) == groups.MAX_OPEN
+    assert ("g", "collective", 0) in state.open
+    assert ("g", "collective", 1) not in state.open
+    assert state.parts == groups.MAX_OPEN + 1
+
+
+def test_calls_over_all_runs_are_bounded() -> None:
+    runs = Runs(max_parts=1_000)
+    for job in range(4):
+        run = runs.get(RunId(f"job-{job}", 0, f"run-{job}"), 0.0)
+        for seq in range(600):
+            run.add_span(part(0, seq), GROUP, 3, 0.0)
+    runs.trim()
+    assert sum(run.parts for run in runs.by_id.values()) <= 1_000
+    assert runs.evicted_parts >= 1_400
+
+
+def test_the_run_not_heard_of_for_longest_goes_first() -> None:
+    runs = Runs(max_runs=2)
+    first, second, third = (RunId("job", attempt, str(attempt)) for attempt in range(3))
+    for run_id in (first, second, first, third):
+        runs.get(run_id, 0.0)
+    assert set(runs.by_id) == {first, third}
+
+
+def incident(**more: object) -> dict[str, object]:
+    data: dict[str, object] = {
+        "id": "abc", "job": "job-7", "attempt": 1, "category": "missing_rank", "culprit_ranks": [1], "waiting_ranks": [0],
+        "process_group": {"id": "g", "name": "0", "description": "default_pg", "ranks": [0, 1]}, "caused_by": None,
+        "operation": "all_reduce", "sequence_id": 5, "field": None, "values": {}, "call_sites": {"1": "a.py:1 f"},
+        "stacks": {}, "trace_id": "ff", "summary": "rank 1 did not join", "flight_recorder_files": {},
+    }  # fmt: skip
+    return {**data, **more}
+
+
+def show(change: Change = Change.OPENED, color: bool = False, **more: object) -> str:
+    return present.render(change, incident(**more), now=10.0, issued=7.5, color=color)
+
+
+def test_the_text_of_an_incident() -> None:
+    assert show(waiting_ranks=[0, 2, 3], flight_recorder_files={"1": "/d/rank_1"}) == (
+        "INCIDENT missing_rank: rank 1 in job job-7 attempt 1 [abc]\n"
+        "  rank 1 did not join\n"
+        "  process group    0 (default_pg), ranks 0-1\n"
+        "  collective       all_reduce number 5\n"
+        "  culprit rank 1   a.py:1 f\n"
+        "  waiting ranks 0, 2-3 line of code not known\n"
+        "  flight recorder files\n"
+        "    rank 1: /d/rank_1\n"
+        "  trace            ff\n"
+        "  issued           2.5 s ago\n"
+    )
+
+
+def test_a_thousand_ranks_stay_readable() -> None:
+    ranks = list(range(1, 1000))
+    sites = {str(rank): f"a.py:{rank} f" for rank in range(1000)}
+    text = show(culprit_ranks=ranks, waiting_ranks=ranks, call_sites=sites, stacks=dict.fromkeys(sites, "Stack:\n"))
+    assert len(text.splitlines()) < 60
+    assert "and 991 more" in text
+
+
+def test_a_deep_stack_shows_its_innermost_frames() -> None:
+    frames = [f'  File "a.py", line {n} in f{n}\n    code()' for n in range(40)]
+    fault = present.trim_stack("\n".join(["Thread 0x1 (most recent call first):", *frames]))
+    trace = present.trim_stack("\n".join(["Stack (most recent call last):", *frames]))
+    assert "f0" in fault[1]
+    assert "28 more frames" in fault[-1]
+    assert "f39" in trace[-2]
+    assert "28 more frames" in trace[1]
+
+
+def test_colours_are_for_terminals() -> None:
+    assert "\x1b[" not in show()
+    assert show(color=True).startswith("\x1b[31m")
+    assert "RESOLVED missing_rank" in show(Change.RESOLVED)
+    assert show(caused_by="xyz").startswith("  consequence of xyz: ")
