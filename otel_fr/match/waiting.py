@@ -74,6 +74,7 @@ def build(
             waits.setdefault(rank, []).append(key)
     heads: dict[tuple[str, str], InstanceKey] = {}
     takes_any = {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not State.COMPLETED}
+    receivers = {rank for _, rank in takes_any}
     for key, node in nodes.items():
         place = (node.instance.group.id, node.instance.stream)
         if node.instance.stream != "p2p" and place in heads:
@@ -86,6 +87,8 @@ def build(
                 node.undecided.append(rank)
                 node.next.pop(rank, None)
                 node.idle[:] = [r for r in node.idle if r != rank]
+        else:
+            _spare_receivers(node, receivers)
         if node.dead or node.idle or node.silent or node.next or node.undecided:
             heads[place] = key
     return nodes
@@ -125,6 +128,14 @@ def _sort_members(
             node.undecided.append(rank)
         else:
             node.idle.append(rank)
+
+
+def _spare_receivers(node: Node, receivers: set[int]) -> None:
+    """Members in a receive from any source wait too: who waits nowhere at all is held up by nobody, so blame that."""
+    others = [rank for rank in node.idle if rank not in receivers]
+    if others or node.undecided:
+        node.undecided.extend(rank for rank in node.idle if rank in receivers and not others)
+        node.idle[:] = others
 
 
 def _was_in_it(instance: Instance, rank: int) -> bool:

@@ -18,6 +18,7 @@ from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.stale import sweep
 from otel_fr.monitor.watch import Monitor, ignore_others_signals
 from otel_fr.ring import RingFormatError, RingReader
 
@@ -79,6 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     control = ControlClient(target, lambda: reporter.who, wake) if target is not None else None
     link = Link(options.fd) if options.fd >= 0 else None
+    sweep(options.ring.parent)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)
     monitor = Monitor(reader, options.ring, process, link, config, reporter, exporter, control, (wake_in, wake_out))
     signal.signal(signal.SIGUSR1, monitor.dump_signal)
