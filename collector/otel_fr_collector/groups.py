@@ -120,11 +120,7 @@ class GroupState:
             self._make_room()
         elif not instance.members:
             instance.members = self.size
-        is_new = self._put(instance, part)
-        found = is_new and not instance.disagrees and self._disagrees(instance, part)
-        if found:
-            instance.disagrees = True
-            self.disagreeing += 1
+        found = self._put(instance, part) and self._judge(instance, part)
         if not instance.disagrees and instance.is_complete:
             self._close(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
@@ -184,9 +180,17 @@ class GroupState:
         if len(self.closed_order) > MAX_CLOSED:
             self.closed.discard(self.closed_order.popleft())
 
-    def _disagrees(self, instance: OpenInstance, part: Part) -> bool:
+    def _judge(self, instance: OpenInstance, part: Part) -> bool:
+        """Does the newcomer make the instance disagree? One that turns out to be a batch is judged anew as such."""
+        before = instance.disagrees
         if instance.extra:
-            return self._batch_disagrees(instance)
+            instance.disagrees = self._batch_disagrees(instance)
+        elif not before:
+            instance.disagrees = self._disagrees(instance, part)
+        self.disagreeing += instance.disagrees - before
+        return instance.disagrees and not before
+
+    def _disagrees(self, instance: OpenInstance, part: Part) -> bool:
         signature = part.signature
         others = [other for rank, other in instance.parts.items() if rank != part.rank]
         if signature.operation not in PAIRWISE:

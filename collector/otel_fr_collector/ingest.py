@@ -23,7 +23,7 @@ from otel_fr_collector.calls import Interner
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.report import parse_report
 from otel_fr_collector.runs import Run, Runs
-from otel_fr_collector.spans import Origin, find_text, is_collective, read_origin, read_span
+from otel_fr_collector.spans import Origin, find_text, read_origin, read_span
 
 CHUNK = 500
 """Spans taken in before other work gets its turn; a request of 64 MiB holds 250,000."""
@@ -89,18 +89,17 @@ class Ingest:
                     done += 1
                     if done % CHUNK == 0:
                         await asyncio.sleep(0)
-                    if not is_collective(span):
-                        counts["foreign"] += 1
-                        continue
                     try:
-                        part, group, size = read_span(span, origin, self._interner)
+                        read = read_span(span, origin, self._interner)
                     except ValueError as error:
                         counts["invalid"] += 1
                         problem = str(error)
                         continue
+                    if read is None:
+                        counts["foreign"] += 1
+                        continue
                     counts["ours"] += 1
-                    run = self._run(origin)
-                    run.add_span(part, group, size, self._clock())
+                    self._run(origin).add_span(*read, self._clock())
         self._count(TRACES, counts)
         self._runs.trim()
         response = ExportTraceServiceResponse()

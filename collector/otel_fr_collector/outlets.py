@@ -67,8 +67,8 @@ class Terminal:
         self._known: dict[str, _Printed] = {}
         self._pending: dict[str, Told] = {}
 
-    def tell(self, told: Told, now: float) -> None:
-        """Take in a change; what is due is printed by `step`."""
+    def tell(self, told: Told, now: float, *, has_files: bool = False) -> None:
+        """Take in a change; what is due is printed by `step`. ``has_files``: no further files are to be waited for."""
         number = told.incident.id
         known = self._known.get(number)
         if told.change is Change.RESOLVED:
@@ -78,9 +78,10 @@ class Terminal:
             self._known.pop(number, None)
             return
         if known is None or told.change is Change.OPENED:
-            self._known[number] = _Printed(now + FILES_PATIENCE)
+            self._known[number] = _Printed(now if has_files else now + FILES_PATIENCE)
             self._pending[number] = told
         elif known.due is not None:
+            known.due = now if has_files else known.due
             self._pending[number] = Told(self._pending[number].change, told.incident, told.data)
         elif known.essence != _essence(told.data):
             self._print(told)

@@ -163,7 +163,9 @@ class Service:
             data, is_cause = item.data, item.incident.cause is None
             if self._outlets.file is not None:
                 self._outlets.file.write(data)
-            self._outlets.terminal.tell(item, now)
+            run = self.runs.by_id.get(item.incident.run)
+            has_files = run is not None and len(item.incident.files) >= len(run.ranks)
+            self._outlets.terminal.tell(item, now, has_files=has_files)
             if item.change is Change.OPENED and is_cause:
                 self.metrics.incidents.labels(str(data["category"])).inc()
                 self._call_for_evidence(item)

@@ -61,13 +61,8 @@ def read_origin(resource: Resource) -> Origin | None:
     return Origin(RunId(job, attempt, run), rank, world, texts.get(names.HOST_NAME, ""), kept)
 
 
-def is_collective(span: Span) -> bool:
-    """A span of ours: it carries a collective's attributes."""
-    return any(item.key == names.GROUP_ID for item in span.attributes)
-
-
-def read_span(span: Span, origin: Origin, interner: Interner) -> tuple[Part, Group, int]:
-    """A span as (the rank's call, its group without members, the group's size or 0).
+def read_span(span: Span, origin: Origin, interner: Interner) -> tuple[Part, Group, int] | None:
+    """A span as (the rank's call, its group without members, the group's size or 0); None: it is no collective's.
 
     Raises:
         ValueError: an attribute that a call cannot do without is not there.
@@ -83,6 +78,8 @@ def read_span(span: Span, origin: Origin, interner: Interner) -> tuple[Part, Gro
             numbers[key] = item.value.int_value
         elif key in _LISTS:
             lists[key] = _names(item.value)
+    if names.GROUP_ID not in texts:
+        return None
     operation, group_id = texts.get(names.OPERATION, ""), texts.get(names.GROUP_ID, "")
     sequence = numbers.get(names.SEQUENCE_ID, -1)
     if not operation or not group_id or sequence < 0:

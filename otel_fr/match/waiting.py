@@ -134,7 +134,6 @@ def _spare_receivers(node: Node, receivers: set[int]) -> None:
     """Members in a receive from any source wait too: who waits nowhere at all is held up by nobody, so blame that."""
     others = [rank for rank in node.idle if rank not in receivers]
     if others or node.undecided:
-        node.undecided.extend(rank for rank in node.idle if rank in receivers and not others)
         node.idle[:] = others
 
 

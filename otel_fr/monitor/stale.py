@@ -1,4 +1,4 @@
-"""Ring files that nobody will come for: their rank has ended, and their monitor was killed before it could remove them."""
+"""Ring files that nobody will come for: the rank has ended, and its monitor was killed before it could remove them."""
 
 from __future__ import annotations
 

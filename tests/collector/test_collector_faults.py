@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,9 +103,9 @@ def test_an_exception_is_named_with_its_line(collector: Collector) -> None:
         job.step()
         job.skip(2)
         raised = {"type": "ValueError", "message": "bad sample 4711", "stack": STACK, "site": "/job/data.py:17 load"}
-        job.ranks[2].extra["exception"] = raised
-        job.ranks[2].send_report(semconv.EVENT_EXCEPTION)
+        job.ranks[2].send_report(semconv.EVENT_EXCEPTION, exception=raised)
         job.ranks[2].exit(code=1)
+        job.ranks[2].send_report(semconv.EVENT_DUMP_WRITTEN, file="/dumps/rank_2")  # says no more of the exception
         incident = collector.wait_cause()
         assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [2])
         assert "bad sample 4711" in incident["summary"]
@@ -248,3 +249,31 @@ def test_flight_recorder_files_are_named(collector: Collector) -> None:
         collector.wait_cause(lambda one: one["flight_recorder_files"] == files)
         assert wait_for(lambda: "/dumps/rank_1" in collector.out_file.read_text())
         assert collector.causes()[0]["id"] == incident["id"]
+
+
+def test_a_collector_that_was_held_up_accuses_nobody(collector: Collector) -> None:
+    """While it is stopped a rank joins late, but well within the stall time: its old knowledge looks like a stall."""
+    with Job(collector, 2) as job:
+        job.step()
+        waiting = job.skip(1)[0]
+        job.all_reported()
+        collector.process.send_signal(signal.SIGSTOP)
+        late = job.ranks[1].issue(job.world)
+        spans = [job.ranks[call.rank].complete(call, send=False) for call in (waiting, late)]
+        time.sleep(3)  # longer than a stall and than a silence
+        collector.process.send_signal(signal.SIGCONT)
+        for rank, span in zip(job.ranks, spans, strict=True):
+            rank.send_spans([span])
+        job.all_reported()
+        job.step()
+        assert collector.lines() == []
+
+
+def test_a_rank_whose_monitor_dies_is_not_accused_of_what_it_has_joined(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.step()
+        for rank in (0, 1):
+            job.ranks[rank].issue(job.world)
+        job.all_reported()
+        job.ranks[0].silent = True
+        assert collector.wait_cause()["culprit_ranks"] == [2]

@@ -137,7 +137,9 @@ def test_an_alertmanager_that_fails_is_tried_again_and_holds_nothing_up(tmp_path
         assert collector.err_file.read_text().count("no alert could be posted") == 1
 
 
-@pytest.mark.skipif(not shutil.which("alertmanager") and not shutil.which("prometheus-alertmanager"), reason="alertmanager is not here")
+@pytest.mark.skipif(
+    not shutil.which("alertmanager") and not shutil.which("prometheus-alertmanager"), reason="alertmanager is not here"
+)
 def test_a_real_alertmanager_shows_the_alert(tmp_path: Path) -> None:
     program = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
     config = Path(__file__).parents[2] / "deploy" / "alertmanager" / "alertmanager.yml"
