@@ -90,13 +90,17 @@ def merge(old: Part, new: Part) -> Part:
 
 @dataclass(slots=True)
 class GroupState:
-    """One process group of one run. ``group.ranks`` is empty until a report names the members."""
+    """One process group of one run. ``group.ranks`` is empty until a report names the members.
+
+    ``unplaced``: open instances whose pieces could not be held against each other for want of the members' order.
+    """
 
     group: Group
     size: int = 0
     open: dict[InstanceKey, OpenInstance] = field(default_factory=dict)
     closed: set[InstanceKey] = field(default_factory=set)
     closed_order: deque[InstanceKey] = field(default_factory=deque)
+    unplaced: set[InstanceKey] = field(default_factory=set)
     disagreeing: int = 0
     parts: int = 0
     evicted: int = 0
@@ -120,9 +124,24 @@ class GroupState:
             self._make_room()
         elif not instance.members:
             instance.members = self.size
+        if not self.group.ranks and part.signature.operation in PAIRWISE:
+            self.unplaced.add(key)
         found = self._put(instance, part) and self._judge(instance, part)
-        if not instance.disagrees and instance.is_complete:
+        if not instance.disagrees and instance.is_complete and key not in self.unplaced:
             self._close(instance)
+        return found and self.disagreeing <= MAX_DISAGREEING
+
+    def place_pieces(self) -> bool:
+        """Judge what came before the members were known (spans may outrun the first report). True: some disagree."""
+        if not self.group.ranks:
+            return False
+        found = False
+        for instance in [self.open[key] for key in self.unplaced if key in self.open]:
+            for part in list(instance.parts.values()):
+                found |= self._judge(instance, part)
+            if not instance.disagrees and instance.is_complete:
+                self._close(instance)
+        self.unplaced.clear()
         return found and self.disagreeing <= MAX_DISAGREEING
 
     def known(self, part: Part) -> Part | None:
@@ -143,6 +162,7 @@ class GroupState:
             if instance.disagrees and self.disagreeing <= MAX_DISAGREEING:
                 self.open[key] = instance
                 continue
+            self.unplaced.discard(key)
             self.disagreeing -= instance.disagrees
             gone = len(instance.parts) + len(instance.extra)
             self.parts -= gone

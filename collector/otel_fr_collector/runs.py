@@ -164,7 +164,9 @@ class Run:
         self.has_news = True
         for item in report.groups:
             if item.group.id:
-                self.group(item.group, len(item.group.ranks))
+                place = self.group(item.group, len(item.group.ranks))
+                if place is not None and place.place_pieces() and self.mismatch_since is None:
+                    self.mismatch_since = now
                 state.stand(item.group.id, item.enqueued, item.completed)
         self._end_calls(before, report)
         for part in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:

@@ -34,10 +34,14 @@ class Mismatch:
 
 
 def _part(instance: Instance, a: int, b: int) -> tuple[Call, Call, Difference] | None:
-    """The first disagreement of two ranks' calls, member by member of a batch."""
+    """The first disagreement of two ranks' calls, member by member of a batch.
+
+    Batches of different length are not held against each other: one rank may be in the middle of its batch, or have
+    lost the beginning of it.
+    """
     ours, theirs = instance.calls[a], instance.calls[b]
     if len(ours) != len(theirs):
-        ours, theirs = ours[-1:], theirs[-1:]
+        return None
     for mine, other in zip(ours, theirs, strict=True):
         difference = compare(instance.group, mine, other)
         if difference is not None:

@@ -221,3 +221,27 @@ def test_a_send_to_a_rank_that_receives_from_anybody_has_no_verdict() -> None:
     anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
     receive = Call(1, "w", "p2p", 1, 7, anybody, State.IN_FLIGHT, age=9.0)
     assert judge([p2p(0, "send", 1), receive], [at(0, 1), at(1, 1), at(2, 1)]) == []
+
+
+def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_nowhere_is_blamed() -> None:
+    anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
+    receive = Call(0, "w", "p2p", 1, 7, anybody, State.IN_FLIGHT, age=9.0)
+    found = judge([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
+    assert [(f.category, f.culprit_ranks, f.waiting_ranks) for f in causes(found)] == [
+        (Category.MISSING_RANK, (2,), (1,))
+    ]
+    on_its_way = judge([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1, idle=0.1)])
+    assert on_its_way == []
+
+
+def test_a_rank_in_the_middle_of_a_coalesced_batch_does_not_disagree_with_those_further_on() -> None:
+    def part(rank: int, record: int, size: int) -> Call:
+        signature = SUM._replace(input_sizes=((size,),), output_sizes=((size,),))
+        return Call(rank, "w", "collective", 3, record, signature, State.IN_FLIGHT, age=9.0)
+
+    whole = [part(rank, number, size) for rank in (0, 2) for number, size in enumerate((1, 2, 3))]
+    ranks = [at(0, 3), at(1, 3), at(2, 3)]
+    found = judge([*whole, part(1, 0, 1), part(1, 1, 2)], ranks)
+    assert [f.category for f in causes(found)] == [Category.STALLED_COLLECTIVE]
+    found = judge([*whole, part(1, 0, 1), part(1, 1, 2), part(1, 2, 4)], ranks)
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.SIZE_MISMATCH, (1,))]
