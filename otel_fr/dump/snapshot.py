@@ -240,10 +240,7 @@ class Snapshot:
         if record.kind == KIND_P2P:
             entry["otel_fr_pair_index"] = record.pair_index
         if state == "failed":
-            waited_ms = 0.0 if ended is None else (ended - record.issued_ns) / 1e6
-            # The ring keeps no reason; a backend gives up only once its timeout is over.
-            timed_out = record.timeout_ms and waited_ms >= 0.95 * record.timeout_ms
-            entry["otel_fr_error"] = "timeout" if timed_out else "collective_failed"
+            entry["otel_fr_error"] = "timeout" if record.timed_out else "collective_failed"
         return entry
 
     def _site_frames(self, record: Record) -> list[dict[str, Any]]:

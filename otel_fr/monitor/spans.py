@@ -23,8 +23,6 @@ STATE_TEXT = {
 }
 MAX_TEMPLATES = 4096
 """A job of ever new shapes must not grow the monitor; a template is about 2 KB."""
-TIMEOUT_SHARE = 0.98
-"""A call that failed after this part of its timeout failed by it: backends count from a little after the issue."""
 _MAX_ITEMS = 256
 """Sizes (dtypes, splits) of one call that go into a span; the flight recorder has them all."""
 
@@ -39,11 +37,7 @@ def error_type(record: Record) -> str | None:
     """``error.type`` of a call that failed; None if it did not."""
     if record.state is not State.FAILED:
         return None
-    if record.timeout_ms and record.ended_ns is not None:
-        took_ms = (record.ended_ns - record.issued_ns) / 1e6
-        if took_ms >= TIMEOUT_SHARE * record.timeout_ms:
-            return names.ERROR_TIMEOUT
-    return names.ERROR_FAILED
+    return names.ERROR_TIMEOUT if record.timed_out else names.ERROR_FAILED
 
 
 def trace_id(run: str, rank: int, record: Record) -> bytes:

@@ -64,6 +64,10 @@ _MAX_KNOWN: Final = 8192
 """Decoded definitions kept of one generation, about a kilobyte each."""
 
 
+_TIMEOUT_SHARE: Final = 0.98
+"""Part of a call's timeout after which its failure is one by timeout: backends count from a little after the issue."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One call. Times are monotonic ns of the rank's machine; ``RingReader.wall_offset_ns`` makes them wall time.
@@ -93,6 +97,13 @@ class Record:
     group: GroupDef
     signature: SignatureDef
     site: SiteDef
+
+    @property
+    def timed_out(self) -> bool:
+        """It failed once its timeout was over. The ring keeps no reason, but backends give up then and not before."""
+        if self.state is not State.FAILED or not self.timeout_ms or self.ended_ns is None:
+            return False
+        return self.ended_ns - self.issued_ns >= _TIMEOUT_SHARE * self.timeout_ms * 1e6
 
 
 @dataclass(frozen=True, slots=True)
