@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from otel_fr.match import Ending, Group, State
 from otel_fr.stacks import site_of
@@ -128,6 +128,9 @@ class Run:
             if len(self.groups) >= MAX_GROUPS_PER_RUN:
                 return None
             state = self.groups[group.id] = GroupState(group)
+        if not group.ranks and size and size == self.world_size:
+            # All ranks, and torch keeps members in rising order: no need to wait for a report, which may never come.
+            group = replace(group, ranks=tuple(range(size)))
         state.learn(group, size)
         return state
 

@@ -67,8 +67,12 @@ _Place = tuple[str, int, int]
 
 
 def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> list[str]:
-    """Pair receives from any source with the only rank that sends to that receiver; else neither has a verdict."""
+    """Pair receives from any source with the only rank that sends to that receiver; else neither has a verdict.
+
+    Receives beyond what that rank has sent stay open in a group of more than two: another member may have owed them.
+    """
     senders: dict[_Place, set[int]] = {}
+    sent: dict[_Place, int] = {}
     receivers: set[_Place] = set()
     named: set[_Place] = set()
     for dump, kept in zip(dumps, entries, strict=True):
@@ -77,7 +81,9 @@ def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> li
             if entry.stream != "p2p":
                 continue
             if signature.operation == "send" and signature.peer is not None:
-                senders.setdefault((entry.group, signature.peer, tag), set()).add(dump.rank)
+                place = (entry.group, signature.peer, tag)
+                senders.setdefault(place, set()).add(dump.rank)
+                sent[place] = sent.get(place, 0) + 1
             elif signature.operation == "recv":
                 (receivers if signature.any_source else named).add((entry.group, dump.rank, tag))
     if not receivers:
@@ -100,6 +106,8 @@ def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> li
             here = (entry.group, dump.rank, tag)
             if signature.operation == "recv" and signature.any_source and here in only:
                 number = counts[here] = counts.get(here, -1) + 1
+                if number >= sent[here] and len(dump.groups[entry.group].ranks) > 2:
+                    continue
                 known = signature._replace(peer=only[here], any_source=False)
                 replaced = entry._replace(signature=known, pair_index=number)
             elif signature.operation == "send" and (entry.group, signature.peer, tag) in receivers - set(only):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from otel_fr.match import sentences
-from otel_fr.match.endings import culprit_deaths, describe_ending, was_stopped
+from otel_fr.match.endings import culprit_deaths, describe_ending, gave_up_at_store, was_stopped
 from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches, shift_of
 from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, State
@@ -48,6 +48,7 @@ class _Diagnosis:
         self._all_joined()
         self._downstream()
         self._other_deaths()
+        self._missed_meeting()
         self._unexplained_failures()
         return self.causes + self.consequences
 
@@ -228,6 +229,37 @@ class _Diagnosis:
             waiting_ranks=(),
             summary="; ".join(lines),
             caused_by=self.causes[0].key if self.causes else None,
+        )
+        self._explain(finding, {})
+        self._add(finding)
+
+    def _missed_meeting(self) -> None:
+        """Ranks that waited at the store in vain (to make a group, say), where no collective tells for whom."""
+        ranks = self.evidence.ranks
+        gave_up = sorted(r for r, info in ranks.items() if gave_up_at_store(info))
+        if self.causes or not gave_up:
+            return
+        others = sorted({*ranks, *range(self.evidence.world_size or 0)} - set(gave_up))
+        # Nobody records who should have come. One other rank: it. Several: some may have had no part in it.
+        culprits = others if len(others) == 1 else []
+        first = gave_up[0]
+        summary = (
+            f"{sentences.ranks_text(gave_up)} waited in vain for others at the store:"
+            f" rank {first} {describe_ending(ranks[first])}"
+        )
+        if others:
+            where = [sentences.where_text(self.evidence, r, self.lasts.get(r)) for r in others[:4]]
+            summary = "; ".join([summary, f"not there: {sentences.ranks_text(others)}", *where])
+        finding = Finding(
+            key="store",
+            category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
+            group=None,
+            operation="",
+            sequence_id=None,
+            stream="collective",
+            culprit_ranks=tuple(culprits),
+            waiting_ranks=tuple(gave_up),
+            summary=summary,
         )
         self._explain(finding, {})
         self._add(finding)

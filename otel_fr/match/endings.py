@@ -14,6 +14,15 @@ STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
 _STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
 
 
+_STORE_EXCEPTIONS = ("torch.distributed.DistStoreError", "torch.distributed.DistNetworkError")
+"""What torch raises in a rank that waited in vain for others at the job's store, as when a group is made."""
+
+
+def gave_up_at_store(info: Rank) -> bool:
+    """Ended because others did not come to a meeting at the job's store: that tells of their fault, not of its own."""
+    return info.ending is Ending.RAISED and info.exception.startswith(_STORE_EXCEPTIONS)
+
+
 def was_stopped(info: Rank) -> bool:
     """Ended from outside by a launcher's or a person's signal."""
     if info.ending is Ending.KILLED:
@@ -26,6 +35,8 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
     if info.ending is Ending.KILLED:
         return not was_stopped(info)
     if info.ending in (Ending.RAISED, Ending.GONE):
+        if gave_up_at_store(info):
+            return False
         return not was_stopped(info) and not any(call.state is State.FAILED for call in calls)
     return False
 

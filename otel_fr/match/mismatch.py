@@ -81,7 +81,14 @@ def judge(instance: Instance) -> Mismatch | None:
         return None
     reference = min(ranks, key=lambda rank: (len(against[rank]), rank))
     has_majority = 2 * len(against[reference]) < len(ranks)
-    odd = against[reference] if has_majority else {rank for rank in ranks if against[rank]}
+    odd = against[reference]
+    if has_majority and not odd:
+        # The reference has no piece in common with those who disagree. A root's list is right if it fits most members.
+        root = instance.call(ranks[0]).signature.root
+        odd = against.get(root, set()) if root is not None else set()
+        has_majority = 0 < 2 * len(odd) < len(ranks)
+    if not has_majority:
+        odd = {rank for rank in ranks if against[rank]}
     _, a, b, difference = min(found, key=lambda f: (f[0], reference not in (f[1], f[2]), f[1], f[2]))
     values: dict[int, str] = {}
     for _, first, second, other in found:

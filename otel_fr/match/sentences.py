@@ -62,8 +62,10 @@ def where_text(evidence: Evidence, rank: int, last: Call | None) -> str:
         return f"rank {rank} has sent nothing and left no file (evidence, not proof)"
     text = f"rank {rank} {describe_ending(info)}"
     site = info.exception_site or info.site
-    if info.python_blocked:
+    if info.python_blocked and info.ending is Ending.RUNNING:
         text += ", but its Python threads do not run (GIL held in C code, or the process is stopped)"
+    elif info.python_blocked:
+        text += " after its Python threads had stopped running (GIL held in C code, or the process was stopped)"
     if site:
         text += f" at {site}"
     if last is not None:

@@ -237,3 +237,15 @@ def test_impossible_numbers_cost_nothing(tmp_path: Path, sound: dict[str, Any], 
     assert len(report.run.evidence.ranks) < 10
     assert to_text(report)
     assert json.loads(to_json(report))["files"]
+
+
+def test_an_open_receive_from_any_source_is_not_held_against_the_rank_that_has_sent(tmp_path: Path) -> None:
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3)
+        if rank == 0:
+            ring.call(signature("recv", ((4,),), any_source=True, tag=0))
+            ring.call(signature("recv", ((4,),), any_source=True, tag=0), state=State.IN_FLIGHT, age_s=9)
+        elif rank == 1:
+            ring.call(signature("send", ((4,),), peer=0, tag=0))
+        ring.write(tmp_path / "files")
+    assert [f for f in analyze(tmp_path / "files").findings if 1 in f.culprit_ranks] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector import groups, present
@@ -138,3 +139,32 @@ def test_colours_are_for_terminals() -> None:
     assert show(color=True).startswith("\x1b[31m")
     assert "RESOLVED missing_rank" in show(Change.RESOLVED)
     assert show(caused_by="xyz").startswith("  consequence of xyz: ")
+
+
+@pytest.mark.parametrize(("piece", "found"), [(4, False), (5, True)])
+def test_pieces_that_come_before_the_members_are_known_are_judged_once_they_are(piece: int, found: bool) -> None:
+    """The spans of a short job may outrun the first report, which alone names the members in order."""
+
+    def scatter(rank: int) -> Part:
+        given, own = ((4,),) * 3 if rank == 0 else (), ((piece,),) if rank == 2 else ((4,),)
+        types = ("Float",) * len(given)
+        signature = INTERNER.signature(Signature("scatter", given, own, types, ("Float",), root=0))
+        return Part(rank, 1, "g", "collective", 1, signature, State.COMPLETED, issued_wall=1.0)
+
+    state = GroupState(Group("g", "0", "default_pg", ()), 3)
+    assert not any(state.add(scatter(rank)) for rank in range(3))
+    assert not state.place_pieces()
+    state.learn(GROUP, 3)
+    assert state.place_pieces() is found
+    assert bool(state.open) is found
+    assert not state.place_pieces()
+
+
+def test_a_group_of_the_whole_world_needs_no_report_to_know_its_members() -> None:
+    run = Runs().get(RunId("job", 0, "r"), 0.0)
+    run.world_size = 3
+    for rank in range(2):
+        run.add_span(part(rank, 1), Group("g", "0", "default_pg", ()), 3, 1.0)
+        run.add_span(part(rank, 1)._replace(group="h"), Group("h", "1", "pair", ()), 2, 1.0)
+    assert run.groups["g"].group.ranks == (0, 1, 2)
+    assert run.groups["h"].group.ranks == ()

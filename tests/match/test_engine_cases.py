@@ -245,3 +245,39 @@ def test_a_rank_in_the_middle_of_a_coalesced_batch_does_not_disagree_with_those_
     assert [f.category for f in causes(found)] == [Category.STALLED_COLLECTIVE]
     found = judge([*whole, part(1, 0, 1), part(1, 1, 2), part(1, 2, 4)], ranks)
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.SIZE_MISMATCH, (1,))]
+
+
+def test_ranks_that_waited_in_vain_to_make_a_group_are_not_blamed_for_it() -> None:
+    error = "torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//1//cpu//0/2"
+    gave_up = [at(r, 2, ending=Ending.RAISED, exception=error) for r in range(2)]
+    (cause,) = judge([], [*gave_up, at(2, 2, site="train.py:5 load")])
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (2,), (0, 1))
+    assert "wait timeout" in cause.summary
+    assert cause.call_sites[2] == "train.py:5 load"
+    (cause,) = judge([], [gave_up[0], at(1, 2), at(2, 2, ending=Ending.KILLED, signal=15)])
+    assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
+
+
+def test_a_member_whose_piece_does_not_fit_the_roots_list_is_odd_although_others_share_no_piece_with_it() -> None:
+    def scatter(rank: int, own: int) -> Call:
+        given = ((4,),) * 3 if rank == 0 else ()
+        signature = Signature("scatter", given, ((own,),), ("Float",) * len(given), ("Float",), root=0)
+        return call(rank, 3, State.COMPLETED, signature)
+
+    ranks = [at(rank, 3) for rank in range(3)]
+    (cause,) = judge([scatter(0, 4), scatter(1, 4), scatter(2, 5)], ranks)
+    assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (2,))
+    (cause,) = judge([scatter(0, 4), scatter(1, 5), scatter(2, 5)], ranks)
+    assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (0,))
+
+
+def test_two_ranks_that_disagree_about_one_piece_of_an_all_to_all_are_both_named() -> None:
+    def exchange(rank: int, splits: tuple[int, ...]) -> Call:
+        sizes, types = ((sum(splits),),), ("Float",)
+        signature = Signature("all_to_all_single", sizes, ((3,),), types, types, input_splits=splits)
+        return call(rank, 3, State.IN_FLIGHT, signature._replace(output_splits=(1, 1, 1)))
+
+    calls = [exchange(0, (1, 1, 1)), exchange(1, (1, 1, 1)), exchange(2, (2, 1, 1))]
+    (cause,) = judge(calls, [at(rank, 3) for rank in range(3)])
+    assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (0, 2))
+    assert "no majority" in cause.summary
