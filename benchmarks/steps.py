@@ -2,12 +2,14 @@
 
     python benchmarks/steps.py [--pairs 5] [--steps 150]
 
-With: a real collector is running and every rank has its monitor. The figure is the ratio of the two runs of a pair.
+Sending: every rank has its monitor, and the collector runs on this machine too. Recording: the same without an endpoint.
+Each is held against the runs without otel-fr before and after it; what two such runs differ by is the noise.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import socket
 import statistics
@@ -27,11 +29,9 @@ def free_port() -> int:
         return port
 
 
-def median_ms(kind: str, steps: int, endpoint: str | None) -> float:
+def median_ms(kind: str, steps: int, settings: dict[str, str]) -> float:
     env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
-    env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-    if endpoint is not None:
-        env["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+    env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **settings)
     command = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=2", str(JOB), kind, str(steps)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True)
     return float(next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("MEDIAN_MS")))
@@ -48,21 +48,23 @@ def main() -> None:
     try:
         while socket.socket().connect_ex(("127.0.0.1", grpc)) != 0:
             time.sleep(0.05)
+        variants = {
+            "sending": {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{grpc}"},
+            "recording": {"OTEL_FR_ENABLED": "1"},
+        }
         for kind in ("ddp", "fsdp2"):
-            ratios, without, same = [], [], []
+            bare = [median_ms(kind, args.steps, {})]
+            ratios: dict[str, list[float]] = {name: [] for name in variants}
             for _ in range(args.pairs):
-                bare = median_ms(kind, args.steps, None)
-                recorded = median_ms(kind, args.steps, f"http://127.0.0.1:{grpc}")
-                again = median_ms(kind, args.steps, None)
-                without.append(bare)
-                ratios.append(recorded / ((bare + again) / 2))
-                same.append(again / bare)
-            print(
-                f"{kind:6s} step without otel-fr {statistics.median(without):7.2f} ms;"
-                f" with / without: median {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f});"
-                f" noise, without / without: {statistics.median(same):.3f} ({min(same):.3f} to {max(same):.3f})",
-                flush=True,
-            )
+                for name, settings in variants.items():
+                    ours = median_ms(kind, args.steps, settings)
+                    bare.append(median_ms(kind, args.steps, {}))
+                    ratios[name].append(ours / ((bare[-2] + bare[-1]) / 2))
+            noise = [later / earlier for earlier, later in itertools.pairwise(bare)]
+            print(f"{kind:6s} step without otel-fr {statistics.median(bare):7.2f} ms", flush=True)
+            for name, values in [*ratios.items(), ("nothing (noise)", noise)]:
+                middle = statistics.median(values)
+                print(f"       {name:16s} {middle:.3f} of it ({min(values):.3f} to {max(values):.3f})", flush=True)
     finally:
         collector.terminate()
         collector.wait()
