@@ -2,7 +2,7 @@
 
     python benchmarks/steps.py [--pairs 5] [--steps 150]
 
-Sending: every rank has its monitor, and the collector runs on this machine too. Recording: the same without an endpoint.
+Sending: every rank has its monitor, and the collector runs here too. Recording: the same without an endpoint.
 Each is held against the runs without otel-fr before and after it; what two such runs differ by is the noise.
 """
 
