@@ -80,14 +80,8 @@ def build(
         if node.instance.stream != "p2p" and place in heads:
             node.behind = heads[place]
             continue
-        _sort_members(evidence, node, waits, deaths)
-        if node.instance.stream == "p2p":
-            # A receive from any source may be meant for this send: no verdict on who posts it.
-            for rank in [r for r in (*node.idle, *node.next) if (node.instance.group.id, r) in takes_any]:
-                node.undecided.append(rank)
-                node.next.pop(rank, None)
-                node.idle[:] = [r for r in node.idle if r != rank]
-        else:
+        _sort_members(evidence, node, waits, deaths, takes_any)
+        if node.instance.stream != "p2p":
             _spare_receivers(node, receivers)
         if node.dead or node.idle or node.silent or node.next or node.undecided:
             heads[place] = key
@@ -107,7 +101,11 @@ def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) 
 
 
 def _sort_members(
-    evidence: Evidence, node: Node, waits: Mapping[int, list[InstanceKey]], deaths: frozenset[int]
+    evidence: Evidence,
+    node: Node,
+    waits: Mapping[int, list[InstanceKey]],
+    deaths: frozenset[int],
+    takes_any: set[tuple[str, int]],
 ) -> None:
     instance = node.instance
     for rank in instance.members:
@@ -121,6 +119,9 @@ def _sort_members(
         elif info is None or info.ending is Ending.UNKNOWN:
             node.silent.append(rank)
         elif joined is None:
+            node.undecided.append(rank)
+        elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
+            # A receive from any source may be meant for this send: no verdict on who posts it.
             node.undecided.append(rank)
         elif elsewhere := [key for key in waits.get(rank, ()) if key != instance.key]:
             node.next[rank] = elsewhere
