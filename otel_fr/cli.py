@@ -80,7 +80,7 @@ def ring_files() -> Iterator[Path]:
     for folder in dict.fromkeys(folders):
         with suppress(OSError):
             if folder.stat().st_uid == os.getuid():
-                yield from sorted(path for path in folder.iterdir() if path.is_file())
+                yield from sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".stacks")
 
 
 def _dump(args: argparse.Namespace) -> int:

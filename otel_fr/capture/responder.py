@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +26,11 @@ class Responder:
         thread_id: its native id.
     """
 
-    def __init__(self, connection: socket.socket, sites: Sites) -> None:
+    def __init__(self, connection: socket.socket, sites: Sites, on_monitor: Callable[[int], None]) -> None:
+        """``on_monitor(process id)`` is called once the monitor has said who it is: it is not this rank's child."""
         self._socket = connection
         self._sites = sites
+        self._on_monitor = on_monitor
         self._goodbye = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-fr", daemon=True)
         self._thread.start()
@@ -53,6 +56,8 @@ class Responder:
         if message.get("cmd") == "stacks":
             text, site = all_stacks(self._sites, skip=threading.get_ident())
             self.send({"stacks": text, "site": site, "id": message.get("id")})
+        elif isinstance(message.get("pid"), int):
+            self._on_monitor(message["pid"])
         elif message.get("ok") == "bye":
             self._goodbye.set()
 

@@ -108,6 +108,11 @@ class Session:
         }
         return cls(c10d, config, meta)
 
+    def _note_monitor(self, pid: int) -> None:
+        with self.recorder.lock:
+            if self.recorder.on:
+                self._writer.set_monitor_pid(pid)
+
     def _connect(self) -> None:
         """Start the monitor; without one the ring is still written, for whoever looks at it after a crash."""
         ring = self._writer.path
@@ -116,7 +121,7 @@ class Session:
         except Exception as error:  # noqa: BLE001
             _log.warning("otel-fr: this rank has no monitor: %s", error)
             return
-        self._responder = Responder(connection, self.recorder.sites)
+        self._responder = Responder(connection, self.recorder.sites, self._note_monitor)
         self._meta["responder_tid"] = self._responder.thread_id
         try:
             self._stack_signal = StackSignal(ring.with_name(ring.name + ".stacks"))

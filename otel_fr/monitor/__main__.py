@@ -85,6 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
     monitor = Monitor(reader, options.ring, process, link, config, reporter, exporter, control, (wake_in, wake_out))
     signal.signal(signal.SIGUSR1, monitor.dump_signal)
     signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
+    if link is not None:
+        link.send({"pid": os.getpid()})  # not before the signal is handled: whoever knows us may now send it
     monitor.run()
     return 0
 
