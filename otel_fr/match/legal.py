@@ -6,12 +6,17 @@ they hold for every backend. What a recorder did not record (``None``, or an emp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from otel_fr.match.model import Call, Category, Group, Signature, Sizes
+
+MAX_UNFIT = 4_096
+"""Disagreeing pairs of one all_to_all that are looked at."""
 
 
 class Difference(NamedTuple):
@@ -46,15 +51,19 @@ def compare(group: Group, a: Call, b: Call) -> Difference | None:
 
     For a send and its receive the rule is the same one: what is sent must fit what is received.
     """
-    if a.signature == b.signature and _even(a.signature):
+    if a.signature == b.signature and is_even(a.signature):
         return None
     return _compare(group.ranks, a.rank, a.signature, b.rank, b.signature)
 
 
 @lru_cache(maxsize=4_096)
-def _even(signature: Signature) -> bool:
+def is_even(signature: Signature) -> bool:
     """Every member's piece is alike, so that equal signatures cannot disagree."""
-    return signature.operation not in _PAIRWISE or (
+    if signature.operation not in _PAIRWISE:
+        return True
+    if () in (signature.input_splits, signature.output_splits):
+        return _own(signature.input_sizes) == _own(signature.output_sizes)
+    return (
         not signature.input_splits
         and not signature.output_splits
         and len(set(_numels(signature.input_sizes))) <= 1
@@ -62,8 +71,89 @@ def _even(signature: Signature) -> bool:
     )
 
 
+def alike(a: Signature, b: Signature) -> Difference | None:
+    """`compare` of two ranks' signatures as far as their places in the group do not matter."""
+    return _alike(a, b) if a is not b else None
+
+
+def has_pieces(signature: Signature) -> bool:
+    """Do the sizes hold a piece of their own for each member, so that `alike` does not tell all?"""
+    return signature.operation in _PAIRWISE
+
+
+def own_difference(group: Group, rank: int, signature: Signature) -> Difference | None:
+    """A call that cannot be right whatever the others bring: its outputs do not follow from its inputs.
+
+    torch refuses most of these before it issues them; a recorder of a backend that does not check has them.
+    ``first`` is what the rank has, ``second`` what would be right.
+    """
+    return _own_difference(len(group.ranks), signature)
+
+
+@lru_cache(maxsize=4_096)
+def _own_difference(members: int, signature: Signature) -> Difference | None:
+    ins, outs = _numels(signature.input_sizes), _numels(signature.output_sizes)
+    operation = signature.operation
+    if not members or not ins or not outs:
+        return None
+    if operation in ("all_gather", "scatter", "gather", "reduce_scatter"):
+        lists = signature.output_sizes if operation in ("all_gather", "gather") else signature.input_sizes
+        if len(lists) not in (1, members):
+            name = "output_sizes" if lists is signature.output_sizes else "input_sizes"
+            return Difference(Category.SIZE_MISMATCH, name, f"{len(lists)} tensors", f"{members} tensors")
+        return None
+    if operation in _SAME_OUTPUT and ins != outs:
+        return Difference(
+            Category.SIZE_MISMATCH, "output_sizes", _text(signature.output_sizes), _text(signature.input_sizes)
+        )
+    if operation in _GROWING and len(ins) == len(outs) and outs != tuple(n * members for n in ins):
+        wanted = " and ".join(str(n * members) for n in ins)
+        given = " and ".join(map(str, outs))
+        return Difference(
+            Category.SIZE_MISMATCH, "output_sizes", f"{given} elements", f"{wanted} elements (input x {members} ranks)"
+        )
+    if operation in _SHRINKING and len(ins) == len(outs) and ins != tuple(n * members for n in outs):
+        wanted = " and ".join(str(n * members) for n in outs)
+        given = " and ".join(map(str, ins))
+        return Difference(
+            Category.SIZE_MISMATCH, "input_sizes", f"{given} elements", f"{wanted} elements (output x {members} ranks)"
+        )
+    return None
+
+
+def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
+    """Elements that all members of a call together send, and that they take, where both must be equal.
+
+    For lists that a recorder flattened, and splits that it did not record: which pieces go where is then not known.
+    None: the sizes are not all recorded, or the operation is another one.
+    """
+    operation = signatures[0].operation
+    sides = [(_own(s.input_sizes), _own(s.output_sizes)) for s in signatures]
+    if operation in ("all_to_all", "all_to_all_single"):
+        sent, taken = [side[0] for side in sides], [side[1] for side in sides]
+    elif operation == "all_gather" and all(len(s.output_sizes) == 1 for s in signatures):
+        sent, taken = [side[0] for side in sides], [sides[0][1]]
+    elif operation == "reduce_scatter" and all(len(s.input_sizes) == 1 for s in signatures):
+        sent, taken = [sides[0][0]], [side[1] for side in sides]
+    else:
+        return None
+    if None in sent or None in taken:
+        return None
+    return sum(n or 0 for n in sent), sum(n or 0 for n in taken)
+
+
 @lru_cache(maxsize=65_536)
 def _compare(ranks: tuple[int, ...], rank_a: int, a: Signature, rank_b: int, b: Signature) -> Difference | None:
+    difference = _alike(a, b)
+    if difference is not None and difference.category in (Category.OP_MISMATCH, Category.DTYPE_MISMATCH):
+        return difference
+    rule = _PAIRWISE.get(a.operation) if a.operation == b.operation else None
+    sizes = rule and rule(ranks, rank_a, a, rank_b, b)
+    return Difference(Category.SIZE_MISMATCH, *sizes) if sizes else difference
+
+
+@lru_cache(maxsize=65_536)
+def _alike(a: Signature, b: Signature) -> Difference | None:
     if {a.operation, b.operation} == {"send", "recv"}:
         return _compare_pair(a, b)
     if a.operation != b.operation:
@@ -75,7 +165,7 @@ def _compare(ranks: tuple[int, ...], rank_a: int, a: Signature, rank_b: int, b: 
         return Difference(
             Category.DTYPE_MISMATCH, "dtype", _text(tuple(sorted(dtypes_a))), _text(tuple(sorted(dtypes_b)))
         )
-    sizes = _PAIRWISE.get(a.operation, _same_input)(ranks, rank_a, a, rank_b, b)
+    sizes = _COMMON.get(a.operation, _same_input)(a, b)
     if sizes is not None:
         return Difference(Category.SIZE_MISMATCH, *sizes)
     if a.operation in _ROOTED and None not in (a.root, b.root) and a.root != b.root:
@@ -108,7 +198,8 @@ def _compare_pair(a: Signature, b: Signature) -> Difference | None:
 _Ranks = tuple[int, ...]
 _Found = tuple[str, str, str] | None
 """The field, the first call's value and the second's; None: they fit."""
-_SizeRule = Callable[[_Ranks, int, Signature, int, Signature], _Found]
+_CommonRule = Callable[[Signature, Signature], _Found]
+_PieceRule = Callable[[_Ranks, int, Signature, int, Signature], _Found]
 
 
 def _sizes(name: str, a: Sizes, b: Sizes) -> _Found:
@@ -117,8 +208,33 @@ def _sizes(name: str, a: Sizes, b: Sizes) -> _Found:
     return None
 
 
-def _same_input(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
+# Rules that hold for any two members.
+
+
+def _same_input(a: Signature, b: Signature) -> _Found:
     return _sizes("input_sizes", a.input_sizes, b.input_sizes)
+
+
+def _same_lists(name: str, a: Sizes, b: Sizes) -> _Found:
+    """Lists with an entry for each member agree entry by entry; one that a recorder flattened only as a whole."""
+    if len(a) == len(b):
+        return _sizes(name, a, b)
+    return (name, _text(a), _text(b)) if a and b and _own(a) != _own(b) else None
+
+
+def _all_gather_lists(a: Signature, b: Signature) -> _Found:
+    return _same_lists("output_sizes", a.output_sizes, b.output_sizes)
+
+
+def _reduce_scatter_lists(a: Signature, b: Signature) -> _Found:
+    return _same_lists("input_sizes", a.input_sizes, b.input_sizes)
+
+
+def _anything(a: Signature, b: Signature) -> _Found:
+    return None
+
+
+# Rules with the two members' places in the group at hand.
 
 
 def _piece(sizes: Sizes, ranks: _Ranks, rank: int) -> int | None:
@@ -139,20 +255,17 @@ def _pieces_fit(name: str, given: int | None, expected: int | None) -> _Found:
 
 
 def _all_gather(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    lists = sum(_numels(a.output_sizes)) != sum(_numels(b.output_sizes)) and a.output_sizes and b.output_sizes
-    if lists:
-        return "output_sizes", _text(a.output_sizes), _text(b.output_sizes)
     if len(a.output_sizes) == len(b.output_sizes) == len(ranks):
-        found = _sizes("output_sizes", a.output_sizes, b.output_sizes)
-        found = found or _pieces_fit("input_sizes", _own(a.input_sizes), _piece(b.output_sizes, ranks, ra))
+        found = _pieces_fit("input_sizes", _own(a.input_sizes), _piece(b.output_sizes, ranks, ra))
         return found or _turn(_pieces_fit("input_sizes", _own(b.input_sizes), _piece(a.output_sizes, ranks, rb)))
     return None
 
 
 def _reduce_scatter(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    if len(a.input_sizes) == len(b.input_sizes):
-        return _sizes("input_sizes", a.input_sizes, b.input_sizes)
-    return _pieces_fit("input_sizes", _own(a.input_sizes), _own(b.input_sizes))
+    if len(a.input_sizes) == len(b.input_sizes) == len(ranks):
+        found = _pieces_fit("output_sizes", _own(a.output_sizes), _piece(b.input_sizes, ranks, ra))
+        return found or _turn(_pieces_fit("output_sizes", _own(b.output_sizes), _piece(a.input_sizes, ranks, rb)))
+    return None
 
 
 def _gather(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
@@ -207,7 +320,51 @@ def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signatu
     return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
 
 
-_PAIRWISE: dict[str, _SizeRule] = {
+def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple[int, int]]:
+    """The pairs of members of an all_to_all that disagree, rising; at most `MAX_UNFIT` of them.
+
+    Says which pairs to `compare`, for groups so large that comparing every pair would take too long.
+
+    Args:
+        signatures: rank -> its signature.
+    """
+    ranks, rows = group.ranks, sorted(rank for rank in signatures if rank in group.ranks)
+    given = np.full((len(rows), len(rows)), -1, np.int64)
+    taken = given.copy()
+    columns = [ranks.index(rank) for rank in rows]
+    for row, rank in enumerate(rows):
+        signature = signatures[rank]
+        single = signature.operation == "all_to_all_single"
+        for matrix, sizes, splits in (
+            (given, signature.input_sizes, signature.input_splits),
+            (taken, signature.output_sizes, signature.output_splits),
+        ):
+            if single:
+                pieces = [_share(sizes, splits, ranks, ranks[c]) for c in columns]
+            else:
+                pieces = [_piece(sizes, ranks, ranks[c]) for c in columns]
+            matrix[row] = [-1 if piece is None else piece for piece in pieces]
+    taken = taken.T
+    unfit = (given != taken) & (given >= 0) & (taken >= 0)
+    pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in np.argwhere(unfit)[: 2 * MAX_UNFIT]}
+    return sorted(pairs)[:MAX_UNFIT]
+
+
+_SAME_OUTPUT = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast"})
+_GROWING = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
+_SHRINKING = frozenset({"reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"})
+
+_COMMON: dict[str, _CommonRule] = {
+    "all_gather": _all_gather_lists,
+    "reduce_scatter": _reduce_scatter_lists,
+    "gather": _anything,
+    "scatter": _anything,
+    "all_to_all": _anything,
+    "all_to_all_single": _anything,
+}
+"""Sizes that any two members must agree in; operations that are not here: those of the inputs."""
+
+_PAIRWISE: dict[str, _PieceRule] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "gather": _gather,
@@ -215,4 +372,4 @@ _PAIRWISE: dict[str, _SizeRule] = {
     "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all_single,
 }
-"""Operations whose sizes are judged with the two ranks' places in the group at hand; all others: equal inputs."""
+"""Operations whose sizes hold a piece for each member; what one gives another must be what that one takes."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
 
 from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.legal import Difference, compare
-from otel_fr.match.model import Call, Category
+from otel_fr.match.legal import Difference, alike, compare, has_pieces, is_even, own_difference, totals, unfit_pairs
+from otel_fr.match.model import Call, Category, Group, Signature
 
 _ORDER = (
     Category.OP_MISMATCH,
@@ -18,7 +22,10 @@ _ORDER = (
 """The most telling difference first: another operation has other sizes, another dtype other bytes."""
 
 MAX_CLASSES = 64
-"""Different signatures compared with each other per instance; beyond it only with the first (time stays linear)."""
+"""Different signatures compared with each other per instance; beyond it only with the commonest (linear time)."""
+
+MAX_PAIRS = 64
+"""Members whose pieces are compared each with each; beyond it arrays do (all_to_all), or the lists' majority."""
 
 
 @dataclass(slots=True)
@@ -33,69 +40,165 @@ class Mismatch:
     has_majority: bool
 
 
-def _part(instance: Instance, a: int, b: int) -> tuple[Call, Call, Difference] | None:
-    """The first disagreement of two ranks' calls, member by member of a batch.
+class _Conflict(NamedTuple):
+    """Two sets of ranks whose calls do not fit together, in the eyes of ``difference``."""
 
-    Batches of different length are not held against each other: one rank may be in the middle of its batch, or have
-    lost the beginning of it.
-    """
-    ours, theirs = instance.calls[a], instance.calls[b]
-    if len(ours) != len(theirs):
-        return None
-    for mine, other in zip(ours, theirs, strict=True):
-        difference = compare(instance.group, mine, other)
-        if difference is not None:
-            return mine, other, difference
-    return None
-
-
-def _same_calls(instance: Instance) -> bool:
-    """All ranks' signatures are equal and even: the healthy case, decided without looking at pairs."""
-    ranks = iter(instance.calls)
-    first = next(ranks)
-    return all(_part(instance, first, rank) is None for rank in ranks)
+    ours: tuple[int, ...]
+    theirs: tuple[int, ...]
+    difference: Difference
 
 
 def judge(instance: Instance) -> Mismatch | None:
-    """The mismatch of one instance, or None."""
-    ranks = sorted(instance.calls)
-    if len(ranks) < 2:
+    """The mismatch of one instance, or None. Time is linear in the ranks, but for what all_to_all brings per pair.
+
+    Batches are judged member by member. Batches of another length than most are left out: such a rank may be in the
+    middle of its batch, or have lost the beginning of it.
+    """
+    calls = instance.calls
+    if instance.stream == "p2p" and len(calls) < 2:
         return None
-    classes: dict[tuple[object, ...], list[int]] = {}
-    for rank in ranks:
-        classes.setdefault(tuple(call.signature for call in instance.calls[rank]), []).append(rank)
-    if len(classes) <= 1 and _same_calls(instance):
-        return None
-    pairs = [(a, b) for i, a in enumerate(ranks) for b in ranks[i + 1 :]]
-    if len(classes) > MAX_CLASSES:
-        pairs = [(ranks[0], rank) for rank in ranks[1:]]
-    against: dict[int, set[int]] = {rank: set() for rank in ranks}
-    found: list[tuple[int, int, int, Difference]] = []
+    lengths = Counter(len(own) for own in calls.values())
+    length = max(lengths, key=lambda n: (lengths[n], n))
+    ranks = sorted(rank for rank, own in calls.items() if len(own) == length)
+    for position in range(length):
+        found = _judge(instance, {rank: calls[rank][position] for rank in ranks})
+        if found is not None:
+            return found
+    return None
+
+
+def _judge(instance: Instance, calls: dict[int, Call]) -> Mismatch | None:
+    """The mismatch among one call of each rank (in the order of ranks)."""
+    classes: dict[Signature, list[int]] = {}
+    for rank, call in calls.items():
+        classes.setdefault(call.signature, []).append(rank)
+    if len(calls) > 1:
+        conflicts = _between_classes(classes)
+        if not any(c.difference.category in (Category.OP_MISMATCH, Category.DTYPE_MISMATCH) for c in conflicts):
+            conflicts += _between_pieces(instance.group, calls, classes)
+        if conflicts:
+            return _verdict(instance, calls, conflicts)
+    return _own_fault(instance, classes) or _totals(instance, calls, classes)
+
+
+def _between_classes(classes: Mapping[Signature, list[int]]) -> list[_Conflict]:
+    """Conflicts that do not depend on the ranks' places: one comparison for all ranks that brought the same."""
+    if len(classes) < 2:
+        return []
+    kinds = list(classes.items())
+    pairs: Iterable[tuple[tuple[Signature, list[int]], tuple[Signature, list[int]]]] = combinations(kinds, 2)
+    if len(kinds) > MAX_CLASSES:
+        reference = max(kinds, key=lambda kind: (len(kind[1]), -kind[1][0]))
+        pairs = [(reference, kind) for kind in kinds if kind is not reference]
+    found: list[_Conflict] = []
+    for (a, ours), (b, theirs) in pairs:
+        difference = alike(a, b)
+        if difference is not None:
+            found.append(_Conflict(tuple(ours), tuple(theirs), difference))
+    return found
+
+
+def _between_pieces(group: Group, calls: Mapping[int, Call], classes: Mapping[Signature, list[int]]) -> list[_Conflict]:
+    """Conflicts of what one member gives with what another takes."""
+    first = next(iter(classes))
+    if not has_pieces(first) or (len(classes) == 1 and is_even(first)):
+        return []
+    ranks = list(calls)
+    if first.operation in ("gather", "scatter"):
+        root = next((s.root for s in classes if s.root in calls), None)
+        pairs: Iterable[tuple[int, int]] = [(root, r) for r in ranks if r != root] if root is not None else []
+    elif first.operation in ("all_gather", "reduce_scatter"):
+        # Lists that differ are a conflict already; of those that agree one speaks for all.
+        speaker = max(classes.values(), key=lambda of: (len(of), -of[0]))[0]
+        pairs = [(speaker, r) for r in ranks if r != speaker]
+    elif len(ranks) > MAX_PAIRS:
+        pairs = unfit_pairs(group, {rank: call.signature for rank, call in calls.items()})
+    else:
+        pairs = combinations(ranks, 2)
+    found: list[_Conflict] = []
     for a, b in pairs:
-        part = _part(instance, a, b)
-        if part is not None:
-            against[a].add(b)
-            against[b].add(a)
-            found.append((_ORDER.index(part[2].category), a, b, part[2]))
-    if not found:
-        return None
-    reference = min(ranks, key=lambda rank: (len(against[rank]), rank))
-    has_majority = 2 * len(against[reference]) < len(ranks)
-    odd = against[reference]
-    if has_majority and not odd:
-        # The reference has no piece in common with those who disagree. A root's list is right if it fits most members.
-        root = instance.call(ranks[0]).signature.root
-        odd = against.get(root, set()) if root is not None else set()
-        has_majority = 0 < 2 * len(odd) < len(ranks)
+        difference = compare(group, calls[a], calls[b])
+        if difference is not None and difference.category is Category.SIZE_MISMATCH:
+            found.append(_Conflict((a,), (b,), difference))
+    return found
+
+
+def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Conflict]) -> Mismatch:
+    """Who is the odd one out, by majority, and what tells it best."""
+    against = Counter[int]()
+    for conflict in conflicts:
+        for rank in conflict.ours:
+            against[rank] += len(conflict.theirs)
+        for rank in conflict.theirs:
+            against[rank] += len(conflict.ours)
+    reference = min(calls, key=lambda rank: (against[rank], rank))
+    odd = _opponents(conflicts, reference)
+    if not odd:
+        # The reference has no piece in common with those who disagree. A root's list is right if it fits most members;
+        # a rank that is in every one of several disagreements has brought what is wrong.
+        root = calls[reference].signature.root
+        if root is not None and root in calls and against[root]:
+            odd = _opponents(conflicts, root)
+        elif len(conflicts) > 1 and all(len(c.ours) == len(c.theirs) == 1 for c in conflicts):
+            odd = set.intersection(*({*c.ours, *c.theirs} for c in conflicts))
+    has_majority = 0 < 2 * len(odd) < len(calls)
     if not has_majority:
-        odd = {rank for rank in ranks if against[rank]}
-    _, a, b, difference = min(found, key=lambda f: (f[0], reference not in (f[1], f[2]), f[1], f[2]))
+        odd = {rank for rank in calls if against[rank]}
+    told = min(
+        conflicts,
+        key=lambda c: (
+            _ORDER.index(c.difference.category),
+            reference not in c.ours and reference not in c.theirs,
+            c.ours,
+            c.theirs,
+        ),
+    )
+    field = told.difference.field
     values: dict[int, str] = {}
-    for _, first, second, other in found:
-        if other.field == difference.field:
-            values.setdefault(first, other.first)
-            values.setdefault(second, other.second)
-    return Mismatch(instance, difference.category, difference.field, values, tuple(sorted(odd)), has_majority)
+    for conflict in conflicts:
+        if conflict.difference.field == field:
+            for rank in conflict.ours:
+                values.setdefault(rank, conflict.difference.first)
+            for rank in conflict.theirs:
+                values.setdefault(rank, conflict.difference.second)
+    return Mismatch(instance, told.difference.category, field, values, tuple(sorted(odd)), has_majority)
+
+
+def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:
+    found: set[int] = set()
+    for conflict in conflicts:
+        if rank in conflict.ours:
+            found.update(conflict.theirs)
+        elif rank in conflict.theirs:
+            found.update(conflict.ours)
+    return found
+
+
+def _own_fault(instance: Instance, classes: Mapping[Signature, list[int]]) -> Mismatch | None:
+    """Calls that are wrong in themselves, whatever the others bring."""
+    wrong: dict[int, Difference] = {}
+    for signature, ranks in classes.items():
+        difference = own_difference(instance.group, ranks[0], signature)
+        if difference is not None:
+            wrong.update(dict.fromkeys(ranks, difference))
+    if not wrong:
+        return None
+    told = wrong[min(wrong)]
+    values = {rank: f"{d.first}, should be {d.second}" for rank, d in sorted(wrong.items()) if d.field == told.field}
+    # What is wrong in itself needs no majority.
+    return Mismatch(instance, told.category, told.field, values, tuple(sorted(wrong)), True)
+
+
+def _totals(instance: Instance, calls: Mapping[int, Call], classes: Mapping[Signature, list[int]]) -> Mismatch | None:
+    """Pieces that nobody recorded one by one: what all send together must be what all take."""
+    first = next(iter(classes))
+    if not has_pieces(first) or set(calls) != set(instance.members) or (len(classes) == 1 and is_even(first)):
+        return None
+    sums = totals([call.signature for call in calls.values()])
+    if sums is None or sums[0] == sums[1]:
+        return None
+    value = f"{sums[0]} elements sent and {sums[1]} taken by all together"
+    return Mismatch(instance, Category.SIZE_MISMATCH, "sizes", dict.fromkeys(calls, value), tuple(calls), False)
 
 
 def first_mismatches(instances: dict[InstanceKey, Instance]) -> list[Mismatch]:

@@ -203,6 +203,8 @@ class Finding:
         stacks: rank -> text, for the culprits.
         p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.
         age: seconds the longest waiting rank has waited, if known.
+        stuck_on: where a living culprit is held up: ``"host"`` (all that it issued has completed, and it does not issue
+            what its peers wait for) or ``"device"`` (it issued what it does not complete); None: not known.
         summary: one sentence a person can act on.
     """
 
@@ -222,3 +224,4 @@ class Finding:
     caused_by: str | None = None
     age: float | None = None
     p2p: tuple[int, int, int, int] | None = None
+    stuck_on: Literal["host", "device"] | None = None

@@ -84,7 +84,7 @@ def mismatch_text(mismatch: Mismatch, shift: str) -> str:
         for value, ranks in sorted(brought.items(), key=lambda item: (-len(item[1]), item[1]))
     ]
     name = mismatch.field.replace("_", " ")
-    text = f"{name} differs in {instance_text(mismatch.instance)}: {', '.join(parts)}"
+    text = f"{name} {'differ' if 'sizes' in name else 'differs'} in {instance_text(mismatch.instance)}: {', '.join(parts)}"
     if not mismatch.has_majority:
         return text + " (no majority: it cannot be told which rank is wrong)"
     if shift:
@@ -114,8 +114,31 @@ def holding_text(
     return "; ".join(part for part in [head, waiters, *details] if part)
 
 
-def deadlock_text(steps: list[tuple[int, Instance, int]]) -> str:
-    """``steps``: (waiting rank, where it waits, the rank it waits for), in the order of the cycle."""
-    return "deadlock: " + ", ".join(
+def device_text(instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int]) -> str:
+    """``ahead``: a member that has completed more, and its last completed number."""
+    text = (
+        f"{ranks_text(culprits)} {verb(culprits, 'is', 'are')} stuck on the device: issued {instance_text(instance)}"
+        f" and did not complete it, while rank {ahead[0]} has completed number {ahead[1]}"
+    )
+    return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} behind it" if waiting else text
+
+
+def deadlock_text(
+    steps: list[tuple[int, Instance, int]], odd: tuple[tuple[int, ...], Instance, Instance] | None
+) -> str:
+    """Say who waits for whom in a circle.
+
+    Args:
+        steps: (waiting rank, where it waits, the rank it waits for), in the order of the cycle.
+        odd: ranks that went to the second instance without the first, against the order of most; None: no majority.
+    """
+    text = "deadlock: " + ", ".join(
         f"rank {rank} waits in {instance_text(instance)} for rank {blocker}" for rank, instance, blocker in steps
+    )
+    if odd is None:
+        return text
+    ranks, skipped, taken = odd
+    return (
+        f"{text}; against the order of most ranks, {ranks_text(ranks)} went to {instance_text(taken)} before"
+        f" {instance_text(skipped)}"
     )

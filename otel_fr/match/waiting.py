@@ -147,10 +147,44 @@ def _moves(info: Rank, window: float) -> bool:
     return info.ending is Ending.RUNNING and info.idle is not None and info.idle < window
 
 
+def precedes(evidence: Evidence, instances: Mapping[InstanceKey, Instance], first: Node, second: Node) -> bool:
+    """Does the program come to ``first`` before ``second``, as a rank that waits in them shows? False: unknown too."""
+    both = set(first.waiting).intersection(second.waiting)
+    if both:
+        rank = min(both)
+        return first.instance.call(rank).record < second.instance.call(rank).record
+    here = _comes_before(evidence, instances, first, second.instance)
+    there = _comes_before(evidence, instances, second, first.instance)
+    return here is not False and there is not True and (here, there) != (None, None)
+
+
+def _comes_before(
+    evidence: Evidence, instances: Mapping[InstanceKey, Instance], node: Node, like: Instance
+) -> bool | None:
+    """Does a rank that waits in ``node`` come to its own call like ``like`` only after it? None: not known.
+
+    Ranks of one job run alike: each has its own groups of the same descriptions, and calls in them the same numbers.
+    """
+    rank = node.waiting[0] if node.waiting else -1
+    info = evidence.ranks.get(rank)
+    if info is None or like.stream != "collective" or not like.group.description:
+        return None
+    groups = [evidence.groups[id_] for id_ in info.standings if id_ in evidence.groups]
+    same = [group.id for group in groups if group.description == like.group.description]
+    if len(same) != 1:
+        return None
+    own = instances.get((same[0], "collective", like.sequence_id))
+    if own is not None and rank in own.calls:
+        return node.instance.call(rank).record < own.call(rank).record
+    enqueued = info.standings[same[0]].enqueued
+    return None if enqueued is None else enqueued < like.sequence_id
+
+
 def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
     """The strongly connected sets of the graph with more than one node (Tarjan, without recursion)."""
     index: dict[InstanceKey, int] = {}
     low: dict[InstanceKey, int] = {}
+    place = {key: number for number, key in enumerate(nodes)}
     stack: list[InstanceKey] = []
     on_stack: set[InstanceKey] = set()
     found: list[list[InstanceKey]] = []
@@ -182,5 +216,27 @@ def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
                     members.append(stack.pop())
                     on_stack.discard(members[-1])
                 if len(members) > 1:
-                    found.append(sorted(members, key=list(nodes).index))
+                    found.append(sorted(members, key=place.__getitem__))
     return found
+
+
+def against_the_order(
+    nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey]
+) -> tuple[tuple[int, ...], Instance, Instance] | None:
+    """The minority of a cycle whose members otherwise take its calls in one order.
+
+    Returns:
+        the ranks that went on to the second instance without the first, while more than twice as many that belong to
+        both wait in the first; None: no two instances of the cycle show such a majority.
+    """
+    for key in cycle:
+        node = nodes[key]
+        for target in node.targets:
+            if target not in cycle or node.behind == target:
+                continue
+            other = nodes[target]
+            common = set(node.instance.members).intersection(other.instance.members)
+            gone = common.intersection(other.waiting) - set(node.instance.calls)
+            if gone and 2 * len(gone) < len(common) and common - gone <= set(node.waiting):
+                return tuple(sorted(gone)), node.instance, other.instance
+    return None

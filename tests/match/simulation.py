@@ -106,13 +106,15 @@ class Job:
         return Evidence({g.id: g for g in self.groups}, out, ranks, WINDOW, self.world)
 
 
-def signature(rng: random.Random) -> Signature:
+def signature(rng: random.Random, members: int) -> Signature:
     operation = rng.choice(OPERATIONS)
     if operation == "barrier":
         return Signature(operation)
-    size = ((rng.choice([4, 8, 1024]),),)
+    length = rng.choice([4, 8, 1024])
+    size = ((length,),)
+    out = ((length * members,),) if operation == "all_gather_into_tensor" else size
     return Signature(
-        operation, size, size, ("Float",), ("Float",),
+        operation, size, out, ("Float",), ("Float",),
         reduce_op="sum" if operation == "all_reduce" else None,
         root=0 if operation == "broadcast" else None,
     )  # fmt: skip
@@ -125,5 +127,6 @@ def random_job(rng: random.Random, length: int = 40) -> Job:
     for number in range(1, rng.randint(1, 5)):
         members = tuple(sorted(rng.sample(range(world), rng.randint(1, world))))
         groups.append(Group(f"g{number}", str(number), f"sub{number}", members))
-    program = [Step(rng.choice(groups), signature(rng)) for _ in range(rng.randint(1, length))]
+    where = [rng.choice(groups) for _ in range(rng.randint(1, length))]
+    program = [Step(group, signature(rng, len(group.ranks))) for group in where]
     return Job(world, groups, program)

@@ -29,6 +29,11 @@ def at(rank: int, enqueued: int, **more: object) -> Rank:
 
 def judge(calls: list[Call], ranks: list[Rank], *groups: Group) -> list[Finding]:
     everyone = (WORLD, *groups)
+    by_rank = {r.rank: r for r in ranks}
+    for made in calls:
+        standing = by_rank[made.rank].standings.get(made.group) if made.rank in by_rank else None
+        if standing is not None and made.stream == "collective" and made.state is not State.COMPLETED:
+            standing.completed = min(standing.completed or 0, made.sequence_id - 1)
     return diagnose(Evidence({g.id: g for g in everyone}, calls, {r.rank: r for r in ranks}, 2.0, 3))
 
 

@@ -1,0 +1,114 @@
+"""What remains to be told once the causes are known: what followed from them, and ends that no collective tells of."""
+
+from __future__ import annotations
+
+from otel_fr.match import sentences
+from otel_fr.match.endings import describe_ending, gave_up_at_store, was_stopped
+from otel_fr.match.findings import Case
+from otel_fr.match.instances import InstanceKey
+from otel_fr.match.model import Category, Ending, Finding, State
+
+
+def downstream(case: Case) -> None:
+    told = {finding.key for finding in case.causes + case.consequences}
+    for key, node in case.nodes.items():
+        cause = _cause(case, key)
+        if cause is None or node.instance.name in told:
+            continue
+        missing = sorted({*node.next, *node.culprits}) or [r for r in node.instance.members if r not in node.waiting]
+        text = sentences.instance_text(node.instance)
+        summary = f"{sentences.ranks_text(node.waiting)} {sentences.verb(node.waiting, 'waits', 'wait')} in {text}"
+        if missing:
+            summary += f" for {sentences.ranks_text(missing)}"
+        summary += ": a consequence"
+        finding = case.finding(node.instance, Category.MISSING_RANK, missing, node.waiting, summary)
+        finding.caused_by, finding.age = cause, case.age(node)
+        case.consequences.append(finding)
+
+
+def _cause(case: Case, key: InstanceKey) -> str | None:
+    """The cause an instance leads to, along the wait-for graph."""
+    seen: set[InstanceKey] = set()
+    todo = [key]
+    while todo:
+        at = todo.pop(0)
+        if at in case.cause_of:
+            return case.cause_of[at]
+        if at not in seen and at in case.nodes:
+            seen.add(at)
+            todo.extend(case.nodes[at].targets)
+    return None
+
+
+def other_deaths(case: Case) -> None:
+    """Ranks that ended by a fault of their own and that no instance tells of."""
+    told = {rank for finding in case.causes if finding.category is Category.RANK_DEAD for rank in finding.culprit_ranks}
+    ranks = sorted(case.deaths - told)
+    if not ranks:
+        return
+    lines = [f"rank {rank} {describe_ending(case.evidence.ranks[rank])}" for rank in ranks[:4]]
+    if len(ranks) > 4:
+        lines.append(f"and {len(ranks) - 4} more")
+    finding = Finding(
+        key="ranks/" + ",".join(str(rank) for rank in ranks),
+        category=Category.RANK_DEAD,
+        group=None,
+        operation="",
+        sequence_id=None,
+        stream="collective",
+        culprit_ranks=tuple(ranks),
+        waiting_ranks=(),
+        summary="; ".join(lines),
+        caused_by=case.causes[0].key if case.causes else None,
+    )
+    case.explain(finding, {})
+    case.add(finding)
+
+
+def missed_meeting(case: Case) -> None:
+    """Ranks that waited at the store in vain (to make a group, say), where no collective tells for whom."""
+    ranks = case.evidence.ranks
+    gave_up = sorted(r for r, info in ranks.items() if gave_up_at_store(info))
+    if case.causes or not gave_up:
+        return
+    others = sorted({*ranks, *range(case.evidence.world_size or 0)} - set(gave_up))
+    # Nobody records who should have come. One other rank: it. Several: some may have had no part in it.
+    culprits = others if len(others) == 1 else []
+    first = gave_up[0]
+    summary = (
+        f"{sentences.ranks_text(gave_up)} waited in vain for others at the store:"
+        f" rank {first} {describe_ending(ranks[first])}"
+    )
+    if others:
+        where = [sentences.where_text(case.evidence, r, case.lasts.get(r)) for r in others[:4]]
+        summary = "; ".join([summary, f"not there: {sentences.ranks_text(others)}", *where])
+    finding = Finding(
+        key="store",
+        category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
+        group=None,
+        operation="",
+        sequence_id=None,
+        stream="collective",
+        culprit_ranks=tuple(culprits),
+        waiting_ranks=tuple(gave_up),
+        summary=summary,
+    )
+    case.explain(finding, {})
+    case.add(finding)
+
+
+def unexplained_failures(case: Case) -> None:
+    """Ranks that ended because a collective failed, where nothing shows who started it."""
+    if case.causes:
+        return
+    raised = {r for r, info in case.evidence.ranks.items() if info.ending is Ending.RAISED and not was_stopped(info)}
+    for node in case.nodes.values():
+        failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is State.FAILED]
+        if not failed:
+            continue
+        told = "; ".join(f"rank {r} {describe_ending(case.evidence.ranks[r])}" for r in failed[:4])
+        summary = f"{sentences.instance_text(node.instance)} failed, and nothing shows who started it: {told}"
+        finding = case.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
+        finding.age = case.age(node)
+        case.add(finding)
+        return

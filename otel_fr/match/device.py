@@ -1,0 +1,116 @@
+"""Ranks whose device does not complete what it was given, told by counts: what they issued, what their peers completed.
+
+Source of the rule: a collective that needs every member's part cannot complete anywhere before each member's device
+has done its part of it. A rank that has issued such a call and does not complete it, while others have and now wait
+for that rank in later calls, is held up by its own device, not by a peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from otel_fr.match.instances import Instance, InstanceKey, is_waiting
+from otel_fr.match.model import Evidence, State
+
+EVERYBODY_NEEDED = frozenset(
+    (
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+    )
+)
+"""No rank completes these before every rank has issued them."""
+
+MIN_BEHIND = 2
+"""Calls that a rank must be behind where no age tells how long: one may be mere lag of two ranks' files."""
+
+
+@dataclass(slots=True)
+class StuckDevice:
+    """A rank that its device holds up.
+
+    Attributes:
+        first: the first instance, in the rank's own order, that peers completed and it did not.
+        ahead: a member that has completed more of that group, and its last completed number.
+        behind: every instance that it holds up: its open calls.
+    """
+
+    rank: int
+    first: InstanceKey
+    ahead: tuple[int, int]
+    behind: list[InstanceKey]
+
+
+def stuck_devices(
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    spared: Container[int],
+    explained: Container[InstanceKey],
+) -> list[StuckDevice]:
+    """The ranks whose device holds others up, rising.
+
+    Args:
+        spared: ranks that are accused of something else already. explained: instances that have a cause already.
+    """
+    furthest = _furthest(evidence)
+    ahead: dict[InstanceKey, tuple[int, int]] = {}
+    open_: dict[int, list[InstanceKey]] = {}
+    late: dict[int, list[InstanceKey]] = {}
+    for key, instance in instances.items():
+        for rank in instance.calls:
+            call = instance.call(rank)
+            if rank in spared or call.state is not State.IN_FLIGHT or not is_waiting(call, evidence.window):
+                continue
+            open_.setdefault(rank, []).append(key)
+            if call.stream != "collective" or call.signature.operation not in EVERYBODY_NEEDED or key in explained:
+                continue
+            peer = _peer_ahead(instance, furthest.get(call.group, []), call.sequence_id)
+            if peer is not None:
+                ahead[key] = peer
+                late.setdefault(rank, []).append(key)
+    found: list[StuckDevice] = []
+    for rank in sorted(late):
+        calls = sorted(late[rank], key=lambda key: instances[key].call(rank).record)
+        aged = all(instances[key].call(rank).age is not None for key in calls)
+        held = [key for key in open_[rank] if _others_wait(instances[key], rank, late)]
+        if held and (aged or len(calls) >= MIN_BEHIND):
+            found.append(StuckDevice(rank, calls[0], ahead[calls[0]], open_[rank]))
+    return found
+
+
+def _furthest(evidence: Evidence) -> dict[str, list[tuple[int, int]]]:
+    """By group: the ranks and their last completed numbers, the furthest first."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for rank in sorted(evidence.ranks):
+        for group, standing in evidence.ranks[rank].standings.items():
+            if standing.completed:
+                found.setdefault(group, []).append((rank, standing.completed))
+    return {group: sorted(entries, key=lambda e: (-e[1], e[0])) for group, entries in found.items()}
+
+
+def _peer_ahead(instance: Instance, furthest: list[tuple[int, int]], number: int) -> tuple[int, int] | None:
+    """The rank that came furthest of those that completed the instance. A rank's calls need not complete in order."""
+    for rank, completed in furthest:
+        if completed < number:
+            return None
+        if rank not in instance.calls or instance.call(rank).state is State.COMPLETED:
+            return rank, completed
+    return None
+
+
+def _others_wait(instance: Instance, rank: int, late: Mapping[int, object]) -> bool:
+    """Does a rank that is not late itself wait in an instance that this rank has issued too?"""
+    return any(
+        other != rank and other not in late and instance.call(other).state is State.IN_FLIGHT
+        for other in instance.calls
+    )

@@ -1,0 +1,101 @@
+"""One diagnosis in the making: the evidence lined up, what was found so far, and how a finding is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from otel_fr.match import sentences
+from otel_fr.match.endings import culprit_deaths
+from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
+from otel_fr.match.mismatch import Mismatch, first_mismatches
+from otel_fr.match.model import Call, Category, Evidence, Finding, State
+from otel_fr.match.waiting import Node, build
+
+
+@dataclass(slots=True)
+class Case:
+    """The evidence lined up, and the findings so far.
+
+    Attributes:
+        deaths: ranks whose end is a cause. nodes: the wait-for graph. lasts: each rank's newest call.
+        causes, consequences: what was found, in the order in which it is told.
+        cause_of: instances that are explained -> the key of the finding that explains them.
+    """
+
+    evidence: Evidence
+    instances: dict[InstanceKey, Instance] = field(init=False)
+    mismatches: list[Mismatch] = field(init=False)
+    deaths: frozenset[int] = field(init=False)
+    nodes: dict[InstanceKey, Node] = field(init=False)
+    lasts: dict[int, Call] = field(init=False)
+    causes: list[Finding] = field(default_factory=list)
+    consequences: list[Finding] = field(default_factory=list)
+    cause_of: dict[InstanceKey, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.instances = line_up(self.evidence)
+        self.mismatches = first_mismatches(self.instances)
+        self.deaths = culprit_deaths(self.evidence, self.instances.values())
+        self.nodes = build(self.evidence, self.instances, self.mismatches, self.deaths)
+        self.lasts = last_calls(self.evidence.calls)
+
+    def add(self, finding: Finding) -> None:
+        (self.consequences if finding.caused_by else self.causes).append(finding)
+
+    def same_culprits(self, culprits: Iterable[int]) -> str | None:
+        """The key of a mismatch already found that accuses all of these ranks: one fault, seen again elsewhere."""
+        wanted = set(culprits)
+        for cause in self.causes:
+            if cause.field is not None and wanted <= set(cause.culprit_ranks):
+                return cause.key
+        return None
+
+    def finding(
+        self, instance: Instance, category: Category, culprits: Iterable[int], waiting: Iterable[int], summary: str
+    ) -> Finding:
+        finding = Finding(
+            key=instance.name,
+            category=category,
+            group=instance.group,
+            operation=instance.operation,
+            sequence_id=instance.sequence_id,
+            stream=instance.stream,
+            culprit_ranks=tuple(sorted(culprits)),
+            waiting_ranks=tuple(waiting),
+            summary=summary,
+            p2p=instance.p2p,
+        )
+        self.explain(finding, {rank: calls[-1] for rank, calls in instance.calls.items()})
+        return finding
+
+    def explain(self, finding: Finding, calls: Mapping[int, Call]) -> None:
+        for rank in sorted({*finding.culprit_ranks, *finding.waiting_ranks}):
+            info = self.evidence.ranks.get(rank)
+            call = calls.get(rank)
+            site = call.site if call is not None else ""
+            if rank in self.deaths and info is not None and info.exception_site:
+                site = info.exception_site
+            if not site and info is not None:
+                site = info.exception_site or info.site
+            if not site and rank in self.lasts and rank in finding.culprit_ranks:
+                site = self.lasts[rank].site
+            if site:
+                finding.call_sites[rank] = site
+            if info is not None and info.stack and rank in finding.culprit_ranks:
+                finding.stacks[rank] = info.stack
+
+    def unmatched_text(self, instance: Instance, blocker: int) -> str:
+        text = sentences.instance_text(instance)
+        here = next(iter(instance.calls.values()))[-1]
+        wanted = "recv" if here.signature.operation == "send" else "send"
+        where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker))
+        return f"rank {here.rank} waits in {text}; rank {blocker} never posted the matching {wanted}; {where}"
+
+    def age(self, node: Node) -> float | None:
+        calls = [node.instance.call(rank) for rank in node.waiting]
+        ages = [c.duration if c.state is State.FAILED else c.age for c in calls]
+        return max((age for age in ages if age is not None), default=None)
+
+    def waited(self, node: Node) -> str:
+        return sentences.waited_text(self.age(node))

@@ -1,0 +1,78 @@
+"""Host or device: counts tell whether a rank does not issue, or does not complete what it issued."""
+
+from __future__ import annotations
+
+from otel_fr.match import Call, Category, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
+
+TP = Group("tp", "1", "tp", (0, 1))
+WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
+GATHER = Signature("all_gather_into_tensor", ((4,),), ((8,),), ("Float",), ("Float",))
+SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+
+
+def waits(rank: int, number: int, group: Group, signature: Signature, age: float | None = None) -> Call:
+    record = number if group is TP else 1000 + number
+    return Call(rank, group.id, "collective", number, record, signature, State.IN_FLIGHT, age=age)
+
+
+def job(calls: list[Call], counts: dict[int, dict[str, tuple[int, int]]]) -> list[Finding]:
+    """``counts``: rank -> group -> (enqueued, completed), as PyTorch's recorder reports them."""
+    ranks = {
+        rank: Rank(rank, standings={group: Standing(*numbers) for group, numbers in of.items()})
+        for rank, of in counts.items()
+    }
+    return diagnose(Evidence({"tp": TP, "w": WORLD}, calls, ranks, 2.0, 4))
+
+
+COUNTS = {
+    0: {"tp": (20, 12), "w": (7, 6)},
+    1: {"tp": (20, 18), "w": (7, 6)},
+    2: {"w": (7, 6)},
+    3: {"w": (7, 6)},
+}
+
+
+def everybody(age: float | None = None) -> list[Call]:
+    open_in_tp = [waits(0, n, TP, GATHER, age) for n in range(13, 21)] + [
+        waits(1, n, TP, GATHER, age) for n in (19, 20)
+    ]
+    return open_in_tp + [waits(rank, 7, WORLD, SUM, age) for rank in range(4)]
+
+
+def test_a_rank_that_does_not_complete_what_its_peers_completed_is_stuck_on_the_device() -> None:
+    found = job(everybody(), COUNTS)
+    (cause,) = [f for f in found if f.caused_by is None]
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
+    assert (cause.group, cause.sequence_id) == (TP, 13)
+    assert cause.waiting_ranks == (1, 2, 3)
+    assert "rank 1 has completed number 18" in cause.summary
+
+
+def test_completing_later_than_others_is_lag_while_nobody_waits_for_it() -> None:
+    assert job([waits(0, n, TP, GATHER) for n in (19, 20)], {0: {"tp": (20, 18)}, 1: {"tp": (20, 20)}}) == []
+
+
+def test_one_call_of_lag_between_two_files_is_no_fault() -> None:
+    counts = {**COUNTS, 0: {"tp": (20, 17), "w": (7, 6)}}
+    assert job([c for c in everybody() if c.rank or c.group == "w" or c.sequence_id >= 18], counts) == []
+
+
+def test_lag_is_told_from_standing_still_by_age_where_it_is_known() -> None:
+    assert job(everybody(age=0.5), COUNTS) == []
+    assert [f.stuck_on for f in job(everybody(age=5.0), COUNTS) if f.caused_by is None] == ["device"]
+
+
+def test_a_root_that_completes_its_broadcast_early_proves_nothing_about_the_others() -> None:
+    broadcast = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=1)
+    calls = [waits(0, n, TP, broadcast) for n in range(13, 21)] + [waits(rank, 7, WORLD, SUM) for rank in range(4)]
+    assert [f for f in job(calls, COUNTS) if f.stuck_on == "device"] == []
+
+
+def test_a_rank_that_completed_all_it_issued_is_held_up_on_the_host() -> None:
+    calls = [waits(1, n, TP, GATHER) for n in (19, 20)] + [waits(rank, 7, WORLD, SUM) for rank in (1, 2, 3)]
+    counts = {**COUNTS, 0: {"tp": (18, 18), "w": (6, 6)}}
+    found = job(calls, counts)
+    (cause,) = [f for f in found if f.caused_by is None]
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (0,), "host")
+    assert (cause.group, cause.sequence_id) == (TP, 19), "the first call that it did not come to"
+    assert "on the host" in cause.summary
