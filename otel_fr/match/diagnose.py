@@ -8,7 +8,7 @@ from otel_fr.match.findings import Case
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, State
-from otel_fr.match.waiting import Node, against_the_order, cycles, precedes
+from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, precedes
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
@@ -169,30 +169,40 @@ class _Diagnosis(Case):
             self.cause_of.update(dict.fromkeys(behind, finding.key))
 
     def _all_joined(self) -> None:
+        stalled: list[InstanceKey] = []
         for key, node in self.nodes.items():
             joined = set(node.instance.members) <= set(node.instance.calls)
             if key in self.cause_of or node.behind or not joined or not node.instance.members:
                 continue
             calls = [node.instance.call(rank) for rank in node.instance.members]
             late = _late(calls)
-            text = sentences.instance_text(node.instance)
             if late:
-                gaps = ", ".join(f"rank {c.rank} {c.gap or 0:.1f} s after its previous call" for c in late)
-                culprits = tuple(c.rank for c in late)
-                who = f"{sentences.ranks_text(culprits)} came to {text} after the others had given up: {gaps}"
-                finding = self.finding(node.instance, Category.STRAGGLER, culprits, node.waiting, who)
+                self._stragglers(node, late)
             elif any(_is_held_up(c, self.evidence.window) for c in calls) and all(
                 c.state is State.UNKNOWN or _is_held_up(c, self.evidence.window) for c in calls
             ):
-                failed = sorted({call.error or "error" for call in calls if call.state is State.FAILED})
-                how = f"failed ({', '.join(failed)})" if failed else "does not complete"
-                summary = f"all members joined {text} with matching arguments, and it {how}{self.waited(node)}"
-                finding = self.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
-            else:
-                continue
+                stalled.append(key)
+        for first, rest in fronts({key: self.nodes[key] for key in stalled}):
+            node = self.nodes[first]
+            calls = [node.instance.call(rank) for rank in node.instance.members]
+            text = sentences.instance_text(node.instance)
+            failed = sorted({call.error or "error" for call in calls if call.state is State.FAILED})
+            how = f"failed ({', '.join(failed)})" if failed else "does not complete"
+            summary = f"all members joined {text} with matching arguments, and it {how}{self.waited(node)}"
+            finding = self.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
             finding.age = self.age(node)
             self.add(finding)
-            self.cause_of[key] = finding.key
+            self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
+
+    def _stragglers(self, node: Node, late: list[Call]) -> None:
+        gaps = ", ".join(f"rank {c.rank} {c.gap or 0:.1f} s after its previous call" for c in late)
+        culprits = tuple(c.rank for c in late)
+        text = sentences.instance_text(node.instance)
+        who = f"{sentences.ranks_text(culprits)} came to {text} after the others had given up: {gaps}"
+        finding = self.finding(node.instance, Category.STRAGGLER, culprits, node.waiting, who)
+        finding.age = self.age(node)
+        self.add(finding)
+        self.cause_of[node.instance.key] = finding.key
 
 
 def _is_held_up(call: Call, window: float) -> bool:

@@ -76,12 +76,31 @@ def alike(a: Signature, b: Signature) -> Difference | None:
     return _alike(a, b) if a is not b else None
 
 
+@lru_cache(maxsize=65_536)
+def common_part(signature: Signature) -> Signature:
+    """What `alike` looks at: two signatures with the same common part are alike."""
+    operation = signature.operation
+    if operation in ("send", "recv"):
+        return signature
+    bare = Signature(operation, reduce_op=signature.reduce_op, root=signature.root)
+    if operation in _NOTHING_TO_COMPARE:
+        return Signature(operation)
+    dtypes = tuple(sorted(_dtypes(signature)))
+    if operation == "scatter":
+        return bare._replace(output_dtypes=dtypes)
+    sizes = () if operation in _COMMON else signature.input_sizes
+    if operation == "reduce_scatter":
+        sizes = signature.input_sizes
+    outs = signature.output_sizes if operation == "all_gather" else ()
+    return bare._replace(input_sizes=sizes, output_sizes=outs, input_dtypes=dtypes)
+
+
 def has_pieces(signature: Signature) -> bool:
     """Do the sizes hold a piece of their own for each member, so that `alike` does not tell all?"""
     return signature.operation in _PAIRWISE
 
 
-def own_difference(group: Group, rank: int, signature: Signature) -> Difference | None:
+def own_difference(group: Group, signature: Signature) -> Difference | None:
     """A call that cannot be right whatever the others bring: its outputs do not follow from its inputs.
 
     torch refuses most of these before it issues them; a recorder of a backend that does not check has them.
@@ -254,34 +273,23 @@ def _pieces_fit(name: str, given: int | None, expected: int | None) -> _Found:
     return name, f"{given} elements", f"{expected} elements"
 
 
-def _all_gather(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    if len(a.output_sizes) == len(b.output_sizes) == len(ranks):
-        found = _pieces_fit("input_sizes", _own(a.input_sizes), _piece(b.output_sizes, ranks, ra))
-        return found or _turn(_pieces_fit("input_sizes", _own(b.input_sizes), _piece(a.output_sizes, ranks, rb)))
-    return None
+def _listed(ranks: _Ranks, holder: Signature, owner: int, own: Signature) -> _Found:
+    """The owner's piece against the holder's list; first the owner's value, then the list's."""
+    if own.operation in ("all_gather", "gather"):
+        return _pieces_fit("input_sizes", _own(own.input_sizes), _piece(holder.output_sizes, ranks, owner))
+    return _pieces_fit("output_sizes", _own(own.output_sizes), _piece(holder.input_sizes, ranks, owner))
 
 
-def _reduce_scatter(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    if len(a.input_sizes) == len(b.input_sizes) == len(ranks):
-        found = _pieces_fit("output_sizes", _own(a.output_sizes), _piece(b.input_sizes, ranks, ra))
-        return found or _turn(_pieces_fit("output_sizes", _own(b.output_sizes), _piece(a.input_sizes, ranks, rb)))
-    return None
+def _lists(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
+    return _listed(ranks, b, ra, a) or _turn(_listed(ranks, a, rb, b))
 
 
-def _gather(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    if ra == a.root == b.root:
-        return _turn(_pieces_fit("input_sizes", _own(b.input_sizes), _piece(a.output_sizes, ranks, rb)))
-    if rb == a.root == b.root:
-        return _pieces_fit("input_sizes", _own(a.input_sizes), _piece(b.output_sizes, ranks, ra))
-    return None
-
-
-def _scatter(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    if ra == a.root == b.root:
-        return _turn(_pieces_fit("output_sizes", _own(b.output_sizes), _piece(a.input_sizes, ranks, rb)))
-    if rb == a.root == b.root:
-        return _pieces_fit("output_sizes", _own(a.output_sizes), _piece(b.input_sizes, ranks, ra))
-    return None
+def _root_list(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
+    if a.root != b.root:
+        return None
+    if ra == a.root:
+        return _turn(_listed(ranks, a, rb, b))
+    return _listed(ranks, b, ra, a) if rb == a.root else None
 
 
 def _turn(found: _Found) -> _Found:
@@ -296,16 +304,22 @@ def _all_to_all(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> 
     return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
 
 
-def _share(sizes: Sizes, splits: tuple[int, ...] | None, ranks: _Ranks, rank: int) -> int | None:
-    """Elements of one tensor that go to (or come from) ``rank``."""
-    if len(sizes) != 1 or rank not in ranks or splits == ():
-        return None
-    total, index = prod(sizes[0]), ranks.index(rank)
+def _shares(sizes: Sizes, splits: tuple[int, ...] | None, members: int) -> tuple[int, ...]:
+    """Elements of one tensor that go to (or come from) each member; empty where that is not known."""
+    if len(sizes) != 1 or splits == ():
+        return ()
     if splits is None:
-        return total // len(ranks) if total % len(ranks) == 0 else None
-    if len(splits) != len(ranks) or not sizes[0]:
-        return None
-    return splits[index] * prod(sizes[0][1:])
+        total = prod(sizes[0])
+        return (total // members,) * members if total % members == 0 else ()
+    if len(splits) != members or not sizes[0]:
+        return ()
+    row = prod(sizes[0][1:])
+    return tuple(split * row for split in splits)
+
+
+def _share(sizes: Sizes, splits: tuple[int, ...] | None, ranks: _Ranks, rank: int) -> int | None:
+    shares = _shares(sizes, splits, len(ranks)) if rank in ranks else ()
+    return shares[ranks.index(rank)] if shares else None
 
 
 def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
@@ -320,6 +334,12 @@ def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signatu
     return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
 
 
+def piece_difference(group: Group, holder: Call, owner: Call) -> Difference | None:
+    """What the holder's list says of the owner's piece: ``first`` what the owner has, ``second`` what is listed."""
+    found = _listed(group.ranks, holder.signature, owner.rank, owner.signature)
+    return Difference(Category.SIZE_MISMATCH, *found) if found else None
+
+
 def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple[int, int]]:
     """The pairs of members of an all_to_all that disagree, rising; at most `MAX_UNFIT` of them.
 
@@ -328,24 +348,18 @@ def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple
     Args:
         signatures: rank -> its signature.
     """
-    ranks, rows = group.ranks, sorted(rank for rank in signatures if rank in group.ranks)
-    given = np.full((len(rows), len(rows)), -1, np.int64)
-    taken = given.copy()
-    columns = [ranks.index(rank) for rank in rows]
+    places = {rank: place for place, rank in enumerate(group.ranks)}
+    rows = sorted(rank for rank in signatures if rank in places)
+    columns = np.array([places[rank] for rank in rows], np.intp)
+    given, taken = (np.full((len(rows), len(rows)), -1, np.int64) for _ in range(2))
     for row, rank in enumerate(rows):
-        signature = signatures[rank]
-        single = signature.operation == "all_to_all_single"
-        for matrix, sizes, splits in (
-            (given, signature.input_sizes, signature.input_splits),
-            (taken, signature.output_sizes, signature.output_splits),
-        ):
-            if single:
-                pieces = [_share(sizes, splits, ranks, ranks[c]) for c in columns]
-            else:
-                pieces = [_piece(sizes, ranks, ranks[c]) for c in columns]
-            matrix[row] = [-1 if piece is None else piece for piece in pieces]
-    taken = taken.T
-    unfit = (given != taken) & (given >= 0) & (taken >= 0)
+        s = signatures[rank]
+        single = s.operation == "all_to_all_single"
+        for matrix, sizes, splits in ((given, s.input_sizes, s.input_splits), (taken, s.output_sizes, s.output_splits)):
+            pieces = _shares(sizes, splits, len(places)) if single else _numels(sizes)
+            if len(pieces) == len(places):
+                matrix[row] = np.array(pieces, np.int64)[columns]
+    unfit = (given != taken.T) & (given >= 0) & (taken.T >= 0)
     pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in np.argwhere(unfit)[: 2 * MAX_UNFIT]}
     return sorted(pairs)[:MAX_UNFIT]
 
@@ -365,10 +379,10 @@ _COMMON: dict[str, _CommonRule] = {
 """Sizes that any two members must agree in; operations that are not here: those of the inputs."""
 
 _PAIRWISE: dict[str, _PieceRule] = {
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "gather": _gather,
-    "scatter": _scatter,
+    "all_gather": _lists,
+    "reduce_scatter": _lists,
+    "gather": _root_list,
+    "scatter": _root_list,
     "all_to_all": _all_to_all,
     "all_to_all_single": _all_to_all_single,
 }

@@ -9,7 +9,18 @@ from itertools import combinations
 from typing import NamedTuple
 
 from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.legal import Difference, alike, compare, has_pieces, is_even, own_difference, totals, unfit_pairs
+from otel_fr.match.legal import (
+    Difference,
+    alike,
+    common_part,
+    compare,
+    has_pieces,
+    is_even,
+    own_difference,
+    piece_difference,
+    totals,
+    unfit_pairs,
+)
 from otel_fr.match.model import Call, Category, Group, Signature
 
 _ORDER = (
@@ -24,7 +35,7 @@ _ORDER = (
 MAX_CLASSES = 64
 """Different signatures compared with each other per instance; beyond it only with the commonest (linear time)."""
 
-MAX_PAIRS = 64
+MAX_PAIRS = 8
 """Members whose pieces are compared each with each; beyond it arrays do (all_to_all), or the lists' majority."""
 
 
@@ -69,48 +80,45 @@ def judge(instance: Instance) -> Mismatch | None:
 
 def _judge(instance: Instance, calls: dict[int, Call]) -> Mismatch | None:
     """The mismatch among one call of each rank (in the order of ranks)."""
-    classes: dict[Signature, list[int]] = {}
-    for rank, call in calls.items():
-        classes.setdefault(call.signature, []).append(rank)
+    distinct = {call.signature: rank for rank, call in reversed(calls.items())}
     if len(calls) > 1:
-        conflicts = _between_classes(classes)
+        conflicts = _between_classes(calls) if len(distinct) > 1 else []
         if not any(c.difference.category in (Category.OP_MISMATCH, Category.DTYPE_MISMATCH) for c in conflicts):
-            conflicts += _between_pieces(instance.group, calls, classes)
+            conflicts += _between_pieces(instance.group, calls, distinct)
         if conflicts:
             return _verdict(instance, calls, conflicts)
-    return _own_fault(instance, classes) or _totals(instance, calls, classes)
+    return _own_fault(instance, calls, distinct) or _totals(instance, calls, distinct)
 
 
-def _between_classes(classes: Mapping[Signature, list[int]]) -> list[_Conflict]:
+def _between_classes(calls: Mapping[int, Call]) -> list[_Conflict]:
     """Conflicts that do not depend on the ranks' places: one comparison for all ranks that brought the same."""
-    if len(classes) < 2:
-        return []
-    kinds = list(classes.items())
-    pairs: Iterable[tuple[tuple[Signature, list[int]], tuple[Signature, list[int]]]] = combinations(kinds, 2)
+    classes: dict[Signature, list[int]] = {}
+    for rank, call in calls.items():
+        classes.setdefault(common_part(call.signature), []).append(rank)
+    kinds = list(classes.values())
+    pairs: Iterable[tuple[list[int], list[int]]] = combinations(kinds, 2)
     if len(kinds) > MAX_CLASSES:
-        reference = max(kinds, key=lambda kind: (len(kind[1]), -kind[1][0]))
-        pairs = [(reference, kind) for kind in kinds if kind is not reference]
+        reference = max(kinds, key=lambda ranks: (len(ranks), -ranks[0]))
+        pairs = [(reference, ranks) for ranks in kinds if ranks is not reference]
     found: list[_Conflict] = []
-    for (a, ours), (b, theirs) in pairs:
-        difference = alike(a, b)
+    for ours, theirs in pairs:
+        difference = alike(calls[ours[0]].signature, calls[theirs[0]].signature)
         if difference is not None:
             found.append(_Conflict(tuple(ours), tuple(theirs), difference))
     return found
 
 
-def _between_pieces(group: Group, calls: Mapping[int, Call], classes: Mapping[Signature, list[int]]) -> list[_Conflict]:
+def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> list[_Conflict]:
     """Conflicts of what one member gives with what another takes."""
-    first = next(iter(classes))
-    if not has_pieces(first) or (len(classes) == 1 and is_even(first)):
+    first = next(iter(distinct))
+    if not has_pieces(first) or (len(distinct) == 1 and is_even(first)):
         return []
+    if first.operation in ("all_gather", "reduce_scatter"):
+        return _against_lists(group, calls)
     ranks = list(calls)
     if first.operation in ("gather", "scatter"):
-        root = next((s.root for s in classes if s.root in calls), None)
+        root = next((s.root for s in distinct if s.root in calls), None)
         pairs: Iterable[tuple[int, int]] = [(root, r) for r in ranks if r != root] if root is not None else []
-    elif first.operation in ("all_gather", "reduce_scatter"):
-        # Lists that differ are a conflict already; of those that agree one speaks for all.
-        speaker = max(classes.values(), key=lambda of: (len(of), -of[0]))[0]
-        pairs = [(speaker, r) for r in ranks if r != speaker]
     elif len(ranks) > MAX_PAIRS:
         pairs = unfit_pairs(group, {rank: call.signature for rank, call in calls.items()})
     else:
@@ -120,6 +128,22 @@ def _between_pieces(group: Group, calls: Mapping[int, Call], classes: Mapping[Si
         difference = compare(group, calls[a], calls[b])
         if difference is not None and difference.category is Category.SIZE_MISMATCH:
             found.append(_Conflict((a,), (b,), difference))
+    return found
+
+
+def _against_lists(group: Group, calls: Mapping[int, Call]) -> list[_Conflict]:
+    """Each rank's own piece against the list that most ranks have. (Lists that differ are a conflict already.)"""
+    holders: dict[Signature, list[int]] = {}
+    for rank, call in calls.items():
+        holders.setdefault(common_part(call.signature), []).append(rank)
+    most = max(holders.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    found: list[_Conflict] = []
+    for rank, call in calls.items():
+        difference = piece_difference(group, calls[most[0]], call)
+        others = tuple(holder for holder in most if holder != rank)
+        if difference is not None and others:
+            turned = difference._replace(first=difference.second, second=difference.first)
+            found.append(_Conflict(others, (rank,), turned))
     return found
 
 
@@ -174,25 +198,22 @@ def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:
     return found
 
 
-def _own_fault(instance: Instance, classes: Mapping[Signature, list[int]]) -> Mismatch | None:
+def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
     """Calls that are wrong in themselves, whatever the others bring."""
-    wrong: dict[int, Difference] = {}
-    for signature, ranks in classes.items():
-        difference = own_difference(instance.group, ranks[0], signature)
-        if difference is not None:
-            wrong.update(dict.fromkeys(ranks, difference))
+    differences = {signature: own_difference(instance.group, signature) for signature in distinct}
+    wrong = {rank: d for rank, call in calls.items() if (d := differences[call.signature]) is not None}
     if not wrong:
         return None
     told = wrong[min(wrong)]
-    values = {rank: f"{d.first}, should be {d.second}" for rank, d in sorted(wrong.items()) if d.field == told.field}
+    values = {rank: f"{d.first}, should be {d.second}" for rank, d in wrong.items() if d.field == told.field}
     # What is wrong in itself needs no majority.
-    return Mismatch(instance, told.category, told.field, values, tuple(sorted(wrong)), True)
+    return Mismatch(instance, told.category, told.field, values, tuple(wrong), True)
 
 
-def _totals(instance: Instance, calls: Mapping[int, Call], classes: Mapping[Signature, list[int]]) -> Mismatch | None:
+def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
     """Pieces that nobody recorded one by one: what all send together must be what all take."""
-    first = next(iter(classes))
-    if not has_pieces(first) or set(calls) != set(instance.members) or (len(classes) == 1 and is_even(first)):
+    first = next(iter(distinct))
+    if not has_pieces(first) or set(calls) != set(instance.members) or (len(distinct) == 1 and is_even(first)):
         return None
     sums = totals([call.signature for call in calls.values()])
     if sums is None or sums[0] == sums[1]:

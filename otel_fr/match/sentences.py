@@ -84,7 +84,9 @@ def mismatch_text(mismatch: Mismatch, shift: str) -> str:
         for value, ranks in sorted(brought.items(), key=lambda item: (-len(item[1]), item[1]))
     ]
     name = mismatch.field.replace("_", " ")
-    text = f"{name} {'differ' if 'sizes' in name else 'differs'} in {instance_text(mismatch.instance)}: {', '.join(parts)}"
+    text = (
+        f"{name} {'differ' if 'sizes' in name else 'differs'} in {instance_text(mismatch.instance)}: {', '.join(parts)}"
+    )
     if not mismatch.has_majority:
         return text + " (no majority: it cannot be told which rank is wrong)"
     if shift:

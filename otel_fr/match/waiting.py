@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -240,3 +241,30 @@ def against_the_order(
             if gone and 2 * len(gone) < len(common) and common - gone <= set(node.waiting):
                 return tuple(sorted(gone)), node.instance, other.instance
     return None
+
+
+def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[InstanceKey]]]:
+    """Instances that stand still together, each set with the one that most of its ranks came to first.
+
+    Two instances stand together if a rank, or a chain of ranks and instances, waits in both.
+    """
+    order: dict[int, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        for rank in node.waiting:
+            order.setdefault(rank, []).append(key)
+    firsts = Counter(min(keys, key=lambda k: nodes[k].instance.call(rank).record) for rank, keys in order.items())
+    found: list[tuple[InstanceKey, list[InstanceKey]]] = []
+    place = {key: number for number, key in enumerate(nodes)}
+    left = dict.fromkeys(nodes)
+    while left:
+        together, todo = dict[InstanceKey, None](), [next(iter(left))]
+        while todo:
+            key = todo.pop()
+            if key in left:
+                del left[key]
+                together[key] = None
+                todo.extend(k for rank in nodes[key].waiting for k in order.pop(rank, []))
+        keys = sorted(together, key=place.__getitem__)
+        front = max(keys, key=lambda k: firsts[k])
+        found.append((front, [key for key in keys if key != front]))
+    return found

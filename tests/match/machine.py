@@ -1,0 +1,213 @@
+"""Ranks with a host and a device each: hosts issue calls and may run ahead, devices do a group's calls in order.
+
+Like NCCL: a collective completes once every member's device stands at it; sends and receives complete in pairs. A
+snapshot of it, whole or with holes, is evidence with known truth.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from otel_fr.match import Call, Ending, Evidence, Group, Rank, Signature, Standing, State
+
+WINDOW = 2.0
+Place = tuple[str, int] | tuple[str, int, int, int]
+"""(group, number), or (group, source, destination, number within the pair)."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """A step of a rank's program. ``peer``: for a send or receive."""
+
+    group: Group
+    signature: Signature
+    peer: int | None = None
+
+
+@dataclass
+class Issued:
+    op: Op
+    place: Place
+    record: int
+    number: int
+    completed: bool = False
+    shown: bool = False
+
+
+@dataclass
+class Machine:
+    """``depth``: calls a host may have open (1: it waits for each). ``stuck``: rank -> records its device finishes."""
+
+    programs: dict[int, list[Op]]
+    depth: int = 1
+    stuck: dict[int, int] = field(default_factory=dict)
+    issued: dict[int, list[Issued]] = field(default_factory=lambda: defaultdict(list))
+    counts: dict[tuple[object, ...], int] = field(default_factory=lambda: defaultdict(int))
+    queues: dict[tuple[int, str], deque[Issued]] = field(default_factory=lambda: defaultdict(deque))
+    arrived: dict[Place, dict[int, Issued]] = field(default_factory=lambda: defaultdict(dict))
+    done: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def run(self, rng: random.Random, ticks: int = 10**9) -> bool:
+        """Let it go on until nothing moves (True), or for some steps of random ranks (False)."""
+        ranks = list(self.programs)
+        while ticks > 0:
+            rng.shuffle(ranks)
+            moved = [self._step(rank) for rank in ranks]
+            if True not in moved:
+                return True
+            ticks -= 1
+        return False
+
+    def _step(self, rank: int) -> bool:
+        return self._issue(rank) | self._execute(rank)
+
+    def _issue(self, rank: int) -> bool:
+        mine = self.issued[rank]
+        still = sum(not call.completed for call in mine[-2 * self.depth - 2 :])
+        if len(mine) >= len(self.programs[rank]) or still >= self.depth:
+            return False
+        op = self.programs[rank][len(mine)]
+        if op.peer is None:
+            number = self.counts[rank, op.group.id] = self.counts[rank, op.group.id] + 1
+            place: Place = (op.group.id, number)
+            stream = op.group.id
+        else:
+            pair = (rank, op.peer) if op.signature.operation == "send" else (op.peer, rank)
+            number = self.counts[rank, op.group.id, op.signature.operation, pair]
+            self.counts[rank, op.group.id, op.signature.operation, pair] += 1
+            place = (op.group.id, *pair, number)
+            stream = f"{op.group.id} {op.signature.operation} {pair}"
+        call = Issued(op, place, len(mine), number)
+        mine.append(call)
+        self.queues[rank, stream].append(call)
+        return True
+
+    def _execute(self, rank: int) -> bool:
+        """The device of ``rank`` turns to the next call of each of its queues; a call that all stand at completes."""
+        moved = False
+        for (owner, _), queue in self.queues.items():
+            if owner != rank or not queue or rank in self.arrived[queue[0].place]:
+                continue
+            if queue[0].record > self.stuck.get(rank, 10**9):
+                continue
+            self.arrived[queue[0].place][rank] = queue[0]
+            moved = True
+            self._complete(queue[0])
+        return moved
+
+    def _complete(self, call: Issued) -> None:
+        there = self.arrived[call.place]
+        wanted = set(call.op.group.ranks) if len(call.place) == 2 else set(call.place[1:3])
+        same = {c.op.signature for c in there.values()}
+        if set(there) != wanted or (len(call.place) == 2 and len(same) > 1):
+            return
+        for rank, own in there.items():
+            if own.record < self.stuck.get(rank, 10**9):
+                own.completed = True
+                queue = next(q for (owner, _), q in self.queues.items() if owner == rank and q and q[0] is own)
+                queue.popleft()
+
+    def evidence(
+        self,
+        rng: random.Random,
+        *,
+        still: bool,
+        ring: int = 10**6,
+        lag: float = 0.0,
+        absent: frozenset[int] = frozenset(),
+        ages: bool = True,
+        ends: dict[int, Rank] | None = None,
+    ) -> Evidence:
+        """What recorders show.
+
+        Args:
+            still: nothing moves any more. ring: calls each recorder keeps. lag: share of ended calls at the end of a
+                rank's record that are still shown open. absent: ranks without a file. ages: recorded.
+        """
+        groups = {op.group.id: op.group for program in self.programs.values() for op in program}
+        ranks, calls = {}, []
+        for rank, mine in self.issued.items():
+            if rank in absent:
+                ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False)
+                continue
+            info = ranks[rank] = (ends or {}).get(rank) or Rank(rank)
+            info.idle = 10.0 if still else 0.1
+            if still and len(mine) == len(self.programs[rank]) and all(c.completed for c in mine) and not ends:
+                info.ending = Ending.CLEAN
+            late = 0 if still else round(rng.random() * lag * len(mine))
+            for index, call in enumerate(mine):
+                call.shown = call.completed and index < len(mine) - late
+                collective = len(call.place) == 2
+                if collective:
+                    standing = info.standings.setdefault(call.op.group.id, Standing(0, 0))
+                    standing.enqueued = call.number
+                    standing.completed = call.number if call.shown else standing.completed
+                if index >= len(mine) - ring:
+                    calls.append(self._call(rank, call, 10.0 if still else 0.1, ages))
+                elif not call.shown:
+                    info.complete = False
+        for rank in set(self.programs) - set(ranks):
+            ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False) if rank in absent else Rank(rank, idle=10.0)
+        return Evidence(groups, calls, ranks, WINDOW, len(self.programs))
+
+    def _call(self, rank: int, call: Issued, age: float, ages: bool) -> Call:
+        p2p = len(call.place) == 4
+        state = State.COMPLETED if call.shown else State.IN_FLIGHT
+        return Call(
+            rank, call.op.group.id, "p2p" if p2p else "collective", call.number, call.record, call.op.signature, state,
+            pair_index=call.number if p2p else 0, age=age if ages and not call.shown else None,
+            site=f"train.py:{call.record} step",
+        )  # fmt: skip
+
+
+def random_groups(rng: random.Random, world: int) -> list[Group]:
+    """The default group, and either a grid of tensor- and data-parallel groups or some random overlapping ones."""
+    groups = [Group("g0", "0", "default_pg", tuple(range(world)))]
+    if world % 2 == 0 and rng.random() < 0.5:
+        tp = [tuple(range(i, i + 2)) for i in range(0, world, 2)]
+        dp = [tuple(range(i, world, 2)) for i in range(2)]
+        groups += [Group(f"tp{i}", f"tp{i}", "tp", ranks) for i, ranks in enumerate(tp)]
+        groups += [Group(f"dp{i}", f"dp{i}", "dp", ranks) for i, ranks in enumerate(dp)]
+    else:
+        for number in range(1, rng.randint(1, 5)):
+            members = tuple(sorted(rng.sample(range(world), rng.randint(1, world))))
+            groups.append(Group(f"g{number}", str(number), f"sub{number}", members))
+    return groups
+
+
+def random_programs(rng: random.Random, world: int, length: int, *, p2p: bool = True) -> dict[int, list[Op]]:
+    """One order of collectives for all, and messages between neighbours in it."""
+    groups = random_groups(rng, world)
+    programs: dict[int, list[Op]] = {rank: [] for rank in range(world)}
+    for _ in range(length):
+        group = rng.choice(groups)
+        if p2p and rng.random() < 0.15 and len(group.ranks) > 1:
+            source, destination = rng.sample(group.ranks, 2)
+            size = ((rng.choice([3, 5]),),)
+            for rank, peer, operation in ((source, destination, "send"), (destination, source, "recv")):
+                signature = Signature(operation, size, size, ("Float",), ("Float",), peer=peer, tag=0)
+                programs[rank].append(Op(group, signature, peer))
+            continue
+        op = Op(group, random_signature(rng, group))
+        for rank in group.ranks:
+            programs[rank].append(op)
+    return programs
+
+
+def random_signature(rng: random.Random, group: Group) -> Signature:
+    operation = rng.choice(["all_reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor", "barrier"])
+    if operation == "barrier":
+        return Signature(operation)
+    members, length = len(group.ranks), rng.choice([2, 8, 512])
+    small, large = ((length,),), ((length * members,),)
+    ins, outs = {
+        "all_gather_into_tensor": (small, large),
+        "reduce_scatter_tensor": (large, small),
+    }.get(operation, (small, small))
+    reduces = operation in ("all_reduce", "reduce_scatter_tensor")
+    return Signature(
+        operation, ins, outs, ("Float",), ("Float",), reduce_op="sum" if reduces else None,
+        root=group.ranks[0] if operation == "broadcast" else None,
+    )  # fmt: skip
