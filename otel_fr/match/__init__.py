@@ -6,6 +6,7 @@ Pure functions over `Evidence`; used by the live collector and by the offline an
 from otel_fr.match.diagnose import diagnose
 from otel_fr.match.legal import Difference, compare
 from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, Group, Rank, Signature, Standing, State
+from otel_fr.match.questions import open_questions
 
 __all__ = [
     "Call",
@@ -21,4 +22,5 @@ __all__ = [
     "State",
     "compare",
     "diagnose",
+    "open_questions",
 ]

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from otel_fr.match import Call, Category, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
+from otel_fr.match import (
+    Call,
+    Category,
+    Evidence,
+    Finding,
+    Group,
+    Rank,
+    Signature,
+    Standing,
+    State,
+    diagnose,
+    open_questions,
+)
 
 TP = Group("tp", "1", "tp", (0, 1))
 WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
@@ -76,3 +88,14 @@ def test_a_rank_that_completed_all_it_issued_is_held_up_on_the_host() -> None:
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (0,), "host")
     assert (cause.group, cause.sequence_id) == (TP, 19), "the first call that it did not come to"
     assert "on the host" in cause.summary
+
+
+def test_what_the_files_do_not_tell_is_said_instead_of_guessed() -> None:
+    calls = [waits(rank, 7, WORLD, SUM) for rank in range(4)]
+    evidence = Evidence({"w": WORLD}, calls, {r: Rank(r, standings={"w": Standing(7, 6)}) for r in range(4)}, 2.0, 4)
+    assert diagnose(evidence) == []
+    (question,) = open_questions(evidence)
+    assert "all members joined all_reduce number 7" in question
+    assert "cannot be told" in question
+    moving = Evidence({"w": WORLD}, [c for c in calls if c.rank], evidence.ranks, 2.0, 4)
+    assert open_questions(moving) == [], "a member that has not joined is a matter for the verdict"

@@ -1,0 +1,36 @@
+"""What evidence without findings leaves open: "cannot be decided", said instead of a guess."""
+
+from __future__ import annotations
+
+from otel_fr.match import sentences
+from otel_fr.match.endings import culprit_deaths
+from otel_fr.match.instances import InstanceKey, line_up
+from otel_fr.match.model import Evidence, State
+from otel_fr.match.waiting import Node, build, fronts
+
+MAX_TOLD = 4
+
+
+def open_questions(evidence: Evidence) -> list[str]:
+    """Sentences on what may be a fault, where `diagnose` found none because the evidence does not tell.
+
+    A recorder that does not tell since when a call is open cannot tell one that stands still from one under way.
+    """
+    instances = line_up(evidence)
+    nodes = build(evidence, instances, [], culprit_deaths(evidence, instances.values()))
+    open_: dict[InstanceKey, Node] = {}
+    for key, node in nodes.items():
+        calls = [node.instance.calls[rank][-1] for rank in node.instance.members if rank in node.instance.calls]
+        if len(calls) == len(node.instance.members) and all(
+            c.state is State.IN_FLIGHT and c.age is None for c in calls
+        ):
+            open_[key] = node
+    sets = fronts(open_)
+    told = [
+        f"all members joined {sentences.instance_text(open_[first].instance)} and it had not completed:"
+        " whether it stands still (a fault of the network or of a device) or was under way cannot be told"
+        for first, _ in sets[:MAX_TOLD]
+    ]
+    if len(sets) > MAX_TOLD:
+        told.append(f"the same of {len(sets) - MAX_TOLD} more sets of ranks")
+    return told
