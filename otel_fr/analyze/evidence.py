@@ -6,35 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from otel_fr import identity
 from otel_fr.analyze.p2p import number_pairs
+from otel_fr.analyze.settled import Board
 from otel_fr.config import DEFAULT_STALL_SECONDS
+from otel_fr.dump.columns import P2P, Mask
 from otel_fr.dump.model import Dump, Entry, GroupInfo, Problem
 from otel_fr.dump.read import MAX_RANKS
-from otel_fr.match.model import Call, Ending, Evidence, Group, Rank, Signature, Standing, State
+from otel_fr.match.model import Call, Ending, Evidence, Group, Rank, Standing, State
 from otel_fr.stacks import site_of
-
-_EVERYBODY_NEEDED = frozenset(
-    (
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    )
-)
-"""No rank completes these before every rank has issued them."""
-
-
-_UNEVEN = frozenset(["all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"])
-"""Equal signatures of these may still not fit together."""
 
 
 @dataclass(slots=True)
@@ -96,8 +78,9 @@ def _one_per_rank(dumps: Iterable[Dump]) -> tuple[list[Dump], list[Problem]]:
 
 
 def _worth(dump: Dump) -> tuple[int, int, int]:
-    last = max((entry.record for entry in dump.entries), default=-1)
-    return dump.integer("written_at") or 0, last, sum(bool(entry.site) for entry in dump.entries)
+    entries = dump.entries
+    sites = np.array([bool(place.site) for place in entries.places] or [False])
+    return dump.integer("written_at") or 0, int(entries.record.max(initial=-1)), int(sites[entries.place].sum())
 
 
 def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
@@ -105,17 +88,17 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     undecided = _noted((dump.rank, note) for dump in dumps for note in dump.notes)
     partial = "the file does not hold every call; older ones were overwritten, or completed ones left out"
     undecided += _noted((dump.rank, partial) for dump in dumps if dump.partial)
-    entries, p2p_notes = number_pairs(dumps)
+    pairs, p2p_notes = number_pairs(dumps)
     undecided.extend(p2p_notes)
     told = any(dump.has_completions for dump in dumps)
     if not told:
         undecided.append("the recorder does not tell which calls completed")
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
-    settled = _settled(dumps, entries, ids, groups)
-    for dump, rank_entries in zip(dumps, entries, strict=True):
+    board = Board(dumps, ids, groups)
+    for dump, of_rank, settled in zip(dumps, pairs, board.settled(), strict=True):
         ranks[dump.rank] = _rank(dump, ids[dump.rank])
-        calls.extend(_calls(dump.rank, rank_entries, ids[dump.rank], settled, told))
+        calls.extend(_calls(dump, of_rank, ids[dump.rank], settled, told))
     told_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = told_size if 0 < told_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
@@ -124,7 +107,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     if absent:
         who = identity.encode_ranks(sorted(absent))
         undecided.append(f"no file of {'rank' if len(absent) == 1 else 'ranks'} {who}: where it stands is not known")
-    undecided.extend(_forget_outdated(dumps, ranks, ids))
+    undecided.extend(_forget_outdated(dumps, ranks, board.proven()))
     window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
     return Run(
@@ -173,50 +156,21 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
 # Calls.
 
 
-def _settled(
-    dumps: Sequence[Dump],
-    entries: Sequence[Sequence[Entry]],
-    ids: Mapping[int, Mapping[str, str]],
-    groups: Mapping[str, Group],
-) -> dict[str, set[int]]:
-    """The collectives of which nothing more can be said: every member completed it with the same signature.
-
-    Nearly all are of this kind. By group id; the engine need not see them.
-    """
-    seen: dict[str, dict[int, tuple[Signature, int, int] | None]] = {id_: {} for id_ in groups}
-    for dump, rank_entries in zip(dumps, entries, strict=True):
-        rank, of_rank = dump.rank, ids[dump.rank]
-        for entry in rank_entries:
-            if entry.stream != "collective" or entry.group not in of_rank:
-                continue
-            calls, number = seen[of_rank[entry.group]], entry.sequence_id
-            known = calls.get(number, (entry.signature, 0, -1))
-            same = known is not None and known[2] != rank and known[0] == entry.signature
-            if known is None or not same or entry.state is not State.COMPLETED or entry.signature.operation in _UNEVEN:
-                calls[number] = None
-            else:
-                calls[number] = (known[0], known[1] + 1, rank)
-    return {
-        id_: {number for number, known in calls.items() if known is not None and known[1] == len(groups[id_].ranks)}
-        for id_, calls in seen.items()
-    }
-
-
-def _calls(
-    rank: int, entries: Sequence[Entry], ids: Mapping[str, str], settled: Mapping[str, set[int]], told: bool
-) -> list[Call]:
+def _calls(dump: Dump, pairs: Sequence[Entry], ids: Mapping[str, str], settled: Mask, told: bool) -> list[Call]:
+    """The calls that the engine must see: those that are not settled, and the newest."""
+    others = dump.entries.stream != P2P
+    record = dump.entries.record
+    newest = max([*(entry.record for entry in pairs), int(record[others].max(initial=-1))])
+    wanted = np.flatnonzero(others & (~settled | (record == newest)))
     found: list[Call] = []
-    newest = max((entry.record for entry in entries), default=-1)
-    for entry in entries:
+    for entry in [*dump.entries.at(wanted), *pairs]:
         group = ids.get(entry.group)
         if group is None:
-            continue
-        if entry.sequence_id in settled[group] and entry.stream == "collective" and entry.record != newest:
             continue
         state = entry.state if told or entry.state is not State.IN_FLIGHT else State.UNKNOWN
         found.append(
             Call(
-                rank,
+                dump.rank,
                 group,
                 entry.stream,
                 entry.sequence_id,
@@ -295,20 +249,13 @@ def _standing(info: GroupInfo) -> Standing:
 
 
 def _forget_outdated(
-    dumps: Sequence[Dump], ranks: Mapping[int, Rank], ids: Mapping[int, Mapping[str, str]]
+    dumps: Sequence[Dump], ranks: Mapping[int, Rank], proven: Mapping[str, tuple[int, int]]
 ) -> list[str]:
     """Files that were written before others of the run and are contradicted by them tell nothing of the end.
 
     A collective that needs everybody was completed by one rank: then every member issued it, also one whose
     (older) file does not know of it yet.
     """
-    proven: dict[str, tuple[int, int]] = {}
-    for dump in dumps:
-        for entry in dump.entries:
-            if entry.stream == "collective" and entry.state is State.COMPLETED:
-                group = ids[dump.rank].get(entry.group, "")
-                if entry.sequence_id > proven.get(group, (0, 0))[0] and entry.signature.operation in _EVERYBODY_NEEDED:
-                    proven[group] = (entry.sequence_id, dump.rank)
     notes: list[str] = []
     for dump in dumps:
         rank = ranks[dump.rank]

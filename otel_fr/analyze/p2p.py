@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from otel_fr.dump.columns import P2P
 from otel_fr.dump.model import Dump, Entry
 from otel_fr.match.model import State
 
 
 def number_pairs(dumps: Sequence[Dump]) -> tuple[list[list[Entry]], list[str]]:
-    """The entries of each dump with global peers and, for sends and receives, the number within their pair.
+    """The sends and receives of each dump, with global peers and the number within their pair.
 
     otel-fr records that number. For others it is the place among the file's calls of that pair; where older calls are
     missing from any file, among those that have not completed (a send and its receive complete together).
 
     Returns:
-        one list of entries per dump, and what remains undecided, as sentences.
+        one list of sends and receives per dump, and what remains undecided, as sentences.
     """
+    found = [dump.entries.at(np.flatnonzero(dump.entries.stream == P2P)) for dump in dumps]
     incomplete = {
         entry.group
-        for dump in dumps
+        for dump, entries in zip(dumps, found, strict=True)
         if dump.partial and dump.source != "otel-fr"
-        for entry in dump.entries
-        if entry.stream == "p2p"
+        for entry in entries
     }
     notes: list[str] = []
     out: list[list[Entry]] = []
     unknown = 0
-    for dump in dumps:
+    for dump, entries in zip(dumps, found, strict=True):
         if dump.source == "otel-fr":
-            out.append(dump.entries)
+            out.append(entries)
             continue
         counts: dict[tuple[object, ...], int] = {}
         kept: list[Entry] = []
-        for entry in dump.entries:
-            if entry.stream != "p2p":
-                kept.append(entry)
-                continue
+        for entry in entries:
             if entry.group in incomplete and entry.state is State.COMPLETED:
                 continue
             signature = entry.signature
@@ -78,8 +78,6 @@ def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> li
     for dump, kept in zip(dumps, entries, strict=True):
         for entry in kept:
             signature, tag = entry.signature, entry.signature.tag or 0
-            if entry.stream != "p2p":
-                continue
             if signature.operation == "send" and signature.peer is not None:
                 place = (entry.group, signature.peer, tag)
                 senders.setdefault(place, set()).add(dump.rank)
@@ -97,12 +95,10 @@ def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> li
         for place in receivers - named
         if place[0] in whole and len(senders.get(place, ())) == 1
     }
-    for position, (dump, kept) in enumerate(zip(dumps, entries, strict=True)):
+    for dump, kept in zip(dumps, entries, strict=True):
         counts: dict[_Place, int] = {}
         for index, entry in enumerate(kept):
             signature, tag = entry.signature, entry.signature.tag or 0
-            if entry.stream != "p2p":
-                continue
             here = (entry.group, dump.rank, tag)
             if signature.operation == "recv" and signature.any_source and here in only:
                 number = counts[here] = counts.get(here, -1) + 1
@@ -114,8 +110,6 @@ def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> li
                 replaced = entry._replace(signature=signature._replace(any_source=True))
             else:
                 continue
-            if kept is dump.entries:
-                kept = entries[position] = list(kept)
             kept[index] = replaced
     open_ = len(receivers - set(only))
     return [f"{open_} receivers take messages from any source: which send each got cannot be told"] if open_ else []

@@ -1,247 +1,258 @@
-"""The entries of a flight-recorder file, whoever wrote it, as `Entry`."""
+"""The entries of a flight-recorder file, whoever wrote it, as `Entries`.
+
+What most calls of a job have in common (group, name, sizes, dtypes, state, ...) is read once per file and then known
+again by its bytes; only what is every call's own (numbers, times, call site) is read for each, column by column. A
+file in which anything is unusual is read call by call. Both ways give the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import marshal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from otel_fr.dump import names
-from otel_fr.dump.model import Entry, Source
+import numpy as np
+
+from otel_fr.dump import fields
+from otel_fr.dump.columns import (
+    NONE,
+    STATES,
+    STREAMS,
+    Entries,
+    Floats,
+    Integers,
+    Label,
+    Place,
+    Table,
+    codes,
+    floats,
+    indices,
+    integers,
+)
 from otel_fr.dump.safe import UnreadableDump
 from otel_fr.match.model import Signature, Sizes, State, Stream
 
 MAX_NUMBERS = 100_000_000
 """Numbers in the sizes of one file: a small pickle can refer to one long list many times."""
 
+_MANY = MAX_NUMBERS // 16
+"""Numbers in the sizes, and items of other lists, above which a file is read call by call."""
+
+_MAX_LAYOUTS = 64
+_MAX_KEYS = 64
+_MAX_FRAME_TEXT = 32 << 20
+"""Characters of all different frames of one file that are kept."""
+
 Signatures = dict[tuple[object, ...], Signature]
 
-_MAX_DIMENSIONS = 64
-"""PyTorch's limit of a tensor's dimensions."""
-
-_MAX_DTYPES = 4096
-
-_STATES = {state.value: state for state in State}
-_STREAMS: tuple[Stream, ...] = ("collective", "p2p", "monitored_barrier")
-_UNKNOWN_SPLITS: tuple[int, ...] = ()
-_OTHERS_CODE = ("/torch/", "/otel_fr/", "/torchcomms/", "<frozen ")
-"""Parts of the paths of frames between a collective and the line of the user's code that asked for it."""
+_REFUSED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
-def integer(value: object) -> int | None:
-    """An integer, or a text that is one (PyTorch's JSON has such); None for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and len(value) < 20:
-        try:
-            return int(value)
-        except ValueError:
-            return None
-    return None
+class Kind(NamedTuple):
+    """What the calls of one kind have in common. ``end``: see `lives.ENDS`."""
+
+    group: str
+    stream: Stream
+    signature: Signature
+    state: State
+    label: Label
+    end: int = 0
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+class Row(NamedTuple):
+    """What is a call's own: the columns of `Entries` of these names."""
+
+    sequence_id: int
+    record: int
+    pair_index: int | None = None
+    age: float | None = None
+    duration: float | None = None
+    gap: float | None = None
+    created: int | None = None
+    started: int | None = None
+    ended: int | None = None
 
 
-def _seconds(value: object, scale: float = 1.0) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
-        return value / scale
-    return None
-
-
-def _checked_sizes(shapes: Sizes) -> Sizes:
-    if shapes == ((),) or not all(type(number) is int for shape in shapes for number in shape):
-        return ()
-    return shapes
-
-
-def _dtypes(value: object) -> tuple[str, ...]:
-    """Names (checked later). A tensor has one: many equal ones tell no more than a few, and might be a trap."""
-    return tuple(value[:_MAX_DTYPES]) if type(value) is list else ()
-
-
-def _checked_dtypes(names: tuple[object, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if isinstance(name, str) and name)
-
-
-def _splits(value: object) -> tuple[int, ...] | None:
-    return tuple(value) if isinstance(value, list) and all(type(number) is int for number in value) else None
-
-
-class EntryReader:
+class EntryReader(ABC):
     """Reads the entries of one file.
 
     Attributes:
-        groups: others' files: `Entry.group` -> (name, description). local_ids: ``pg_id`` -> `Entry.group`.
         notes: what was found odd, as sentences.
+        ends: per entry read, whether it ends a batch (`lives.ENDS`).
     """
 
-    def __init__(self, source: Source, written_ns: int | None, signatures: Signatures) -> None:
+    _SIZES: tuple[str, ...]
+    _LISTS: tuple[str, ...]
+    _SCALARS: tuple[str, ...]
+    """Fields that make a `Kind`, by what they hold."""
+    _WHOLE_FRAMES: bool
+    """The first frame is the user's."""
+
+    def __init__(self, signatures: Signatures) -> None:
         """Of one file.
 
         Args:
-            written_ns: when the file was written, on the clock of ``otel_fr_issued_ns``; None: not known.
             signatures: those of the files read before; equal ones become one object. Added to.
         """
-        self.groups: dict[str, tuple[str, str]] = {}
-        self.local_ids: dict[int, str] = {}
         self.notes: list[str] = []
-        self._own = source == "otel-fr"
-        self._written_ns = written_ns
+        self.ends = codes([])
         self._signatures = signatures
         self._numbers = 0
-        self._names: dict[str, names.Name] = {}
-        self._sites: dict[int, str] = {}
+        self._frames: dict[int, str] = {}
+        self._frame_texts: dict[str, str] = {}
+        self._frame_room = _MAX_FRAME_TEXT
+        self._places: Table[Place] = Table()
+        self._place_of: dict[int | tuple[int, ...], int] = {}
 
-    def read(self, raw: list[Any]) -> list[Entry]:
-        """All usable entries, oldest first."""
-        found: list[tuple[Entry, names.Name]] = []
+    def read(self, raw: list[Any]) -> Entries:
+        """All usable entries, oldest first, as they stand in the file."""
+        found = self.read_columns(raw)
+        return self.read_calls(raw) if found is None else found
+
+    # The careful way.
+
+    def read_calls(self, raw: list[Any]) -> Entries:
+        """The same, call by call."""
+        kinds: list[Kind] = []
+        rows: list[Row] = []
+        places: list[int] = []
         unusable = 0
         for item in raw:
             try:
-                entry = self._own_entry(item) if self._own else self._entry(item)
-            except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+                kind = self._kind(item)
+                row = self._row(item, kind)
+                place = self._place(item.get("frames"))
+            except _REFUSED:
                 unusable += 1
                 continue
-            if entry is not None:
-                found.append(entry)
+            kinds.append(kind)
+            rows.append(row)
+            places.append(place)
         if unusable:
             self.notes.append(f"{unusable} of {len(raw)} entries lack fields that every entry has; they were left out")
-        if self._own:
-            return [entry for entry, _ in found]
-        return self._newest_lives(_batches(found))
+        table: Table[Kind] = Table()
+        which = [table[kind] for kind in kinds]
+        columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
+        values = dict(zip(Row._fields, columns, strict=True))
+        made: dict[str, Any] = {
+            name: floats(values[name]) if name in ("age", "duration", "gap") else integers(values[name])
+            for name in Row._fields
+        }
+        return self._entries(list(table), indices(which), indices(places), made)
 
-    # Ours.
+    # The quick way.
 
-    def _own_entry(self, item: Mapping[str, Any]) -> tuple[Entry, names.Name]:
-        issued, ended = item["otel_fr_issued_ns"], item["otel_fr_ended_ns"]
-        stream = item["otel_fr_kind"]
-        if stream not in _STREAMS or not isinstance(item["otel_fr_op"], str):
-            raise ValueError
-        truncated = item.get("otel_fr_truncated") is True
-        ins = () if truncated else item.get("otel_fr_input_sizes", item["input_sizes"])
-        outs = () if truncated else item.get("otel_fr_output_sizes", item["output_sizes"])
-        signature = self._signature(
-            item["otel_fr_op"],
-            self._sizes(ins),
-            self._sizes(outs),
-            () if truncated else _dtypes(item["input_dtypes"]),
-            () if truncated else _dtypes(item["output_dtypes"]),
-            _text(item.get("otel_fr_reduce_op")),
-            integer(item.get("otel_fr_root")),
-            integer(item.get("otel_fr_peer")),
-            integer(item.get("otel_fr_tag")),
-            _UNKNOWN_SPLITS if truncated else _splits(item.get("otel_fr_input_splits")),
-            _UNKNOWN_SPLITS if truncated else _splits(item.get("otel_fr_output_splits")),
-            item.get("otel_fr_any_source") is True,
+    def read_columns(self, raw: list[Any]) -> Entries | None:
+        """The same, column by column; None: not every entry is of the usual form."""
+        if not raw or set(map(type, raw)) != {dict} or max(map(len, raw)) > _MAX_KEYS:
+            return None
+        layouts = set(map(tuple, raw))
+        if len(layouts) > _MAX_LAYOUTS or not self._bounded(raw, layouts):
+            return None
+        try:
+            kinds, which = self._kinds(raw, layouts)
+            columns = self._columns(raw, kinds, which)
+            if columns is None:
+                return None
+            places = self._place_column(raw)
+        except _REFUSED:
+            return None
+        return self._entries(kinds, which, places, columns)
+
+    def _bounded(self, raw: list[dict[str, Any]], layouts: set[tuple[str, ...]]) -> bool:
+        """The fields of a kind, written out, are no longer than a file's could be."""
+
+        def sound(name: str, check: Callable[[list[Any]], bool]) -> bool:
+            having = sum(name in layout for layout in layouts)
+            if having == len(layouts):
+                return check(list(map(itemgetter(name), raw)))
+            return not having or check([item[name] for item in raw if name in item])
+
+        return (
+            all(sound(name, fields.bounded_scalars) for name in self._SCALARS)
+            and all(sound(name, lambda column: fields.bounded_sizes(column, _MANY)) for name in self._SIZES)
+            and all(sound(name, lambda column: fields.bounded_lists(column, _MANY)) for name in self._LISTS)
+            and sound("process_group", _bounded_pairs)
         )
-        age = None if self._written_ns is None else max(self._written_ns - issued, 0) / 1e9
-        entry = Entry(
-            str(item["otel_fr_group"]),
-            stream,
-            int(item["otel_fr_seq"]),
-            int(item["record_id"]),
-            signature,
-            _STATES[item["otel_fr_state"]],
-            integer(item.get("otel_fr_pair_index")),
-            age,
-            None if ended is None else (ended - issued) / 1e9,
-            _seconds(item.get("otel_fr_gap_s")),
-            _seconds(item.get("timeout_ms"), 1e3) or None,
-            _text(item.get("otel_fr_error")),
-            self._site(item.get("frames"), whole=True),
-        )
-        return entry, names.Name("", signature.operation, signature.operation)
 
-    # Others'.
+    def _kinds(self, raw: list[dict[str, Any]], layouts: set[tuple[str, ...]]) -> tuple[list[Kind], Any]:
+        """The different kinds, and for each entry the index of its own."""
+        wanted = ("process_group", *self._SCALARS, *self._SIZES, *self._LISTS)
+        parts = {layout: tuple(name for name in wanted if name in layout) for layout in layouts}
+        if not all(parts.values()):
+            raise KeyError
+        # One name more, so that the getter gives a tuple in any case.
+        getters = {names: itemgetter(*names, names[0]) for names in parts.values()}
+        pack = marshal.dumps
+        # Format 0: equal values give equal bytes, whether they are one object or several.
+        if len(getters) == 1:
+            (get,) = getters.values()
+            keys: list[Any] = [pack(values, 0) for values in map(get, raw)]
+        else:
+            of = {layout: (place, getters[names]) for place, (layout, names) in enumerate(parts.items())}
+            keys = []
+            for item in raw:
+                place, get = of[tuple(item)]
+                keys.append((place, pack(get(item), 0)))
+        first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+        table: Table[Kind] = Table()
+        kind_of = {key: table[self._kind(raw[at])] for key, at in sorted(first.items(), key=itemgetter(1))}
+        return list(table), indices([kind_of[key] for key in keys])
 
-    def _entry(self, item: Mapping[str, Any]) -> tuple[Entry, names.Name]:
-        group_name, description = item["process_group"]
-        key = f"{group_name}\x1f{description}"
-        if key not in self.groups:
-            self.groups[key] = (str(group_name), str(description))
-        local = item.get("pg_id")
-        if isinstance(local, int):
-            self.local_ids.setdefault(local, key)
-        text = item["profiling_name"]
-        name = self._names.get(text)
-        if name is None:
-            name = self._names[text] = names.parse(text)
-        p2p = item.get("is_p2p") is True or name.operation in ("send", "recv")
-        peer = name.destination if name.operation == "send" else name.source
-        operation = name.operation
-        ins, outs = self._sizes(item["input_sizes"]), self._sizes(item["output_sizes"])
-        splits: tuple[int, ...] | None = None
-        if operation in ("all_to_all", "all_to_all_single"):
-            # NCCL records both alike, and no recorder the splits.
-            operation = "all_to_all_single" if len(ins) == len(outs) == 1 else operation
-            splits = _UNKNOWN_SPLITS if operation == "all_to_all_single" else None
-        signature = self._signature(
-            operation,
-            ins,
-            outs,
-            _dtypes(item["input_dtypes"]),
-            _dtypes(item["output_dtypes"]),
-            None,
-            None,
-            peer,
-            0 if p2p and operation != names.COALESCED else None,
-            splits,
-            splits,
-            name.any_source or (p2p and peer is None),
-        )
-        # gloo and torchcomms on a CPU never leave "scheduled": being retired is what tells.
-        completed = item.get("retired") is True or item.get("state") == "completed"
-        created, ended = integer(item.get("time_created_ns")), integer(item.get("time_discovered_completed_ns"))
-        duration = _seconds(item.get("duration_ms"), 1e3)
-        if duration is None and completed and created and ended:
-            duration = max(ended - created, 0) / 1e9
-        entry = Entry(
-            key,
-            "p2p" if p2p else "collective",
-            integer(item["p2p_seq_id" if p2p else "collective_seq_id"]) or 0,
-            integer(item["record_id"]) or 0,
-            signature,
-            State.COMPLETED if completed else State.IN_FLIGHT,
-            None,
-            None,
-            duration,
-            None,
-            _seconds(item.get("timeout_ms"), 1e3) or None,
-            None,
-            self._site(item.get("frames"), whole=False),
-        )
-        return entry, name
+    def _place_column(self, raw: list[dict[str, Any]]) -> Any:
+        return indices([self._place(item.get("frames")) for item in raw])
 
-    def _newest_lives(self, entries: list[Entry]) -> list[Entry]:
-        """Without the calls of groups that were destroyed and made again: their numbers began anew."""
-        newer: dict[str, Entry] = {}
-        gone: set[str] = set()
-        kept: list[Entry] = []
-        for entry in reversed(entries):
-            if entry.stream == "collective" and entry.group not in gone:
-                after = newer.get(entry.group, entry)
-                same_batch = after is entry or (entry.batch is not None and entry.batch == after.batch)
-                if entry.sequence_id > after.sequence_id or (entry.sequence_id == after.sequence_id and not same_batch):
-                    gone.add(entry.group)
-                newer[entry.group] = entry
-            if entry.group not in gone:
-                kept.append(entry)
-        if len(kept) < len(entries):
-            left = len(entries) - len(kept)
-            self.notes.append(f"{left} calls of process groups that were made anew later were left out")
-        return kept[::-1]
+    # What the recorders differ in.
+
+    @abstractmethod
+    def _kind(self, item: Mapping[str, Any]) -> Kind:
+        """The kind of one entry; KeyError, ValueError, TypeError if it is no entry."""
+
+    @abstractmethod
+    def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
+        """What is its own; the same errors."""
+
+    @abstractmethod
+    def _columns(self, raw: list[dict[str, Any]], kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+        """`Row` for all entries, as columns; None (or an error) where only the careful way is right."""
 
     # Both.
 
-    def _signature(self, *fields: Any) -> Signature:
+    def _entries(self, kinds: list[Kind], which: Any, places: Any, columns: dict[str, Any]) -> Entries:
+        groups: Table[str] = Table()
+        signatures: Table[Signature] = Table()
+        labels: Table[Label] = Table()
+        group = indices([groups[kind.group] for kind in kinds])
+        stream = codes([STREAMS.index(kind.stream) for kind in kinds])
+        signature = indices([signatures[kind.signature] for kind in kinds])
+        state = codes([STATES.index(kind.state) for kind in kinds])
+        label = indices([labels[kind.label] for kind in kinds])
+        self.ends = codes([kind.end for kind in kinds])[which]
+        return Entries(
+            list(groups),
+            list(signatures),
+            list(labels),
+            list(self._places),
+            group=group[which],
+            stream=stream[which],
+            signature=signature[which],
+            state=state[which],
+            label=label[which],
+            place=places,
+            **columns,
+        )
+
+    def _signature(self, *values: Any) -> Signature:
         """The signature of these fields, whose sizes and dtypes are checked only when they are seen first."""
-        known = self._signatures.get(fields)
+        known = self._signatures.get(values)
         if known is None:
-            operation, ins, outs, in_types, out_types, *rest = fields
-            sizes = _checked_sizes(ins), _checked_sizes(outs)
-            known = Signature(operation, *sizes, _checked_dtypes(in_types), _checked_dtypes(out_types), *rest)
-            self._signatures[fields] = known
+            operation, ins, outs, in_types, out_types, *rest = values
+            sizes = fields.checked_sizes(ins), fields.checked_sizes(outs)
+            types = fields.checked_dtypes(in_types), fields.checked_dtypes(out_types)
+            known = Signature(operation, *sizes, *types, *rest)
+            self._signatures[values] = known
         return known
 
     def _sizes(self, value: object) -> Sizes:
@@ -251,7 +262,7 @@ class EntryReader:
         try:
             widest = max(map(len, value), default=0)
             self._numbers += widest * len(value)
-            if widest > _MAX_DIMENSIONS:
+            if widest > fields.MAX_DIMENSIONS:
                 return ()
             if self._numbers > MAX_NUMBERS:
                 raise UnreadableDump(f"its calls' sizes are more than {MAX_NUMBERS} numbers; record fewer entries")
@@ -259,63 +270,84 @@ class EntryReader:
         except TypeError:
             return ()
 
-    def _site(self, frames: object, *, whole: bool) -> str:
-        """``"file:line function"`` of the user's frame. ``whole``: the first frame is the user's."""
-        if not isinstance(frames, list) or not frames:
-            return ""
-        # Unpickled frames of one call site are one list, kept alive by the file's entries.
-        site = self._sites.get(id(frames))
-        if site is None:
-            site = self._sites[id(frames)] = _user_site(frames, whole)
-        return site
+    def _place(self, frames: object) -> int:
+        """Index of the call site."""
+        if type(frames) is not list:
+            return self._places[Place("", ())]
+        # Objects of one file live until all of it is read, so that an id names one of them: a list that many calls
+        # share, or the frames that the lists of many calls share.
+        place = self._place_of.get(id(frames))
+        if place is None:
+            key = tuple(map(id, frames))
+            place = self._place_of.get(key)
+            if place is None:
+                place = self._place_of[key] = self._new_place(frames)
+            self._place_of[id(frames)] = place
+        return place
+
+    def _new_place(self, frames: list[Any]) -> int:
+        texts: list[str] = []
+        for frame in frames:
+            known = self._frames.get(id(frame))
+            if known is None:
+                known = self._frames[id(frame)] = self._frame_text(frame)
+            if known:
+                texts.append(known)
+        whole = tuple(texts)
+        return self._places[Place(fields.users_frame(whole, self._WHOLE_FRAMES), whole)]
+
+    def _frame_text(self, frame: object) -> str:
+        written = fields.frame_text(frame)
+        known = self._frame_texts.get(written)
+        if known is None:
+            self._frame_room -= len(written)
+            if self._frame_room < 0:
+                raise UnreadableDump(f"its frames are more than {_MAX_FRAME_TEXT} characters; record fewer entries")
+            known = self._frame_texts[written] = written
+        return known
 
 
-def _user_site(frames: list[Any], whole: bool) -> str:
-    named = [frame for frame in frames if isinstance(frame, dict) and isinstance(frame.get("filename"), str)]
-    if not named:
-        return ""
-    users = named if whole else [f for f in named if not any(part in f["filename"] for part in _OTHERS_CODE)]
-    frame = (users or named)[0]
-    return f"{frame['filename']}:{frame.get('line', 0)} {frame.get('name', '')}".rstrip()
+def _bounded_pairs(column: list[Any]) -> bool:
+    """True if all are two short texts."""
+    return (
+        set(map(type, column)) <= {tuple, list}
+        and set(map(len, column)) == {2}
+        and fields.bounded_scalars([part for pair in column for part in pair])
+    )
 
 
-def _batches(found: list[tuple[Entry, names.Name]]) -> list[Entry]:
-    """Resolve coalesced batches: the members share a number, stay "scheduled" for ever, and an end entry follows.
-
-    The members take the end's state; the end itself goes, or, where the batch is one list operation that the backend
-    did piece by piece, the pieces go and the end becomes that operation.
-    """
-    members: dict[tuple[str, Stream, int], list[int]] = {}
-    out: list[Entry | None] = []
-    for index, (entry, name) in enumerate(found):
-        out.append(entry)
-        place = (entry.group, entry.stream, entry.sequence_id)
-        ends = name.raw == names.COALESCED or name.raw in names.UNEVEN_LISTS
-        if not ends:
-            members.setdefault(place, []).append(index)
-            continue
-        batch = members.pop(place, [])
-        if not batch:
-            continue
-        operation = names.UNEVEN_LISTS.get(name.raw)
-        if operation is None:
-            out[index] = None
-            for at in batch:
-                out[at] = found[at][0]._replace(state=entry.state, duration=entry.duration, batch=entry.record)
-            continue
-        pieces = [found[at][0].signature for at in batch]
-        for at in batch:
-            out[at] = None
-        out[index] = entry._replace(signature=_list_operation(operation, entry.signature, pieces))
-    return [entry for entry in out if entry is not None]
+def integer_column(values: Sequence[Any]) -> Integers:
+    """`fields.integer` of each."""
+    kinds = set(map(type, values))
+    if kinds == {int} and fields.bounded_numbers(list(values)):
+        return np.array(values, np.int64)
+    return integers([fields.integer(value) for value in values])
 
 
-def _list_operation(operation: str, end: Signature, pieces: list[Signature]) -> Signature:
-    """all_gather: the outputs are what was broadcast. reduce_scatter: the inputs are what was reduced."""
-    if operation == "all_gather":
-        sizes = tuple(shape for piece in pieces for shape in piece.output_sizes)
-        dtypes = tuple(name for piece in pieces for name in piece.output_dtypes)
-        return Signature(operation, end.input_sizes, sizes, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
-    sizes = tuple(shape for piece in pieces for shape in piece.input_sizes)
-    dtypes = tuple(name for piece in pieces for name in piece.input_dtypes)
-    return Signature(operation, sizes, end.output_sizes, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
+def exact_column(values: Sequence[Any]) -> Integers:
+    """`fields.exact` of each; its error."""
+    if set(map(type, values)) == {int} and fields.bounded_numbers(list(values)):
+        return np.array(values, np.int64)
+    return integers([fields.exact(value) for value in values])
+
+
+def seconds_column(values: Sequence[Any], scale: float) -> Floats:
+    """`fields.seconds` of each."""
+    if set(map(type, values)) <= {float, type(None)}:
+        found: Floats = np.array(values, np.float64) / scale
+        found[np.isinf(found)] = np.nan
+        return found
+    return floats([fields.seconds(value, scale) for value in values])
+
+
+def optional_column(raw: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """The field of each entry, None where it is missing."""
+    return [item.get(name) for item in raw]
+
+
+def times_column(values: Sequence[Any]) -> Integers:
+    """`fields.integer` of each; 0 says that it is not known."""
+    kinds = set(map(type, values))
+    found = integer_column([value or 0 for value in values] if kinds == {int, type(None)} else values)
+    found[found == 0] = NONE
+    return found

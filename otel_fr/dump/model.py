@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from otel_fr.match.model import Signature, State, Stream
+
+if TYPE_CHECKING:
+    from otel_fr.dump.columns import Entries
 
 Source = Literal["otel-fr", "pytorch", "torchcomms"]
 
@@ -20,7 +23,12 @@ class Entry(NamedTuple):
         signature: as the file has it; for a send or receive ``peer`` is a rank within the group unless ``exact``.
         pair_index: p2p: its number among those with this peer, direction and tag; None: not recorded.
         age, duration: seconds; None: not recorded.
+        site: ``"file:line function"`` of the user's code; empty: unknown. frames: the whole recorded traceback, each
+            frame in that form, innermost first.
         batch: record id of the entry that ends its batch; None: stands alone.
+        created_ns, started_ns, ended_ns: the rank's wall clock, to show a time line; never to be compared with
+            another rank's. None: not recorded.
+        backend: ``"nccl"``, ``"gloo"``, ...; empty: not recorded. thread: name of the thread that issued it.
     """
 
     group: str
@@ -37,6 +45,12 @@ class Entry(NamedTuple):
     error: str | None = None
     site: str = ""
     batch: int | None = None
+    frames: tuple[str, ...] = ()
+    created_ns: int | None = None
+    started_ns: int | None = None
+    ended_ns: int | None = None
+    backend: str = ""
+    thread: str = ""
 
 
 @dataclass(slots=True)
@@ -66,7 +80,8 @@ class Dump:
     """One rank's file.
 
     Attributes:
-        entries: oldest first. Roots and peers of ours are global ranks, others' peers are ranks within the group.
+        entries: a sequence of `Entry`, oldest first. Roots and peers of ours are global ranks, others' peers are ranks
+            within the group.
         partial: the file holds not every call: older ones were overwritten, or completed ones left out.
         has_completions: the recorder tells when calls end.
         facts: what otel-fr adds (the file's ``otel_fr`` key, checked); empty in files of others.
@@ -78,7 +93,7 @@ class Dump:
     path: str
     version: str
     groups: dict[str, GroupInfo]
-    entries: list[Entry]
+    entries: Entries
     partial: bool = False
     has_completions: bool = True
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -5,37 +5,40 @@ Nothing in a file is trusted: no code of it runs (`safe`), and every field is ch
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
-import os
 import re
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dump import names
-from otel_fr.dump.entries import EntryReader, Signatures, integer
-from otel_fr.dump.model import Dump, Entry, GroupInfo, Problem, Source
+from otel_fr.dump import files, lives, names
+from otel_fr.dump.columns import COLLECTIVE, COMPLETED
+from otel_fr.dump.entries import Signatures
+from otel_fr.dump.fields import integer
+from otel_fr.dump.model import Dump, GroupInfo, Problem, Source
+from otel_fr.dump.recorders import OthersReader, OwnReader, group_key
+from otel_fr.dump.rings import read_ring
 from otel_fr.dump.safe import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
-from otel_fr.match.model import State
-
-MAX_FILES = 100_000
-"""Files of a folder that are looked at."""
 
 MAX_RANKS = 1_000_000
 """Members of all process groups of one file together that are believed."""
 
-PARALLEL_BYTES = 32 * 1024 * 1024
+PARALLEL_BYTES = 8 * 1024 * 1024
 """From this many bytes on it pays to start processes for the reading."""
 
-_PIECE = 8
-"""Files that one process reads at a time."""
+_PIECE_BYTES = 4 * 1024 * 1024
+"""Of files that one process reads at a time."""
 
-_ENDINGS = (".gz", ".json", ".pickle", ".pkl", ".bin")
-_DIGITS = re.compile(r"(\d{1,9})$")
+Progress = Callable[[int, int], None]
+"""Called with (files done, files in all)."""
+
 _RANK_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -45,126 +48,148 @@ def load(path: Path | str, limits: Limits = DEFAULT_LIMITS) -> Dump:
     Raises:
         UnreadableDump: it cannot be used; the text says what is wrong and what to do.
     """
-    return _load(Path(path), limits, {})
+    return _load(Path(path), limits, {}, "")
 
 
-def _load(path: Path, limits: Limits, signatures: Signatures) -> Dump:
-    data = parse(read_bytes(path, limits), limits)
+def _load(path: Path, limits: Limits, signatures: Signatures, prefix: str) -> Dump:
+    if files.is_ring(path):
+        data, clock = read_ring(path)
+    else:
+        data, clock = parse(read_bytes(path, limits), limits), None
     try:
-        return _dump(path, data, signatures)
+        return _dump(path, data, signatures, prefix, clock)
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise UnreadableDump(f"not a flight-recorder file, or a damaged one ({error}); copy it again") from error
 
 
 def load_folder(
-    path: Path | str, prefix: str | None = None, limits: Limits = DEFAULT_LIMITS, workers: int = 1
+    path: Path | str,
+    prefix: str | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> tuple[list[Dump], list[Problem]]:
-    """Read every file of a folder and of the folders in it, or one file.
+    """Read every flight-recorder file (and ring file) of a folder and of the folders in it, or one file.
 
     Args:
-        prefix: only files whose name begins with it.
+        prefix: only files whose name begins with it; the rank is then the number that follows it.
         workers: processes that share the reading of a large folder; with more than 1, the calling program must be
             one that `multiprocessing` can start again ("spawn").
 
     Returns:
-        what could be read, by rank, and a problem for each file that could not.
+        what could be read, by rank, and a problem for each flight-recorder file that could not. Files that are
+        none are told of in one problem together.
     """
-    files, truncated = _files(Path(path), prefix)
+    found, truncated = files.find(Path(path), prefix)
     problems: list[Problem] = []
     if truncated:
-        text = f"more than {MAX_FILES} files; the rest was not read: name a smaller folder"
+        text = f"more than {files.MAX_FILES} files; the rest was not read: name a smaller folder"
         problems.append(Problem(str(path), text))
-    if workers > 1 and sum(_size(file) for file in files) > PARALLEL_BYTES:
-        read = _read_parallel(files, limits, workers)
-    else:
-        read = _read_all(files, limits)
-    dumps = [item for item in read if isinstance(item, Dump)]
-    problems.extend(item for item in read if isinstance(item, Problem))
+    claimed = bool(prefix) or not Path(path).is_dir()
+    candidates = [file for file in found if claimed or files.may_be_one(file, limits)]
+    foreign = [file for file in found if file not in set(candidates)] if len(candidates) < len(found) else []
+    dumps: list[Dump] = []
+    done = len(foreign)
+    for piece in _read(candidates, limits, workers, prefix or ""):
+        for file, item in piece:
+            done += 1
+            if isinstance(item, Dump):
+                dumps.append(item)
+            elif claimed or files.looks_like_one(file):
+                problems.append(item)
+            else:
+                foreign.append(file)
+        if progress is not None:
+            progress(done, len(found))
+    if foreign:
+        problems.append(Problem(str(path), files.passed_over(foreign)))
     dumps.sort(key=lambda dump: (dump.rank, dump.path))
     return dumps, problems
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+_Read = list[tuple[Path, Dump | Problem]]
 
 
-def _read_all(files: list[Path], limits: Limits) -> list[Dump | Problem]:
-    read: list[Dump | Problem] = []
+def _read(paths: list[Path], limits: Limits, workers: int, prefix: str) -> Iterator[_Read]:
+    """The files in pieces, each as soon as it is read, in their order."""
+    pieces = list(files.pieces(paths, _PIECE_BYTES))
+    done = 0
+    if workers > 1 and len(pieces) > 1 and sum(map(files.size, paths)) > PARALLEL_BYTES:
+        every = len(pieces)
+        # The values all live until they are sent back: looking for garbage among them only takes time.
+        with (
+            contextlib.suppress(BrokenProcessPool, OSError),  # no processes to be had here, or one was killed
+            ProcessPoolExecutor(min(workers, every), _context(), gc.disable) as pool,
+        ):
+            for piece in pool.map(_read_piece, pieces, [limits] * every, [prefix] * every):
+                yield piece
+                done += 1
+    for paths in pieces[done:]:
+        yield _read_piece(paths, limits, prefix)
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """Forking is quick; it is safe only if no other thread can hold a lock meanwhile."""
+    quick = sys.platform == "linux" and threading.active_count() == 1
+    return multiprocessing.get_context("fork" if quick else "spawn")
+
+
+def _read_piece(paths: list[Path], limits: Limits, prefix: str) -> _Read:
+    read: _Read = []
     signatures: Signatures = {}
-    for file in files:
+    for path in paths:
         try:
-            read.append(_load(file, limits, signatures))
+            read.append((path, _load(path, limits, signatures, prefix)))
         except UnreadableDump as error:
-            read.append(Problem(str(file), str(error)))
+            read.append((path, Problem(str(path), str(error))))
     return read
 
 
-def _read_parallel(files: list[Path], limits: Limits, workers: int) -> list[Dump | Problem]:
-    pieces = [files[start : start + _PIECE] for start in range(0, len(files), _PIECE)]
-    context = multiprocessing.get_context("spawn")
-    try:
-        # The values all live until they are sent back: looking for garbage among them only takes time.
-        with ProcessPoolExecutor(min(workers, len(pieces)), mp_context=context, initializer=gc.disable) as pool:
-            return [item for read in pool.map(_read_all, pieces, [limits] * len(pieces)) for item in read]
-    except (BrokenProcessPool, OSError):  # no processes to be had here, or one was killed
-        return _read_all(files, limits)
-
-
-def _files(path: Path, prefix: str | None) -> tuple[list[Path], bool]:
-    if not path.is_dir():
-        return [path], False
-    found: list[Path] = []
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        # Hidden files are other programs' bookkeeping, or a dump that is being written.
-        wanted = sorted(name for name in files if name.startswith(prefix or "") and not name.startswith("."))
-        found.extend(Path(folder, name) for name in wanted)
-        if len(found) > MAX_FILES:
-            return found[:MAX_FILES], True
-    return found, False
-
-
-def rank_of_name(name: str) -> int | None:
-    """The rank a file's name ends with (``rank_1.json``, ``_dump_9``, ``trace_0.gz``), or None."""
-    stem = name
-    while stem.endswith(_ENDINGS):
-        stem = stem.rpartition(".")[0]
-    digits = _DIGITS.search(stem)
-    return int(digits.group(1)) if digits else None
-
-
-def _dump(path: Path, data: dict[str, Any], signatures: Signatures) -> Dump:
+def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str, clock: int | None) -> Dump:
     facts = data.get("otel_fr")
     facts = facts if isinstance(facts, dict) and isinstance(facts.get("groups"), list) else {}
-    if not facts and not ("pg_config" in data and ("version" in data or "entries" in data)):
+    if not facts and not ("pg_config" in data and ("version" in data or "entries" in data)) and not _is_early(data):
         raise UnreadableDump("not a flight-recorder file: it has no pg_config and entries")
-    rank = integer(facts.get("rank")) if facts else rank_of_name(path.name)
+    rank = integer(facts.get("rank")) if facts else files.rank_of(path, prefix)
     if rank is None or rank < 0:
         raise UnreadableDump("its rank is not known: a file's name must end with the rank (trace_0); rename it")
-    raw = data.get("entries", [])  # absent: torchcomms had none, or PyTorch was told to leave them out
+    raw = data.pop("entries", [])  # absent: torchcomms had none, or PyTorch was told to leave them out
     if not isinstance(raw, list):
         raise UnreadableDump(f"entries is a {type(raw).__name__} instead of a list: the file is damaged")
-    groups = _own_groups(facts) if facts else _groups(data.get("pg_config"))
-    source: Source = "otel-fr" if facts else _source(groups, raw)
-    reader = EntryReader(source, _issue_clock(facts), signatures)
-    entries = reader.read(raw)
-    dump = Dump(rank, source, str(path), str(data.get("version", ""))[:32], groups, entries, facts=facts)
-    dump.notes.extend(reader.notes)
+    version = str(data.get("version", ""))[:32]
     if facts:
-        dump.partial = facts.get("complete") is not True
-        return dump
+        own = OwnReader(signatures, clock or _issue_clock(facts), integer(facts.get("wall_offset_ns")))
+        entries = own.read(raw)
+        partial = facts.get("complete") is not True
+        return Dump(
+            rank, "otel-fr", str(path), version, _own_groups(facts), entries, partial, facts=facts, notes=own.notes
+        )
+    groups = _groups(data.get("pg_config"))
+    source = _source(groups, raw)
+    reader = OthersReader(signatures, rank)
+    entries = lives.resolve_batches(reader.read(raw), reader.ends)
+    kept = lives.newest_lives(entries)
+    if len(kept) < len(entries):
+        left = len(entries) - len(kept)
+        reader.notes.append(f"{left} calls of process groups that were made anew later were left out")
     for key, (name, description) in reader.groups.items():
-        dump.groups.setdefault(key, GroupInfo(key, "", name, description, ()))
-    dump.partial = bool(entries) and entries[0].record > 0
+        groups.setdefault(key, GroupInfo(key, "", name, description, ()))
+    partial = len(kept) > 0 and int(kept.record[0]) > 0
+    dump = Dump(rank, source, str(path), version, groups, kept, partial, notes=reader.notes)
     if source == "torchcomms":
-        _number_by_order(dump)
+        dump.entries = lives.number_by_order(kept)
+        if partial and bool((kept.stream == COLLECTIVE).any()):
+            dump.notes.append("older calls were overwritten, and torchcomms does not number calls within a group")
     _progress(dump, data.get("pg_status"), reader.local_ids, source)
-    ended = any(entry.state is State.COMPLETED for entry in entries)
-    dump.has_completions = ended or any(group.completed is not None for group in dump.groups.values())
+    ended = bool((kept.state == COMPLETED).any())
+    dump.has_completions = ended or any(group.completed is not None for group in groups.values())
     return dump
+
+
+def _is_early(data: Mapping[str, Any]) -> bool:
+    """PyTorch's first versions had no pg_config."""
+    raw = data.get("entries")
+    return isinstance(raw, list) and any(isinstance(item, dict) and "profiling_name" in item for item in raw[:1])
 
 
 def _issue_clock(facts: Mapping[str, Any]) -> int | None:
@@ -201,11 +226,6 @@ def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
     return found
 
 
-def group_key(name: str, description: str) -> str:
-    """Names a group within a file of others: c10d's name and description together."""
-    return f"{name}\x1f{description}"
-
-
 def _groups(config: object) -> dict[str, GroupInfo]:
     """PyTorch's ``pg_config``. gloo's ``{"": ...}`` says nothing and is left out."""
     found: dict[str, GroupInfo] = {}
@@ -228,45 +248,19 @@ def _source(groups: Mapping[str, GroupInfo], raw: list[Any]) -> Source:
     return "torchcomms" if described and described == backends else "pytorch"
 
 
-def _number_by_order(dump: Dump) -> None:
-    """torchcomms counts calls over all groups of a rank; number them within each group, from 0.
-
-    A receive or send is recorded without its peer, so it can neither be numbered nor matched.
-    """
-    counts: dict[str, int] = {}
-    kept: list[Entry] = []
-    for entry in dump.entries:
-        if entry.stream == "p2p":
-            kept.append(entry)
-            continue
-        number = counts.get(entry.group, -1) + 1
-        counts[entry.group] = number
-        kept.append(entry._replace(sequence_id=number))
-    if dump.partial and counts:
-        dump.notes.append("older calls were overwritten, and torchcomms does not number calls within a group")
-    dump.entries = kept
-
-
 def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: Source) -> None:
     """Set how far each group came: from the entries, and from ``pg_status`` where that can be believed."""
     reported = _reported(dump.groups, status, local_ids) if source == "pytorch" else {}
-    calls: dict[str, list[Entry]] = {key: [] for key in dump.groups}
-    p2p: set[str] = set()
-    for entry in dump.entries:
-        if entry.stream == "collective":
-            calls.setdefault(entry.group, []).append(entry)
-        else:
-            p2p.add(entry.group)
+    reaches = lives.reach(dump.entries)
     for key, group in dump.groups.items():
-        numbers = [entry.sequence_id for entry in calls[key]]
-        done = [entry.sequence_id for entry in calls[key] if entry.state is State.COMPLETED]
+        reach = reaches.get(key, lives.Reach(None, None, None, False))
         enqueued, completed = reported.get(key, (None, None))
-        if key in p2p:
+        if reach.others:
             enqueued = completed = None  # its numbers may be those of a send or receive
-        group.enqueued = max([*numbers, *([] if enqueued is None else [enqueued])], default=None)
-        group.completed = max([*done, *([] if completed is None else [completed])], default=None)
-        if numbers:
-            group.first_recorded = min(numbers) if min(numbers) > 1 else None
+        group.enqueued = max((n for n in (reach.newest, enqueued) if n is not None), default=None)
+        group.completed = max((n for n in (reach.completed, completed) if n is not None), default=None)
+        if reach.oldest is not None:
+            group.first_recorded = reach.oldest if reach.oldest > 1 else None
         elif enqueued:
             group.first_recorded = enqueued + 1
         elif not dump.partial:

@@ -137,6 +137,7 @@ _LINES = frozenset(["INT", "LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT"])
 _CONTAINERS = (b"}", b"]", b"t", b"l", b"d", b"\x85", b"\x86", b"\x87")
 """Instructions that make a list, dict or tuple: one byte each, up to 72 bytes of memory."""
 _MAX_LINE = 64 * 1024
+_LOOK_AHEAD = 256 * 1024
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -150,7 +151,9 @@ class _PlainUnpickler(pickle.Unpickler):
 def _parse_pickle(data: bytes, limits: Limits) -> Any:
     _check(data, limits)
     try:
-        return _PlainUnpickler(io.BytesIO(data), encoding="utf-8", errors="replace").load()
+        # The unpickler looks ahead in a buffered reader; of any other file it asks for each string with a call.
+        file = io.BufferedReader(io.BytesIO(data), _LOOK_AHEAD)
+        return _PlainUnpickler(file, encoding="utf-8", errors="replace").load()
     except UnreadableDump:
         raise
     except MemoryError as error:

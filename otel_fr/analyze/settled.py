@@ -1,0 +1,127 @@
+"""What can be decided over all ranks' columns at once, so that only what is left becomes objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Indices, Mask
+from otel_fr.dump.model import Dump
+from otel_fr.match.model import Group, Signature, Sizes
+
+_EVERYBODY_NEEDED = frozenset(
+    (
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+    )
+)
+"""No rank completes these before every rank has issued them."""
+
+_UNEVEN = frozenset(["all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"])
+"""Equal signatures of these fit together only if all pieces are alike."""
+
+
+def is_even(signature: Signature) -> bool:
+    """Every member's piece is alike, so that ranks with this signature cannot disagree."""
+    return signature.operation not in _UNEVEN or (
+        not signature.input_splits
+        and not signature.output_splits
+        and _alike(signature.input_sizes)
+        and _alike(signature.output_sizes)
+    )
+
+
+def _alike(sizes: Sizes) -> bool:
+    return len({prod(shape) for shape in sizes}) <= 1
+
+
+class Board:
+    """The columns of all ranks of one run, in common terms.
+
+    Attributes:
+        groups: ids of the groups in the order of their numbers. signatures: the different ones -> their number.
+        group, signature: per dump and entry, its number; a group's is -1 if it is none of the run's.
+    """
+
+    def __init__(
+        self, dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Mapping[str, Group]
+    ) -> None:
+        """Of one run: ``ids`` has for each rank the group id of each key of its file."""
+        self._dumps = dumps
+        self.groups = list(groups)
+        self._members = np.array([len(groups[id_].ranks) for id_ in self.groups] or [0], np.int64)
+        number = {id_: index for index, id_ in enumerate(self.groups)}
+        self.signatures: dict[Signature, int] = {}
+        self.group: list[Indices] = []
+        self.signature: list[Indices] = []
+        for dump in dumps:
+            entries, of_rank = dump.entries, ids[dump.rank]
+            known = [number.get(of_rank.get(key, ""), -1) for key in entries.groups]
+            alike = [self.signatures.setdefault(s, len(self.signatures)) for s in entries.signatures]
+            self.group.append(_through(known, entries.group))
+            self.signature.append(_through(alike, entries.signature))
+
+    def settled(self) -> list[Mask]:
+        """For each dump, the entries of which nothing more can be said: collectives that every member completed with
+        the same signature. Nearly all are of this kind.
+        """
+        entries = [dump.entries for dump in self._dumps]
+        which = [(e.stream == COLLECTIVE) & (g >= 0) for e, g in zip(entries, self.group, strict=True)]
+        out = [np.zeros(len(mask), np.bool_) for mask in which]
+        group = np.concatenate([g[mask] for g, mask in zip(self.group, which, strict=True)] or [np.empty(0, np.int32)])
+        if not len(group):
+            return out
+        number = np.concatenate([e.sequence_id[mask] for e, mask in zip(entries, which, strict=True)])
+        signature = np.concatenate([s[mask] for s, mask in zip(self.signature, which, strict=True)])
+        done = np.concatenate([e.state[mask] == COMPLETED for e, mask in zip(entries, which, strict=True)])
+        owner = np.repeat(np.arange(len(which), dtype=np.int32), [np.count_nonzero(mask) for mask in which])
+        done &= np.array([is_even(s) for s in self.signatures], np.bool_)[signature]
+
+        order = np.lexsort((number, group))  # keeps the order of the ranks
+        first = np.ones(len(order), np.bool_)
+        ahead, behind = order[1:], order[:-1]
+        first[1:] = (group[ahead] != group[behind]) | (number[ahead] != number[behind])
+        # Not the same as the entry before, in the same collective: neither by signature, nor by being of another rank.
+        odd = ~done[order]
+        odd[1:] |= ~first[1:] & ((signature[ahead] != signature[behind]) | (owner[ahead] == owner[behind]))
+        starts = np.flatnonzero(first)
+        counts = np.diff(starts, append=len(order))
+        good = ~np.logical_or.reduceat(odd, starts) & (counts == self._members[group[order[starts]]])
+        flags = np.zeros(len(order), np.bool_)
+        flags[order] = np.repeat(good, counts)
+        begin = 0
+        for mask, found in zip(which, out, strict=True):
+            count = np.count_nonzero(mask)
+            found[mask] = flags[begin : begin + count]
+            begin += count
+        return out
+
+    def proven(self) -> dict[str, tuple[int, int]]:
+        """By group: the last collective that some rank completed and that needs everybody, and that rank."""
+        needed = np.array([s.operation in _EVERYBODY_NEEDED for s in self.signatures] or [False], np.bool_)
+        best = np.zeros(len(self._members), np.int64)
+        by = np.full(len(best), -1, np.int64)
+        for dump, group, signature in zip(self._dumps, self.group, self.signature, strict=True):
+            entries = dump.entries
+            which = (entries.stream == COLLECTIVE) & (entries.state == COMPLETED) & (group >= 0) & needed[signature]
+            before = best.copy()
+            np.maximum.at(best, group[which], entries.sequence_id[which])
+            by[best > before] = dump.rank
+        return {id_: (int(best[index]), int(by[index])) for index, id_ in enumerate(self.groups) if by[index] >= 0}
+
+
+def _through(table: Sequence[int], column: npt.NDArray[np.int32]) -> Indices:
+    return np.array(table or [0], np.int32)[column]

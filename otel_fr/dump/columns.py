@@ -1,0 +1,286 @@
+"""The entries of one file as columns: a sequence of `Entry` that is cheap to make, to keep and to send on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_fr.dump.model import Entry
+from otel_fr.match.model import Signature, State, Stream
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int32]
+Codes = npt.NDArray[np.int8]
+Mask = npt.NDArray[np.bool_]
+
+STREAMS: tuple[Stream, ...] = ("collective", "p2p", "monitored_barrier")
+STATES = tuple(State)
+COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
+COMPLETED, IN_FLIGHT = STATES.index(State.COMPLETED), STATES.index(State.IN_FLIGHT)
+
+NONE = -(1 << 63)
+"""What stands for None in a column of integers; in one of floats it is NaN."""
+
+_CHUNK = 4096
+"""Entries that iteration makes at a time."""
+
+T = TypeVar("T")
+
+
+class Label(NamedTuple):
+    """What many entries of a file have in common, beside group and signature."""
+
+    timeout: float | None
+    error: str | None
+    backend: str
+    thread: str
+
+
+class Place(NamedTuple):
+    """A call site: the line of the user's code, and all recorded frames, innermost first."""
+
+    site: str
+    frames: tuple[str, ...]
+
+
+class Entries(Sequence[Entry]):
+    """The entries of one file, oldest first. Read only: what changes them makes a new one.
+
+    Every column has one value per entry. A column that is None has no value for any entry.
+
+    Attributes:
+        groups, signatures, labels, places: tables; the columns ``group``, ``signature``, ``label`` and ``place`` are
+            indices into them. Two entries' signatures are equal only if their indices are.
+        stream, state: indices into `STREAMS` and `STATES`.
+        sequence_id, record: as in `Entry`. pair_index, batch: `NONE` where an entry has none.
+        age, duration, gap: seconds, NaN where not known. created, started, ended: ns, `NONE` where not known.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+    __slots__ = (
+        "age",
+        "batch",
+        "created",
+        "duration",
+        "ended",
+        "gap",
+        "group",
+        "groups",
+        "label",
+        "labels",
+        "pair_index",
+        "place",
+        "places",
+        "record",
+        "sequence_id",
+        "signature",
+        "signatures",
+        "started",
+        "state",
+        "stream",
+    )
+    _COLUMNS = (
+        "group", "stream", "sequence_id", "record", "signature", "state", "label", "place",
+        "pair_index", "age", "duration", "gap", "batch", "created", "started", "ended",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        groups: Sequence[str],
+        signatures: Sequence[Signature],
+        labels: Sequence[Label],
+        places: Sequence[Place],
+        *,
+        group: Indices,
+        stream: Codes,
+        sequence_id: Integers,
+        record: Integers,
+        signature: Indices,
+        state: Codes,
+        label: Indices,
+        place: Indices,
+        pair_index: Integers | None = None,
+        age: Floats | None = None,
+        duration: Floats | None = None,
+        gap: Floats | None = None,
+        batch: Integers | None = None,
+        created: Integers | None = None,
+        started: Integers | None = None,
+        ended: Integers | None = None,
+    ) -> None:
+        """Of columns of one length."""
+        self.groups, self.signatures, self.labels, self.places = groups, signatures, labels, places
+        self.group, self.stream, self.sequence_id, self.record = group, stream, sequence_id, record
+        self.signature, self.state, self.label, self.place = signature, state, label, place
+        self.pair_index, self.batch = _told(pair_index), _told(batch)
+        self.created, self.started, self.ended = _told(created), _told(started), _told(ended)
+        self.age, self.duration, self.gap = _known(age), _known(duration), _known(gap)
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Entries: ...
+
+    def __getitem__(self, index: int | slice) -> Entry | Entries:
+        if isinstance(index, slice):
+            return self.take(np.arange(*index.indices(len(self))))
+        at = range(len(self))[index]
+        return next(self._made(at, at + 1))
+
+    def __iter__(self) -> Iterator[Entry]:
+        for start in range(0, len(self), _CHUNK):
+            yield from self._made(start, start + _CHUNK)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Entries, list, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __repr__(self) -> str:
+        return f"Entries({list(self)!r})"
+
+    def take(self, chosen: npt.NDArray[Any]) -> Entries:
+        """The entries at these positions, or those where this mask is true."""
+        return self.replace(**{name: column[chosen] for name, column in self._columns().items()})
+
+    def replace(self, **changes: Any) -> Entries:
+        """The same with other columns or tables."""
+        tables = [changes.pop(name, getattr(self, name)) for name in ("groups", "signatures", "labels", "places")]
+        return Entries(*tables, **{**self._columns(), **changes})
+
+    def at(self, positions: npt.NDArray[Any]) -> list[Entry]:
+        """The entries at these positions, as objects."""
+        return list(self.take(positions))
+
+    def _columns(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in self._COLUMNS}
+        return {name: column for name, column in found.items() if column is not None}
+
+    def _made(self, start: int, stop: int) -> Iterator[Entry]:
+        span = slice(start, stop)
+        count = len(self.record[span])
+        groups, signatures, labels, places = self.groups, self.signatures, self.labels, self.places
+        rows = zip(
+            self.group[span].tolist(),
+            self.stream[span].tolist(),
+            self.sequence_id[span].tolist(),
+            self.record[span].tolist(),
+            self.signature[span].tolist(),
+            self.state[span].tolist(),
+            self.label[span].tolist(),
+            self.place[span].tolist(),
+            *(_integers(column, span, count) for column in (self.pair_index, self.batch)),
+            *(_floats(column, span, count) for column in (self.age, self.duration, self.gap)),
+            *(_integers(column, span, count) for column in (self.created, self.started, self.ended)),
+            strict=True,
+        )
+        for (
+            group,
+            stream,
+            seq,
+            record,
+            sig,
+            state,
+            lab,
+            at,
+            pair,
+            batch,
+            age,
+            took,
+            gap,
+            created,
+            started,
+            ended,
+        ) in rows:
+            label, place = labels[lab], places[at]
+            yield Entry(
+                groups[group], STREAMS[stream], seq, record, signatures[sig], STATES[state], pair, age, took, gap,
+                label.timeout, label.error, place.site, batch, place.frames, created, started, ended,
+                label.backend, label.thread,
+            )  # fmt: skip
+
+
+class Table(dict[T, int]):
+    """Values -> their index, given out in the order of their first use."""
+
+    def __missing__(self, value: T) -> int:
+        index = self[value] = len(self)
+        return index
+
+
+def entries_of(items: Sequence[Entry]) -> Entries:
+    """Objects as columns."""
+    groups: Table[str] = Table()
+    signatures: Table[Signature] = Table()
+    labels: Table[Label] = Table()
+    places: Table[Place] = Table()
+    return Entries(
+        group=indices([groups[e.group] for e in items]),
+        stream=codes([STREAMS.index(e.stream) for e in items]),
+        sequence_id=integers([e.sequence_id for e in items]),
+        record=integers([e.record for e in items]),
+        signature=indices([signatures[e.signature] for e in items]),
+        state=codes([STATES.index(e.state) for e in items]),
+        label=indices([labels[Label(e.timeout, e.error, e.backend, e.thread)] for e in items]),
+        place=indices([places[Place(e.site, e.frames)] for e in items]),
+        pair_index=integers([e.pair_index for e in items]),
+        age=floats([e.age for e in items]),
+        duration=floats([e.duration for e in items]),
+        gap=floats([e.gap for e in items]),
+        batch=integers([e.batch for e in items]),
+        created=integers([e.created_ns for e in items]),
+        started=integers([e.started_ns for e in items]),
+        ended=integers([e.ended_ns for e in items]),
+        groups=list(groups),
+        signatures=list(signatures),
+        labels=list(labels),
+        places=list(places),
+    )
+
+
+def integers(values: Sequence[int | None]) -> Integers:
+    """A column of integers; OverflowError if one needs more than 64 bits."""
+    return np.array([NONE if value is None else value for value in values], np.int64)
+
+
+def floats(values: Sequence[float | None]) -> Floats:
+    """A column of floats; OverflowError if one is too large an integer."""
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def indices(values: Sequence[int]) -> Indices:
+    """A column of indices into a table."""
+    return np.array(values, np.int32)
+
+
+def codes(values: Sequence[int]) -> Codes:
+    """A column of indices into `STREAMS` or `STATES`."""
+    return np.array(values, np.int8)
+
+
+def _told(column: Integers | None) -> Integers | None:
+    return None if column is None or bool((column == NONE).all()) else column
+
+
+def _known(column: Floats | None) -> Floats | None:
+    return None if column is None or bool(np.isnan(column).all()) else column
+
+
+def _integers(column: Integers | None, span: slice, count: int) -> list[int | None]:
+    if column is None:
+        return [None] * count
+    return [None if value == NONE else value for value in column[span].tolist()]
+
+
+def _floats(column: Floats | None, span: slice, count: int) -> list[float | None]:
+    if column is None:
+        return [None] * count
+    return [None if value != value else value for value in column[span].tolist()]

@@ -1,0 +1,149 @@
+"""Single fields of a file's entries, checked: a value of the wrong kind is None (or empty), never an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_fr.match.model import Sizes
+
+MAX_DIMENSIONS = 64
+"""PyTorch's limit of a tensor's dimensions."""
+
+_LARGEST = 1 << 62
+"""No number that a recorder writes is larger; columns of 64 bits hold it."""
+
+_MAX_DTYPES = 4096
+_MAX_NAME = 1024
+"""Characters of a file name or function name that are kept."""
+
+_OTHERS_CODE = ("/torch/", "/otel_fr/", "/torchcomms/", "<frozen ")
+"""Parts of the paths of frames between a collective and the line of the user's code that asked for it."""
+
+
+def integer(value: object) -> int | None:
+    """An integer, or a text that is one (PyTorch's JSON has such); None for anything else."""
+    if isinstance(value, str) and len(value) < 20:
+        try:
+            value = int(value)
+        except ValueError:
+            return None
+    if isinstance(value, int) and not isinstance(value, bool) and -_LARGEST < value < _LARGEST:
+        return value
+    return None
+
+
+def exact(value: object) -> int:
+    """The same for a field that every entry has.
+
+    Raises:
+        ValueError: it is no integer.
+    """
+    found = integer(value)
+    if found is None:
+        raise ValueError
+    return found
+
+
+def text(value: object) -> str | None:
+    """A text."""
+    return value if isinstance(value, str) else None
+
+
+def short_text(value: object) -> str:
+    """A text of a name's length; empty for anything else."""
+    return value[:_MAX_NAME] if isinstance(value, str) else ""
+
+
+def seconds(value: object, scale: float = 1.0) -> float | None:
+    """A finite number, divided by ``scale``."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
+        return value / scale
+    return None
+
+
+def checked_sizes(shapes: Sizes) -> Sizes:
+    """The shapes if they say something."""
+    if shapes == ((),) or not all(type(number) is int for shape in shapes for number in shape):
+        return ()
+    return shapes
+
+
+def dtypes(value: object) -> tuple[str, ...]:
+    """Names (checked later). A tensor has one: many equal ones tell no more than a few, and might be a trap."""
+    return tuple(value[:_MAX_DTYPES]) if type(value) is list else ()
+
+
+def checked_dtypes(names: tuple[object, ...]) -> tuple[str, ...]:
+    """Those that are names."""
+    return tuple(name for name in names if isinstance(name, str) and name)
+
+
+def splits(value: object) -> tuple[int, ...] | None:
+    """The split sizes of an all_to_all_single."""
+    return tuple(value) if isinstance(value, list) and all(type(number) is int for number in value) else None
+
+
+def frame_text(frame: object) -> str:
+    """``"file:line function"``; empty if it is no frame."""
+    if not isinstance(frame, dict) or not isinstance(frame.get("filename"), str):
+        return ""
+    line = integer(frame.get("line")) or 0
+    return f"{frame['filename'][:_MAX_NAME]}:{line} {short_text(frame.get('name'))}".rstrip()
+
+
+def users_frame(frames: tuple[str, ...], whole: bool) -> str:
+    """The frame of the user's code. ``whole``: that is the first."""
+    for frame in () if whole else frames:
+        if not any(part in frame.rpartition(":")[0] for part in _OTHERS_CODE):
+            return frame
+    return frames[0] if frames else ""
+
+
+def bounded_sizes(column: list[Any], most: int) -> bool:
+    """True if every value is a list of shapes of integers, and all of them together are at most ``most`` numbers.
+
+    Lists in a pickle may be one list many times, so that what is small as a file is endless when written out.
+    """
+    if set(map(type, column)) != {list}:
+        return False
+    count = sum(map(len, column))
+    if count > most:
+        return False
+    shapes = [shape for shapes in column for shape in shapes]
+    if not shapes:
+        return True
+    if set(map(type, shapes)) != {list}:
+        return False
+    widest = max(map(len, shapes))
+    if widest > MAX_DIMENSIONS or widest * count > most:
+        return False
+    return bounded_numbers([number for shape in shapes for number in shape])
+
+
+def bounded_numbers(column: list[Any]) -> bool:
+    """True if all are integers of 64 bits."""
+    return not column or (set(map(type, column)) == {int} and max(column) < _LARGEST and min(column) > -_LARGEST)
+
+
+def bounded_lists(column: list[Any], most: int) -> bool:
+    """True if every value is None, or a list of short texts or of integers, and all of them at most ``most`` items."""
+    lists = [value for value in column if value is not None]
+    if not lists:
+        return True
+    if set(map(type, lists)) != {list} or sum(map(len, lists)) > most:
+        return False
+    items = [item for items in lists for item in items]
+    return bounded_numbers(items) or (set(map(type, items)) == {str} and max(map(len, items)) <= MAX_DIMENSIONS)
+
+
+def bounded_scalars(column: list[Any]) -> bool:
+    """True if all are short texts, booleans, small numbers or None."""
+    kinds = set(map(type, column))
+    if kinds == {str}:
+        return max(map(len, column)) <= _MAX_NAME
+    if not kinds <= {str, int, float, bool, type(None)}:
+        return False
+    return all(
+        len(value) <= _MAX_NAME if type(value) is str else type(value) is not int or -_LARGEST < value < _LARGEST
+        for value in set(column)
+    )

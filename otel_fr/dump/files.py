@@ -1,0 +1,168 @@
+"""Which files of a folder are flight-recorder files, and of which rank each is."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from otel_fr.dump.safe import Limits, UnreadableDump
+
+MAX_FILES = 100_000
+"""Files of a folder that are looked at."""
+
+RING_MAGIC = b"OTELFRRB"
+"""The first bytes of a ring file (docs/ring-format.md)."""
+
+_ENDINGS = (".gz", ".json", ".pickle", ".pkl", ".bin", ".dump", ".trace", ".ring")
+_HEAD_BYTES = 1024 * 1024
+_GZIP = b"\x1f\x8b"
+_CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""What `torch.save` began files with before torch 1.6."""
+_SIGNS = (b"pg_config", b"otel_fr", b"profiling_name", b"collective_seq_id")
+"""Words that stand in every flight-recorder file, whoever wrote it."""
+_MAX_NAMED = 3
+_NAMED_RANK = re.compile(r"(?<![a-z])(local|node|group)?[_\-.]?rank[_\-.=]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+
+
+def find(path: Path, prefix: str | None) -> tuple[list[Path], bool]:
+    """The files of a folder and the folders in it (or the one file), and whether there are more than `MAX_FILES`."""
+    if not path.is_dir():
+        return [path], False
+    found: list[Path] = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        # Hidden files are other programs' bookkeeping, or a dump that is being written.
+        wanted = sorted(name for name in names if name.startswith(prefix or "") and not name.startswith("."))
+        found.extend(Path(folder, name) for name in wanted)
+        if len(found) > MAX_FILES:
+            return found[:MAX_FILES], True
+    return found, False
+
+
+def size(path: Path) -> int:
+    """Its bytes; 0 if they cannot be told."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def pieces(paths: Sequence[Path], most: int) -> Iterator[list[Path]]:
+    """The files in lists of about ``most`` bytes."""
+    piece: list[Path] = []
+    room = most
+    for path in paths:
+        piece.append(path)
+        room -= size(path)
+        if room <= 0:
+            yield piece
+            piece, room = [], most
+    if piece:
+        yield piece
+
+
+def is_ring(path: Path) -> bool:
+    """True if it is a ring file by its first bytes."""
+    return _head(path, len(RING_MAGIC)) == RING_MAGIC
+
+
+def may_be_one(path: Path, limits: Limits) -> bool:
+    """False for files (logs, pictures, checkpoints, ...) that are certainly no flight-recorder files. Quick."""
+    if not path.is_file():
+        return True  # says so when it is read
+    head = _head(path, 64)
+    if head.startswith(_CHECKPOINT):
+        return False
+    if head.startswith(_GZIP):
+        head = _head(path, 64, unpack=True) or head
+    if head.startswith(RING_MAGIC):
+        return True
+    start = head.lstrip()[:1]
+    if start and start in b"{[\x80(}]\x1f" and size(path) <= limits.max_bytes and _has_signs(path):
+        return True
+    return looks_like_one(path)
+
+
+def looks_like_one(path: Path) -> bool:
+    """True if name or content are a flight-recorder file's: if it is unusable, it must be told why."""
+    suffix = path.suffix.lower()
+    plain = suffix in _ENDINGS or not re.fullmatch(r"\.[a-z][a-z0-9]{0,9}", suffix)
+    return (plain and suffix != ".json" and bool(_NUMBER.search(path.name))) or _has_signs(path)
+
+
+def _has_signs(path: Path) -> bool:
+    head = _head(path, _HEAD_BYTES, unpack=True)
+    return head.startswith(RING_MAGIC) or any(sign in head for sign in _SIGNS)
+
+
+def _head(path: Path, count: int, unpack: bool = False) -> bytes:
+    """The first bytes, those of the unpacked file if asked; empty if they cannot be read."""
+    try:
+        if not path.is_file():  # a pipe or a device would block
+            return b""
+        with path.open("rb") as file:
+            head = file.read(count)
+            if unpack and head.startswith(_GZIP):
+                file.seek(0)
+                with gzip.GzipFile(fileobj=file) as unpacked:
+                    head = unpacked.read(count)
+        return head
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def passed_over(paths: Sequence[Path]) -> str:
+    """One sentence for all files that are no flight-recorder files."""
+    some = ", ".join(sorted(path.name for path in paths)[:_MAX_NAMED])
+    more = ", ..." if len(paths) > _MAX_NAMED else ""
+    what = (
+        "1 file is no flight-recorder file and was"
+        if len(paths) == 1
+        else (f"{len(paths)} files are no flight-recorder files and were")
+    )
+    return f"{what} passed over ({some}{more})"
+
+
+def rank_of(path: Path, prefix: str = "") -> int | None:
+    """The rank that the file's name tells; if it has no number, that of a folder ``rank_3``.
+
+    Raises:
+        UnreadableDump: several numbers in the name may be the rank.
+    """
+    if not _NUMBER.search(path.name) and _NAMED_RANK.fullmatch(path.parent.name):
+        return rank_of_name(path.parent.name)
+    return rank_of_name(path.name, prefix)
+
+
+def rank_of_name(name: str, prefix: str = "") -> int | None:
+    """The rank a file's name tells: ``rank_1.json``, ``_dump_9``, ``trace_0.gz``, ``host12_rank_3_abc``; None: none.
+
+    The number behind ``prefix`` if there is one (as torchfrtrace's ``-p`` has it), else the one behind "rank", else
+    the one at the end, else the only one.
+
+    Raises:
+        UnreadableDump: several numbers may be the rank.
+    """
+    stem = name
+    while stem.lower().endswith(_ENDINGS):
+        stem = stem.rpartition(".")[0]
+    if prefix and name.startswith(prefix):
+        number = re.match(r"\d{1,9}(?!\d)", name[len(prefix) :])
+        if number:
+            return int(number[0])
+    named = {int(found[2]) for found in _NAMED_RANK.finditer(stem) if not found[1]}
+    if len(named) == 1:
+        return named.pop()
+    numbers = _NUMBER.findall(stem)
+    if not named and numbers and len(numbers[-1]) <= 9 and (stem.endswith(numbers[-1]) or len(numbers) == 1):
+        return int(numbers[-1])
+    if len(numbers) > 1:
+        raise UnreadableDump(
+            f"its rank is not known: {name} holds several numbers; rename it so that it ends with the rank (trace_0)"
+        )
+    return None

@@ -1,0 +1,166 @@
+"""What the entries of a file say together: batches, groups that were made anew, how far each group came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from otel_fr.dump import names
+from otel_fr.dump.columns import COLLECTIVE, COMPLETED, NONE, P2P, Codes, Entries, Integers, Mask
+from otel_fr.match.model import Signature
+
+ENDS = (names.COALESCED, *names.UNEVEN_LISTS)
+"""Recorders' spellings of what ends a batch; a column of batch ends holds the place in it plus one, 0 for others."""
+
+_MISSING = -(1 << 62)
+
+
+def resolve_batches(entries: Entries, ends: Codes) -> Entries:
+    """Resolve coalesced batches: the members share a number, stay "scheduled" for ever, and an end entry follows.
+
+    The members take the end's state; the end itself goes, or, where the batch is one list operation that the backend
+    did piece by piece, the pieces go and the end becomes that operation.
+    """
+    if not ends.any():
+        return entries
+    place = _places(entries)
+    ended = np.zeros(int(place.max()) + 1, np.bool_)
+    ended[place[ends > 0]] = True
+    positions = np.flatnonzero(ended[place])
+    kept = np.ones(len(entries), np.bool_)
+    parts: list[int] = []
+    ends_of: list[int] = []
+    signatures = {signature: index for index, signature in enumerate(entries.signatures)}
+    signature = entries.signature.copy()
+    open_: dict[int, list[int]] = {}
+    for at, where, end in zip(positions.tolist(), place[positions].tolist(), ends[positions].tolist(), strict=True):
+        if not end:
+            open_.setdefault(where, []).append(at)
+            continue
+        batch = open_.pop(where, [])
+        if not batch:
+            continue
+        operation = names.UNEVEN_LISTS.get(ENDS[end - 1])
+        if operation is None:
+            kept[at] = False
+            parts.extend(batch)
+            ends_of.extend([at] * len(batch))
+            continue
+        kept[batch] = False
+        pieces = [entries.signatures[index] for index in signature[batch].tolist()]
+        whole = _list_operation(operation, entries.signatures[signature[at]], pieces)
+        signature[at] = signatures.setdefault(whole, len(signatures))
+    state, record = entries.state.copy(), entries.record
+    state[parts] = state[ends_of]
+    changes = {"state": state, "signature": signature, "signatures": list(signatures)}
+    batches = np.full(len(entries), NONE, np.int64)
+    batches[parts] = record[ends_of]
+    changes["batch"] = batches
+    for name in ("duration", "ended"):
+        column = getattr(entries, name)
+        if column is not None:
+            column = column.copy()
+            column[parts] = column[ends_of]
+            changes[name] = column
+    return entries.replace(**changes).take(kept)
+
+
+def _places(entries: Entries) -> Integers:
+    """For each entry a number that it shares with those of the same group, stream and sequence number."""
+    keys = (entries.sequence_id, entries.stream, entries.group)
+    order = np.lexsort(keys)
+    first = np.zeros(len(order), np.bool_)
+    for key in keys:
+        found = key[order]
+        first[1:] |= found[1:] != found[:-1]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(first)
+    return place
+
+
+def _list_operation(operation: str, end: Signature, pieces: list[Signature]) -> Signature:
+    """all_gather: the outputs are what was broadcast. reduce_scatter: the inputs are what was reduced."""
+    if operation == "all_gather":
+        sizes = tuple(shape for piece in pieces for shape in piece.output_sizes)
+        dtypes = tuple(name for piece in pieces for name in piece.output_dtypes)
+        return Signature(operation, end.input_sizes, sizes, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
+    sizes = tuple(shape for piece in pieces for shape in piece.input_sizes)
+    dtypes = tuple(name for piece in pieces for name in piece.input_dtypes)
+    return Signature(operation, sizes, end.output_sizes, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
+
+
+def newest_lives(entries: Entries) -> Entries:
+    """Without the calls of groups that were destroyed and made again: their numbers began anew."""
+    calls = np.flatnonzero(entries.stream == COLLECTIVE)
+    calls = calls[np.argsort(entries.group[calls], kind="stable")]
+    here, after = calls[:-1], calls[1:]
+    number, group = entries.sequence_id, entries.group
+    anew = number[here] > number[after]
+    again = number[here] == number[after]
+    if entries.batch is not None:
+        again &= (entries.batch[here] == NONE) | (entries.batch[here] != entries.batch[after])
+    ends = here[(group[here] == group[after]) & (anew | again)]
+    if not len(ends):
+        return entries
+    last = np.full(len(entries.groups), -1, np.int64)
+    np.maximum.at(last, group[ends], ends)
+    return entries.take(np.arange(len(entries)) > last[group])
+
+
+def number_by_order(entries: Entries) -> Entries:
+    """Number the calls within their group, from 0: torchcomms counts them over all groups of a rank.
+
+    A receive or send is recorded without its peer, so it can neither be numbered nor matched.
+    """
+    calls = np.flatnonzero(entries.stream != P2P)
+    calls = calls[np.argsort(entries.group[calls], kind="stable")]
+    group = entries.group[calls]
+    count = np.arange(len(calls))
+    begins = np.ones(len(calls), np.bool_)
+    begins[1:] = group[1:] != group[:-1]
+    number = entries.sequence_id.copy()
+    number[calls] = count - np.maximum.accumulate(np.where(begins, count, 0))
+    return entries.replace(sequence_id=number)
+
+
+class Reach(NamedTuple):
+    """What the entries of one group say of it.
+
+    Attributes:
+        oldest, newest, completed: sequence numbers of collectives; None: no such entry.
+        others: there are calls that are no collectives.
+    """
+
+    oldest: int | None
+    newest: int | None
+    completed: int | None
+    others: bool
+
+
+def reach(entries: Entries) -> Mapping[str, Reach]:
+    """`Reach` of each group that has entries."""
+    count = len(entries.groups)
+    collective = entries.stream == COLLECTIVE
+    newest, completed = _most(entries, collective), _most(entries, collective & (entries.state == COMPLETED))
+    oldest = np.full(count, -_MISSING, np.int64)
+    np.minimum.at(oldest, entries.group[collective], entries.sequence_id[collective])
+    others = np.zeros(count, np.bool_)
+    others[entries.group[~collective]] = True
+    rows = zip(oldest.tolist(), newest.tolist(), completed.tolist(), others.tolist(), strict=True)
+    return {
+        key: Reach(
+            None if newest == _MISSING else oldest,
+            None if newest == _MISSING else newest,
+            None if completed == _MISSING else completed,
+            others,
+        )
+        for key, (oldest, newest, completed, others) in zip(entries.groups, rows, strict=True)
+    }
+
+
+def _most(entries: Entries, which: Mask) -> Integers:
+    found = np.full(len(entries.groups), _MISSING, np.int64)
+    np.maximum.at(found, entries.group[which], entries.sequence_id[which])
+    return found

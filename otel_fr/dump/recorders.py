@@ -1,0 +1,264 @@
+"""The entries of each recorder: PyTorch's and torchcomms', and otel-fr's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from otel_fr.dump import fields, names
+from otel_fr.dump.columns import COMPLETED, NONE, P2P, STATES, STREAMS, Label, codes, integers
+from otel_fr.dump.entries import (
+    EntryReader,
+    Kind,
+    Row,
+    Signatures,
+    exact_column,
+    integer_column,
+    optional_column,
+    seconds_column,
+    times_column,
+)
+from otel_fr.dump.lives import ENDS
+from otel_fr.match.model import State
+
+_STATES = {state.value: state for state in State}
+_UNKNOWN_SPLITS: tuple[int, ...] = ()
+_END_CODES = {raw: place for place, raw in enumerate(ENDS, 1)}
+
+
+def group_key(name: str, description: str) -> str:
+    """Names a group within a file of others: c10d's name and description together."""
+    return f"{name}\x1f{description}"
+
+
+class OthersReader(EntryReader):
+    """PyTorch's entries, of any version of its schema, and torchcomms'.
+
+    Attributes:
+        groups: `Entry.group` -> (name, description). local_ids: ``pg_id`` -> `Entry.group`.
+    """
+
+    _SIZES = ("input_sizes", "output_sizes")
+    _LISTS = ("input_dtypes", "output_dtypes")
+    _SCALARS = ("pg_id", "profiling_name", "state", "retired", "is_p2p", "timeout_ms", "thread_name")
+    _WHOLE_FRAMES = False
+
+    def __init__(self, signatures: Signatures, rank: int = 0) -> None:
+        """Of the file of one rank."""
+        super().__init__(signatures)
+        self.groups: dict[str, tuple[str, str]] = {}
+        self.local_ids: dict[int, str] = {}
+        self._rank = rank
+        self._names: dict[str, names.Name] = {}
+        self._nameless = False
+
+    def _group(self, item: Mapping[str, Any]) -> str:
+        local = item.get("pg_id")
+        if "process_group" in item:
+            name, description = item["process_group"]
+            if not isinstance(name, str) or not isinstance(description, str):
+                raise ValueError
+        elif local == 0:
+            name, description = "0", "default_pg"
+        else:
+            # Up to version 1.4 only the rank's own number of the group is recorded: not comparable between ranks.
+            name, description = str(fields.exact(local)), f"of rank {self._rank}"
+            if not self._nameless:
+                self._nameless = True
+                self.notes.append("its version does not name process groups: only the default one was compared")
+        key = group_key(name, description)
+        if key not in self.groups:
+            self.groups[key] = (name, description)
+        if isinstance(local, int):
+            self.local_ids.setdefault(local, key)
+        return key
+
+    def _kind(self, item: Mapping[str, Any]) -> Kind:
+        group = self._group(item)
+        text = item["profiling_name"]
+        name = self._names.get(text)
+        if name is None:
+            name = self._names[text] = names.parse(text)
+        operation = name.operation
+        p2p = item.get("is_p2p") is True or operation in ("send", "recv")
+        peer = name.destination if operation == "send" else name.source
+        ins, outs = self._sizes(item["input_sizes"]), self._sizes(item["output_sizes"])
+        splits: tuple[int, ...] | None = None
+        if operation in ("all_to_all", "all_to_all_single"):
+            # NCCL records both alike, and no recorder the splits.
+            operation = "all_to_all_single" if len(ins) == len(outs) == 1 else operation
+            splits = _UNKNOWN_SPLITS if operation == "all_to_all_single" else None
+        signature = self._signature(
+            operation,
+            ins,
+            outs,
+            fields.dtypes(item.get("input_dtypes")),
+            fields.dtypes(item.get("output_dtypes")),
+            None,
+            None,
+            peer,
+            0 if p2p and operation != names.COALESCED else None,
+            splits,
+            splits,
+            name.any_source or (p2p and peer is None),
+        )
+        # gloo and torchcomms on a CPU never leave "scheduled": being retired is what tells.
+        done = item.get("retired") is True or item.get("state") == "completed"
+        timeout = fields.seconds(item.get("timeout_ms"), 1e3) or None
+        return Kind(
+            group,
+            "p2p" if p2p else "collective",
+            signature,
+            State.COMPLETED if done else State.IN_FLIGHT,
+            Label(timeout, None, name.backend, fields.short_text(item.get("thread_name"))),
+            _END_CODES.get(name.raw, 0),
+        )
+
+    def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
+        number = item.get("p2p_seq_id" if kind.stream == "p2p" else "collective_seq_id")
+        number = item["seq_id"] if number is None and "seq_id" in item else number
+        if number is None and "collective_seq_id" not in item:
+            raise KeyError("collective_seq_id")
+        record = item["record_id"] if "record_id" in item else item["id"]
+        created = fields.integer(item.get("time_created_ns")) or None
+        ended = fields.integer(item.get("time_discovered_completed_ns")) or None
+        duration = fields.seconds(item.get("duration_ms"), 1e3)
+        if duration is None and kind.state is State.COMPLETED and created and ended:
+            duration = max(ended - created, 0) / 1e9
+        return Row(
+            fields.integer(number) or 0,
+            fields.integer(record) or 0,
+            duration=duration,
+            created=created,
+            started=fields.integer(item.get("time_discovered_started_ns")) or None,
+            ended=ended,
+        )
+
+    def _columns(self, raw: list[dict[str, Any]], kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+        number = integer_column([item["collective_seq_id"] for item in raw])
+        p2p = codes([STREAMS.index(kind.stream) for kind in kinds])[which] == P2P
+        if p2p.any():
+            number = np.where(p2p, integer_column([item["p2p_seq_id"] for item in raw]), number)
+        record = integer_column([item["record_id"] for item in raw])
+        number[number == NONE] = 0
+        record[record == NONE] = 0
+        created, started, ended = (
+            times_column(optional_column(raw, name))
+            for name in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
+        )
+        duration = seconds_column(optional_column(raw, "duration_ms"), 1e3)
+        done = codes([STATES.index(kind.state) for kind in kinds])[which] == COMPLETED
+        known = done & np.isnan(duration) & (created != NONE) & (ended != NONE)
+        if known.any():
+            if min(created[known].min(), ended[known].min()) < 0:
+                return None  # their difference might need more than 64 bits
+            duration[known] = np.maximum(ended[known] - created[known], 0) / 1e9
+        return {
+            "sequence_id": number,
+            "record": record,
+            "duration": duration,
+            "created": created,
+            "started": started,
+            "ended": ended,
+        }
+
+
+class OwnReader(EntryReader):
+    """otel-fr's entries."""
+
+    _SIZES = ("input_sizes", "output_sizes", "otel_fr_input_sizes", "otel_fr_output_sizes")
+    _LISTS = ("input_dtypes", "output_dtypes", "otel_fr_input_splits", "otel_fr_output_splits")
+    _SCALARS = (
+        "profiling_name", "timeout_ms", "thread_name", "otel_fr_op", "otel_fr_kind", "otel_fr_group", "otel_fr_state",
+        "otel_fr_error", "otel_fr_reduce_op", "otel_fr_root", "otel_fr_peer", "otel_fr_tag", "otel_fr_any_source",
+        "otel_fr_truncated",
+    )  # fmt: skip
+    _WHOLE_FRAMES = True
+
+    def __init__(self, signatures: Signatures, written_ns: int | None, wall_offset_ns: int | None) -> None:
+        """Of one file.
+
+        Args:
+            written_ns: when it was written, on the clock of ``otel_fr_issued_ns``; None: not known.
+            wall_offset_ns: what makes that clock wall time; None: not known.
+        """
+        super().__init__(signatures)
+        self._written_ns = written_ns
+        self._wall_offset_ns = wall_offset_ns
+        self._backends: dict[object, str] = {}
+
+    def _kind(self, item: Mapping[str, Any]) -> Kind:
+        stream = item["otel_fr_kind"]
+        if stream not in STREAMS or not isinstance(item["otel_fr_op"], str):
+            raise ValueError
+        truncated = item.get("otel_fr_truncated") is True
+        ins = () if truncated else item.get("otel_fr_input_sizes", item["input_sizes"])
+        outs = () if truncated else item.get("otel_fr_output_sizes", item["output_sizes"])
+        signature = self._signature(
+            item["otel_fr_op"],
+            self._sizes(ins),
+            self._sizes(outs),
+            () if truncated else fields.dtypes(item["input_dtypes"]),
+            () if truncated else fields.dtypes(item["output_dtypes"]),
+            fields.text(item.get("otel_fr_reduce_op")),
+            fields.integer(item.get("otel_fr_root")),
+            fields.integer(item.get("otel_fr_peer")),
+            fields.integer(item.get("otel_fr_tag")),
+            _UNKNOWN_SPLITS if truncated else fields.splits(item.get("otel_fr_input_splits")),
+            _UNKNOWN_SPLITS if truncated else fields.splits(item.get("otel_fr_output_splits")),
+            item.get("otel_fr_any_source") is True,
+        )
+        written = fields.short_text(item.get("profiling_name"))
+        label = Label(
+            fields.seconds(item.get("timeout_ms"), 1e3) or None,
+            fields.text(item.get("otel_fr_error")),
+            written.partition(":")[0] if ":" in written else "",
+            fields.short_text(item.get("thread_name")),
+        )
+        return Kind(str(item["otel_fr_group"]), stream, signature, _STATES[item["otel_fr_state"]], label)
+
+    def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
+        issued, ended = fields.exact(item["otel_fr_issued_ns"]), item["otel_fr_ended_ns"]
+        ended = None if ended is None else fields.exact(ended)
+        wall = fields.integer(item.get("time_discovered_completed_ns")) or None
+        if wall is None and ended is not None and self._wall_offset_ns is not None:
+            wall = fields.integer(ended + self._wall_offset_ns)
+        return Row(
+            fields.exact(item["otel_fr_seq"]),
+            fields.exact(item["record_id"]),
+            fields.integer(item.get("otel_fr_pair_index")),
+            None if self._written_ns is None else max(self._written_ns - issued, 0) / 1e9,
+            None if ended is None else (ended - issued) / 1e9,
+            fields.seconds(item.get("otel_fr_gap_s")),
+            fields.integer(item.get("time_created_ns")) or None,
+            fields.integer(item.get("time_discovered_started_ns")) or None,
+            wall,
+        )
+
+    def _columns(self, raw: list[dict[str, Any]], kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+        issued = exact_column([item["otel_fr_issued_ns"] for item in raw])
+        told = [item["otel_fr_ended_ns"] for item in raw]
+        open_ = np.array([value is None for value in told])
+        ended = exact_column([0 if value is None else value for value in told])
+        if min(issued.min(), ended.min(), self._wall_offset_ns or 0) < 0:
+            return None  # sums and differences might need more than 64 bits
+        duration = (ended - issued) / 1e9
+        duration[open_] = np.nan
+        wall = times_column(optional_column(raw, "time_discovered_completed_ns"))
+        offset = self._wall_offset_ns
+        if offset is not None:
+            missing = (wall == NONE) & ~open_
+            wall[missing] = integer_column((ended[missing] + offset).tolist())
+        return {
+            "sequence_id": exact_column([item["otel_fr_seq"] for item in raw]),
+            "record": exact_column([item["record_id"] for item in raw]),
+            "pair_index": integers(integer_column(optional_column(raw, "otel_fr_pair_index")).tolist()),
+            "age": None if self._written_ns is None else np.maximum(self._written_ns - issued, 0) / 1e9,
+            "duration": duration,
+            "gap": seconds_column(optional_column(raw, "otel_fr_gap_s"), 1.0),
+            "created": times_column(optional_column(raw, "time_created_ns")),
+            "started": times_column(optional_column(raw, "time_discovered_started_ns")),
+            "ended": wall,
+        }
