@@ -173,18 +173,20 @@ def test_a_call_has_its_whole_traceback_its_times_its_backend_and_its_thread(tmp
     assert (found.backend, found.thread, found.duration) == ("nccl", "autograd", 4e-6)
 
 
-CALL = st.builds(
-    Entry,
-    group=st.sampled_from("ab"),
-    stream=st.sampled_from(["collective", "p2p"]),
-    sequence_id=st.integers(1, 6),
-    record=st.integers(0, 99),
-    signature=st.sampled_from([Signature("all_reduce", ((1,),), ((2,),), ("Float",)), Signature("broadcast")]),
-    state=st.sampled_from(CallState),
-    duration=st.none() | st.floats(0, 9),
-    batch=st.none() | st.integers(0, 3),
-    created_ns=st.none() | st.integers(1, 9),
-)
+SIGNATURES = [Signature("all_reduce", ((1,),), ((2,),), ("Float",)), Signature("broadcast")]
+CALL = st.fixed_dictionaries(
+    {
+        "group": st.sampled_from("ab"),
+        "stream": st.sampled_from(["collective", "p2p"]),
+        "sequence_id": st.integers(1, 6),
+        "record": st.integers(0, 99),
+        "signature": st.sampled_from(SIGNATURES),
+        "state": st.sampled_from(CallState),
+        "duration": st.none() | st.floats(0, 9),
+        "batch": st.none() | st.integers(0, 3),
+        "created_ns": st.none() | st.integers(1, 9),
+    }
+).map(lambda values: Entry(**values))
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
