@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from otel_fr.dump.skeletons import Skeletons
+
 MIB = 1024 * 1024
 
 
@@ -107,7 +109,7 @@ _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
 _PLAIN = b"|".join(
     (
         rb"[Kqh\x80].",  # BININT1 BINPUT BINGET PROTO
-        rb"[(01N}\])tlduase\x85-\x89\x94]",  # MARK POP POP_MARK NONE, containers, booleans, MEMOIZE: no argument
+        rb"[(01N}\])tldase\x85-\x89\x94]",  # MARK POP POP_MARK NONE, containers, booleans, MEMOIZE: no argument
         rb"M..",  # BININT2
         rb"[Jj].{4}",  # BININT LONG_BINGET
         rb"\x8a\x08.{8}",  # LONG1 of the sizes that times and thread ids have
@@ -117,7 +119,10 @@ _PLAIN = b"|".join(
     )
 )
 """Instructions that only build plain values and cost no more room than they take up."""
-_RUN = re.compile(b"(?s:(?:" + _PLAIN + b"){0,4000})")
+_RUN = re.compile(b"(?s:(?:" + _PLAIN + b"){0,4000}u?)")
+"""Up to the end of a dict (SETITEMS), where a known row of instructions may begin."""
+_ROW_END = ord("u")
+_SKELETONS = Skeletons()
 _COUNTED = {  # -> width of the length that precedes the bytes
     "SHORT_BINUNICODE": 1,
     "BINUNICODE": 4,
@@ -173,6 +178,13 @@ def _check(data: bytes, limits: Limits) -> None:
         raise UnreadableDump(f"holds more than {limits.max_objects} values; record fewer entries")
     position, end = 0, len(data)
     while position < end:
+        if data[position - 1] == _ROW_END:
+            after = _SKELETONS.skip(data, position)
+            if after == position:
+                after = _SKELETONS.look(data, position)
+            if after > position:
+                position = after
+                continue
         run = _RUN.match(data, position)
         if run is not None and run.end() > position:
             position = run.end()
