@@ -1,0 +1,208 @@
+"""`otel-fr analyze` against PyTorch's `torchfrtrace`: wall time of the whole command, peak memory, and their ratio.
+
+    python benchmarks/analyze.py [--sizes 8x2000 64x2000 64x10000 256x2000 1024x2000] [--limit 300] [--quick]
+
+Each size is RANKSxENTRIES: NCCL-format files of a job with three kinds of process groups (all ranks, tensor and data
+parallel), in which one rank does not join a collective near the end. Both commands judge the same files, one after the
+other; one that takes longer than ``--limit`` seconds is ended. Memory is the sum over the command's processes, of what
+each has for itself alone and its share of what it shares (Pss). Exits with 1 if otel-fr does not name the rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+BIN = Path(sys.executable).parent
+SIZES = ["8x2000", "64x2000", "64x10000", "256x2000", "1024x2000"]
+QUICK = ["8x2000", "32x2000"]
+TENSOR_PARALLEL = 8
+CULPRIT = 5
+START_NS = 1_750_000_000_000_000_000
+
+FRAMES = [
+    {"name": name, "filename": file, "line": line}
+    for name, file, line in (
+        ("all_reduce", "/venv/lib/torch/distributed/distributed_c10d.py", 2806),
+        ("wrapper", "/venv/lib/torch/distributed/c10d_logger.py", 81),
+        ("forward", "/job/layers.py", 311),
+        ("step", "/job/train.py", 97),
+        ("main", "/job/train.py", 140),
+    )
+]
+CALLS = [
+    *[("tp", "all_reduce", [[8, 1024]], [[8, 1024]], "BFloat16")] * 6,
+    ("dp", "_reduce_scatter_base", [[65536]], [[8192]], "Float"),
+    ("dp", "_all_gather_base", [[8192]], [[65536]], "Float"),
+    ("default_pg", "broadcast", [[16]], [[16]], "Float"),
+    ("default_pg", "all_reduce", [[1024]], [[1024]], "Float"),
+]
+"""One step of the imaginary job: (kind of group, operation, input sizes, output sizes, dtype)."""
+
+
+def groups_of(rank: int, ranks: int) -> dict[str, tuple[str, list[int]]]:
+    """Kind -> (name, members) of the groups that ``rank`` is in."""
+    first, place = rank - rank % TENSOR_PARALLEL, rank % TENSOR_PARALLEL
+    return {
+        "default_pg": ("0", list(range(ranks))),
+        "tp": (str(1 + first // TENSOR_PARALLEL), list(range(first, min(first + TENSOR_PARALLEL, ranks)))),
+        "dp": (str(1 + ranks // TENSOR_PARALLEL + place), list(range(place, ranks, TENSOR_PARALLEL))),
+    }
+
+
+def dump(rank: int, ranks: int, entries: int) -> dict[str, Any]:
+    """The file of one rank. All stand: the culprit's tensor-parallel group at the last call, the others one further."""
+    groups = groups_of(rank, ranks)
+    # The last call that all could issue is the last tensor-parallel one of a step.
+    last = (entries - 2) // len(CALLS) * len(CALLS) - 5
+    stands = last - (rank == CULPRIT) if CULPRIT in groups["tp"][1] else last + 1
+    counts = dict.fromkeys(groups, 0)
+    done = dict.fromkeys(groups, 0)
+    found: list[dict[str, Any]] = []
+    for record in range(stands + 1):
+        kind, operation, inputs, outputs, dtype = CALLS[record % len(CALLS)]
+        counts[kind] += 1
+        completed = record < stands or rank == CULPRIT
+        done[kind] += completed
+        at = START_NS + record * 1_000_000 + rank * 1_000
+        found.append(
+            {
+                "frames": FRAMES,
+                "record_id": record,
+                "pg_id": list(groups).index(kind),
+                "process_group": (groups[kind][0], kind),
+                "thread_name": "python",
+                "thread_id": "23456244340032",
+                "collective_seq_id": counts[kind],
+                "p2p_seq_id": 0,
+                "op_id": counts[kind],
+                "profiling_name": f"nccl:{operation}",
+                "time_created_ns": at,
+                "input_sizes": [list(shape) for shape in inputs],
+                "input_dtypes": [dtype],
+                "output_sizes": [list(shape) for shape in outputs],
+                "output_dtypes": [dtype],
+                "state": "completed" if completed else "scheduled",
+                "time_discovered_started_ns": at + 1_000 if completed else None,
+                "time_discovered_completed_ns": at + 2_000 if completed else None,
+                "retired": completed,
+                "timeout_ms": 600_000,
+                "is_p2p": False,
+            }
+        )
+    return {
+        "version": "2.10",
+        "comm_lib_version": "2.27.5",
+        "pg_config": {name: {"name": name, "desc": kind, "ranks": str(of)} for kind, (name, of) in groups.items()},
+        "pg_status": {
+            str(number): {
+                "last_enqueued_collective": counts[kind],
+                "last_started_collective": -1,
+                "last_completed_collective": done[kind],
+            }
+            for number, kind in enumerate(groups)
+        },
+        "entries": found,
+    }
+
+
+def write(folder: Path, ranks: int, entries: int) -> int:
+    """All ranks' files; returns the number of calls in them."""
+    calls = 0
+    for rank in range(ranks):
+        data = dump(rank, ranks, entries)
+        calls += len(data["entries"])
+        with (folder / f"nccl_trace_rank_{rank}").open("wb") as file:
+            pickle.dump(data, file, protocol=2)
+    return calls
+
+
+def family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            found.extend(map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split()))
+    return found
+
+
+def memory(pid: int) -> int:
+    """Bytes that a process and its descendants have now."""
+    total = 0
+    for one in family(pid):
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1]) * 1024
+    return total
+
+
+def measure(command: list[str], limit: float) -> tuple[float | None, int, str]:
+    """Wall seconds (None: ended at the limit), peak bytes, and what it printed."""
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    with tempfile.TemporaryFile("w+") as out:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        peak = 0
+        while process.poll() is None:
+            peak = max(peak, memory(process.pid))
+            if time.perf_counter() - began > limit:
+                process.kill()
+                process.wait()
+                return None, peak, ""
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+        seconds = time.perf_counter() - began
+        out.seek(0)
+        return seconds, peak, out.read()
+
+
+def names_the_culprit(printed: str) -> bool:
+    """True if the report accuses the one rank that did not join, and no other."""
+    with contextlib.suppress(ValueError):
+        causes = [found for found in json.loads(printed)["incidents"] if found["caused_by"] is None]
+        return [found["culprit_ranks"] for found in causes] == [[CULPRIT]]
+    return False
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", metavar="RANKSxENTRIES", default=SIZES)
+    parser.add_argument("--quick", action="store_true", help=f"only {' '.join(QUICK)}")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that one command may take")
+    args = parser.parse_args()
+    peer = BIN / "torchfrtrace"
+    wrong = 0
+    print(f"{'ranks x entries':>16} {'calls':>9} {'otel-fr':>9} {'us/call':>8} {'peak':>9}   torchfrtrace  ratio")
+    for size in QUICK if args.quick else args.sizes:
+        ranks, entries = map(int, size.split("x"))
+        with tempfile.TemporaryDirectory() as name:
+            calls = write(Path(name), ranks, entries)
+            ours = [str(BIN / "otel-fr"), "analyze", name, "--format", "json"]
+            seconds, peak, printed = measure(ours, args.limit)
+            wrong += not names_the_culprit(printed)
+            theirs, their_peak = "not installed", ""
+            ratio = ""
+            if peer.exists():
+                took, most, _ = measure([str(peer), name, "-p", "nccl_trace_rank_"], args.limit)
+                theirs = f"{took:8.2f} s" if took is not None else f"> {args.limit:.0f} s"
+                their_peak = f" ({most / 2**20:.0f} MiB)"
+                if seconds:
+                    ratio = f"{'' if took else '>'}{(took or args.limit) / seconds:6.1f}"
+        told = f"{seconds:7.2f} s {seconds / calls * 1e6:8.1f}" if seconds else f"> {args.limit:.0f} s {'':8}"
+        print(f"{size:>16} {calls:>9} {told} {peak / 2**20:5.0f} MiB   {theirs}{their_peak}  {ratio}", flush=True)
+    if wrong:
+        print(f"otel-fr did not name rank {CULPRIT} in {wrong} of them")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
