@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 BIN = Path(sys.executable).parent
 SIZES = ["8x2000", "64x2000", "64x10000", "256x2000", "1024x2000"]
@@ -41,12 +41,12 @@ FRAMES = [
 ]
 CALLS = [
     *[("tp", "all_reduce", [[8, 1024]], [[8, 1024]], "BFloat16")] * 6,
-    ("dp", "_reduce_scatter_base", [[65536]], [[8192]], "Float"),
-    ("dp", "_all_gather_base", [[8192]], [[65536]], "Float"),
+    ("dp", "_reduce_scatter_base", [[8192, 0]], [[8192]], "Float"),
+    ("dp", "_all_gather_base", [[8192]], [[8192, 0]], "Float"),
     ("default_pg", "broadcast", [[16]], [[16]], "Float"),
     ("default_pg", "all_reduce", [[1024]], [[1024]], "Float"),
 ]
-"""One step of the imaginary job: (kind of group, operation, input sizes, output sizes, dtype)."""
+"""One step of the imaginary job: (kind of group, operation, input sizes, output sizes, dtype); 0: size of the group."""
 
 
 def groups_of(rank: int, ranks: int) -> dict[str, tuple[str, list[int]]]:
@@ -87,9 +87,9 @@ def dump(rank: int, ranks: int, entries: int) -> dict[str, Any]:
                 "op_id": counts[kind],
                 "profiling_name": f"nccl:{operation}",
                 "time_created_ns": at,
-                "input_sizes": [list(shape) for shape in inputs],
+                "input_sizes": [[number or len(groups[kind][1]) for number in shape] for shape in inputs],
                 "input_dtypes": [dtype],
-                "output_sizes": [list(shape) for shape in outputs],
+                "output_sizes": [[number or len(groups[kind][1]) for number in shape] for shape in outputs],
                 "output_dtypes": [dtype],
                 "state": "completed" if completed else "scheduled",
                 "time_discovered_started_ns": at + 1_000 if completed else None,
@@ -145,24 +145,40 @@ def memory(pid: int) -> int:
     return total
 
 
-def measure(command: list[str], limit: float) -> tuple[float | None, int, str]:
-    """Wall seconds (None: ended at the limit), peak bytes, and what it printed."""
+class Cost(NamedTuple):
+    """Of one command. ``ended``: it came to its end by itself and without an error."""
+
+    ended: bool
+    seconds: float
+    cpu_seconds: float
+    peak: int
+    printed: str
+
+    def __str__(self) -> str:
+        told = f"{self.seconds:.2f} s" if self.ended else f"not ended in {self.seconds:.0f} s"
+        return f"{told} ({self.cpu_seconds:.1f} s of CPU, {self.peak / 2**20:.0f} MiB)"
+
+
+def measure(command: list[str], limit: float) -> Cost:
+    """Run a command to its end, or until ``limit`` seconds are over."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryFile("w+") as out:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, env=environment)
         peak = 0
-        while process.poll() is None:
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            seconds = time.perf_counter() - began
+            if pid:
+                break
             peak = max(peak, memory(process.pid))
-            if time.perf_counter() - began > limit:
+            if seconds > limit:
                 process.kill()
-                process.wait()
-                return None, peak, ""
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
-        seconds = time.perf_counter() - began
+            time.sleep(0.02)
+        process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
-        return seconds, peak, out.read()
+        cpu = usage.ru_utime + usage.ru_stime
+        return Cost(process.returncode in (0, 1), seconds, cpu, peak, out.read())
 
 
 def names_the_culprit(printed: str) -> bool:
@@ -181,26 +197,22 @@ def main() -> int:
     args = parser.parse_args()
     peer = BIN / "torchfrtrace"
     wrong = 0
-    print(f"{'ranks x entries':>16} {'calls':>9} {'otel-fr':>9} {'us/call':>8} {'peak':>9}   torchfrtrace  ratio")
     for size in QUICK if args.quick else args.sizes:
         ranks, entries = map(int, size.split("x"))
         with tempfile.TemporaryDirectory() as name:
             calls = write(Path(name), ranks, entries)
-            ours = [str(BIN / "otel-fr"), "analyze", name, "--format", "json"]
-            seconds, peak, printed = measure(ours, args.limit)
-            wrong += not names_the_culprit(printed)
-            theirs, their_peak = "not installed", ""
-            ratio = ""
+            print(f"{ranks} ranks x {entries} entries, {calls} calls", flush=True)
+            ours = measure([str(BIN / "otel-fr"), "analyze", name, "--format", "json"], args.limit)
+            print(f"  otel-fr analyze  {ours}; {ours.cpu_seconds / calls * 1e6:.1f} us of CPU a call", flush=True)
+            if not names_the_culprit(ours.printed):
+                print(f"  WRONG: it does not name rank {CULPRIT}")
+                wrong += 1
             if peer.exists():
-                took, most, _ = measure([str(peer), name, "-p", "nccl_trace_rank_"], args.limit)
-                theirs = f"{took:8.2f} s" if took is not None else f"> {args.limit:.0f} s"
-                their_peak = f" ({most / 2**20:.0f} MiB)"
-                if seconds:
-                    ratio = f"{'' if took else '>'}{(took or args.limit) / seconds:6.1f}"
-        told = f"{seconds:7.2f} s {seconds / calls * 1e6:8.1f}" if seconds else f"> {args.limit:.0f} s {'':8}"
-        print(f"{size:>16} {calls:>9} {told} {peak / 2**20:5.0f} MiB   {theirs}{their_peak}  {ratio}", flush=True)
-    if wrong:
-        print(f"otel-fr did not name rank {CULPRIT} in {wrong} of them")
+                theirs = measure([str(peer), name, "-p", "nccl_trace_rank_"], args.limit)
+                more = "" if theirs.ended else "more than "
+                wall, cpu = theirs.seconds / ours.seconds, theirs.cpu_seconds / ours.cpu_seconds
+                print(f"  torchfrtrace     {theirs}")
+                print(f"  ratio            {more}x{wall:.1f} of wall time, {more}x{cpu:.1f} of CPU", flush=True)
     return 1 if wrong else 0
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from otel_fr import identity
 from otel_fr.analyze.p2p import number_pairs
+from otel_fr.analyze.sets import split
 from otel_fr.analyze.settled import Board
 from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dump.columns import P2P, Mask
@@ -41,20 +42,24 @@ class Run:
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
     """One `Run` for each run the files tell of, newest first.
 
-    Files of others (PyTorch, torchcomms) do not name their run; they make one of their own, the last. A rank with
-    several files in one run counts with its newest; the others are returned as problems.
+    Files of others (PyTorch, torchcomms) do not name their run: those that can be of one (`sets.split`) are taken for
+    one; their runs come last. A rank with several files in one run counts with its newest; the others are returned as
+    problems.
     """
     by_run: dict[tuple[str, int, str], list[Dump]] = {}
-    for dump in dumps:
-        key = ("", 0, "") if dump.source != "otel-fr" else _run_key(dump)
-        by_run.setdefault(key, []).append(dump)
     problems: list[Problem] = []
     runs: list[Run] = []
+    for dump in dumps:
+        if dump.source == "otel-fr":
+            by_run.setdefault(_run_key(dump), []).append(dump)
     for (job, attempt, run_id), members in by_run.items():
         chosen, left = _one_per_rank(members)
         problems.extend(left)
         runs.append(_run(job, attempt, run_id, chosen))
-    runs.sort(key=lambda run: (bool(run.run_id), run.attempt, run.written_at or 0.0), reverse=True)
+    runs.sort(key=lambda run: (run.attempt, run.written_at or 0.0), reverse=True)
+    found, left = split([dump for dump in dumps if dump.source != "otel-fr"])
+    problems.extend(left)
+    runs.extend(_run("", 0, "", members) for members in found)
     return runs, problems
 
 

@@ -86,6 +86,7 @@ class Dump:
         has_completions: the recorder tells when calls end.
         facts: what otel-fr adds (the file's ``otel_fr`` key, checked); empty in files of others.
         notes: what was found odd in it, as sentences.
+        modified_ns: when the file was last written, by its file system; 0: not known.
     """
 
     rank: int
@@ -98,6 +99,7 @@ class Dump:
     has_completions: bool = True
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    modified_ns: int = 0
 
     def text(self, key: str) -> str:
         """A fact that is text; "" if it is missing or something else."""

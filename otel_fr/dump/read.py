@@ -57,9 +57,12 @@ def _load(path: Path, limits: Limits, signatures: Signatures, prefix: str) -> Du
     else:
         data, clock = parse(read_bytes(path, limits), limits), None
     try:
-        return _dump(path, data, signatures, prefix, clock)
+        dump = _dump(path, data, signatures, prefix, clock)
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise UnreadableDump(f"not a flight-recorder file, or a damaged one ({error}); copy it again") from error
+    with contextlib.suppress(OSError):
+        dump.modified_ns = path.stat().st_mtime_ns
+    return dump
 
 
 def load_folder(

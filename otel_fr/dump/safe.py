@@ -88,6 +88,8 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
         value = _parse_pickle(data, limits)
     else:
         raise UnreadableDump("not a flight-recorder file: neither a pickle nor JSON")
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "profiling_name" in value[0]:
+        return {"entries": value}  # as torch 2.2 wrote them
     if not isinstance(value, dict):
         raise UnreadableDump(f"not a flight-recorder file: it holds a {type(value).__name__} instead of a dict")
     return value

@@ -1,0 +1,88 @@
+"""Files that do not name their run, told apart: attempts and jobs whose files lie in one folder or side by side."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from otel_fr.dump.columns import NONE
+from otel_fr.dump.model import Dump, Problem
+
+_NUMBER = re.compile(r"\d+")
+_SAME_MOMENT_NS = 60 * 1_000_000_000
+"""Two files of one rank are written within this time of each other if they tell of one moment."""
+
+_Set = list[Dump]
+
+
+def split(dumps: Sequence[Dump]) -> tuple[list[list[Dump]], list[Problem]]:
+    """Runs, newest first, each with at most one file per rank and sorted by rank.
+
+    Files whose paths differ in the rank only make a set. Sets of different ranks are taken for one run (each host may
+    name its files its own way). Where two sets have a rank in common they tell of two moments, and are never mixed: in
+    different folders they are two runs; in one folder only the newer counts, and the others are told of.
+    """
+    left = sorted(_sets(dumps), key=_newest, reverse=True)
+    runs: list[list[Dump]] = []
+    problems: list[Problem] = []
+    while left:
+        chosen: dict[int, Dump] = {}
+        later: list[_Set] = []
+        for members in left:
+            shared = [chosen[dump.rank] for dump in members if dump.rank in chosen]
+            if not shared:
+                chosen.update((dump.rank, dump) for dump in members)
+            elif any(_folder(dump) == _folder(members[0]) for dump in shared):
+                problems.extend(_unused(dump, chosen) for dump in members)
+            else:
+                later.append(members)
+        runs.append([chosen[rank] for rank in sorted(chosen)])
+        left = later
+    return runs, problems
+
+
+def _unused(dump: Dump, chosen: dict[int, Dump]) -> Problem:
+    other = chosen.get(dump.rank)
+    if other is not None:
+        return Problem(dump.path, f"not used: {other.path} is of rank {dump.rank} too, and newer or fuller")
+    return Problem(dump.path, "not used: it is one of an older set of files in this folder; choose it with --prefix")
+
+
+def _sets(dumps: Sequence[Dump]) -> list[_Set]:
+    found: dict[tuple[str, str, int], _Set] = {}
+    for dump in dumps:
+        folder, name = os.path.split(dump.path)
+        alike = _without_rank(name, dump.rank)
+        where = folder if _NUMBER.search(name) else _NUMBER.sub("#", folder)
+        # The same rank twice ("trace_0", "trace_00"): two sets.
+        turn = 0
+        while any(other.rank == dump.rank for other in found.get((where, alike, turn), ())):
+            turn += 1
+        found.setdefault((where, alike, turn), []).append(dump)
+    return list(found.values())
+
+
+def _without_rank(name: str, rank: int) -> str:
+    """The name with its last number that is the rank left out."""
+    for number in reversed(list(_NUMBER.finditer(name))):
+        if int(number[0]) == rank:
+            return f"{name[: number.start()]}#{name[number.end() :]}"
+    return name
+
+
+def _newest(members: _Set) -> tuple[int, int, int, str]:
+    """Sorts sets by the moment they tell of, then by how much they tell of it."""
+    moment = max(_moment(dump) for dump in members) // _SAME_MOMENT_NS
+    known = sum(len(dump.entries.places) for dump in members)
+    return moment, sum(len(dump.entries) for dump in members), known, members[0].path
+
+
+def _moment(dump: Dump) -> int:
+    created = dump.entries.created
+    newest = NONE if created is None else int(created.max())
+    return newest if newest > 0 else dump.modified_ns
+
+
+def _folder(dump: Dump) -> str:
+    return os.path.dirname(dump.path)
