@@ -28,15 +28,16 @@ _TOGETHER = 32
 _MAX_PATTERNS = 32
 _MAX_LOOKS = 2_000
 """Rows looked at, from the start of the process: where there are no few rows, looking on only takes time."""
-_ENOUGH = 256 * 1024
+ENOUGH = 256 * 1024
 """Bytes of a pickle from which on looking for rows pays."""
 
 
 class Skeletons:
     """The rows that this process has met. A row ends with SETITEMS."""
 
-    def __init__(self) -> None:
-        """Of none yet."""
+    def __init__(self, enough: int = ENOUGH) -> None:
+        """Of none yet. ``enough``: bytes of a pickle from which on looking for rows pays."""
+        self._enough = enough
         self._seen: dict[bytes, int] = {}
         self._hot: list[bytes] = []
         self._looks = _MAX_LOOKS
@@ -52,7 +53,7 @@ class Skeletons:
 
     def look(self, data: bytes, position: int) -> int:
         """Learn the row at ``position``, if it pays, and return where it ends; ``position`` if nothing was checked."""
-        if self._looks <= 0 or len(data) < _ENOUGH or (len(self._hot) >= _MAX_PATTERNS and self._compiled):
+        if self._looks <= 0 or len(data) < self._enough or (len(self._hot) >= _MAX_PATTERNS and self._compiled):
             return position
         self._looks -= 1
         parts: list[bytes] = []

@@ -1,0 +1,89 @@
+"""Leaving out what all ranks' columns settle changes no verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_fr.analyze.evidence import build_runs
+from otel_fr.analyze.settled import Board
+from otel_fr.dump.columns import entries_of
+from otel_fr.dump.model import Dump, Entry, GroupInfo
+from otel_fr.match import Finding, Signature, State, diagnose
+
+RANKS = 3
+OPERATIONS = [
+    Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",)),
+    Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",)),
+    Signature("all_gather", ((2,),), ((2,),) * RANKS, ("Float",), ("Float",) * RANKS),
+    Signature("all_gather", ((2,),), ((2,), (3,), (2,)), ("Float",), ("Float",) * RANKS),
+    Signature("all_to_all_single", ((6,),), ((6,),), ("Float",), ("Float",), input_splits=(1, 2, 3)),
+    Signature("barrier"),
+]
+ODD = st.tuples(
+    st.integers(0, RANKS - 1),
+    st.integers(1, 8),
+    st.sampled_from(["missing", "other", "open", "twice", "failed"]),
+    st.sampled_from(OPERATIONS),
+)
+
+
+def job(program: list[Signature], odd: list[tuple[int, int, str, Signature]], first: list[int]) -> list[Dump]:
+    """The files of ranks that all issue ``program``; ``odd`` is what differs, ``first`` how many calls are lost."""
+    dumps = []
+    for rank in range(RANKS):
+        entries: list[Entry] = []
+        reach = len(program)
+        for number, what in enumerate(program, 1):
+            here = {how: other for at, which, how, other in odd if (at, which) == (rank, number)}
+            if "missing" in here:
+                reach = number - 1
+                break
+            state = State.IN_FLIGHT if "open" in here else State.FAILED if "failed" in here else State.COMPLETED
+            for _ in range(1 + ("twice" in here)):
+                call = Entry("g", "collective", number, len(entries), here.get("other", what), state, duration=1.0)
+                entries.append(call)
+        entries = [entry for entry in entries if entry.sequence_id > first[rank]]
+        group = GroupInfo("g", "", "0", "default_pg", tuple(range(RANKS)), reach, reach, first[rank] + 1)
+        partial = first[rank] > 0
+        dumps.append(Dump(rank, "pytorch", f"trace_{rank}", "2.10", {"g": group}, entries_of(entries), partial))
+    return dumps
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    program=st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8),
+    odd=st.lists(ODD, max_size=3),
+    first=st.lists(st.integers(0, 4), min_size=RANKS, max_size=RANKS),
+)
+def test_the_verdict_is_that_of_all_calls(
+    program: list[Signature], odd: list[tuple[int, int, str, Signature]], first: list[int]
+) -> None:
+    found: list[list[Finding]] = []
+    counts: list[int] = []
+    for settled in (Board.settled, nothing_settled):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Board, "settled", settled)
+            ((run,), _) = build_runs(job(program, odd, first))
+        found.append(diagnose(run.evidence))
+        counts.append(len(run.evidence.calls))
+    assert found[0] == found[1]
+    assert counts[0] <= counts[1]
+
+
+def nothing_settled(board: Board) -> list[Any]:
+    return [np.zeros(len(group), np.bool_) for group in board.group]
+
+
+def test_of_a_healthy_job_only_the_newest_calls_are_looked_at() -> None:
+    ((run,), _) = build_runs(job([OPERATIONS[0], OPERATIONS[2]] * 50, [], [0, 0, 0]))
+    assert [(call.rank, call.sequence_id) for call in run.evidence.calls] == [(0, 100), (1, 100), (2, 100)]
+
+
+def test_an_uneven_list_operation_is_looked_at() -> None:
+    ((run,), _) = build_runs(job([OPERATIONS[3], *OPERATIONS[:1]], [], [0, 0, 0]))
+    assert {call.sequence_id for call in run.evidence.calls} == {1, 2}
