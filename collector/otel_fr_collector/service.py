@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from otel_fr.incident_trace import incident_trace
 from otel_fr.match import Finding, diagnose
 from otel_fr_collector import correlate, evidence
 from otel_fr_collector.alertmanager import Alertmanager
@@ -18,7 +19,6 @@ from otel_fr_collector.ingest import TRACES, Ingest
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets import IncidentsFile, Terminal
 from otel_fr_collector.runs import Run, RunId, Runs
-from otel_fr_collector.traces import incident_trace
 
 _log = logging.getLogger(__name__)
 

@@ -1,1 +1,15 @@
-"""The offline analyzer: flight-recorder files -> evidence -> the match engine -> a report."""
+"""The offline analyzer: flight-recorder files -> evidence -> the match engine -> a report.
+
+::
+
+    from otel_fr.analyze import load
+
+    report = load("/tmp/flight-recorder")
+    for incident in report.incidents:
+        print(incident["summary"])
+"""
+
+from otel_fr.analyze.collectives import Collective
+from otel_fr.analyze.result import FAULT, HEALTHY, UNUSABLE, Report, load
+
+__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Collective", "Report", "load"]

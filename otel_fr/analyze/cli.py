@@ -1,34 +1,152 @@
-"""``otel-fr analyze``."""
+"""``otel-fr analyze``: every flag of PyTorch's ``torchfrtrace``, and more."""
 
 from __future__ import annotations
 
 import argparse
 import gc
+import io
 import os
 import sys
 from pathlib import Path
 
-from otel_fr.analyze.report import FAULT, HEALTHY, UNUSABLE, analyze, to_json, to_text
+from otel_fr.analyze.overview import View
+from otel_fr.analyze.report import to_json, to_text
+from otel_fr.analyze.result import FAULT, HEALTHY, UNUSABLE, Report, load
 
 __all__ = ["FAULT", "HEALTHY", "UNUSABLE", "add_arguments", "run"]
+
+MAX_WORKERS = 8
+"""Processes that read a large folder; more wait for the disk."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("path", metavar="DIR", help="folder with one flight-recorder file per rank, or one such file")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    parser.add_argument("--prefix", metavar="P", help="only files whose name begins with P")
+    add = parser.add_argument
+    parser.epilog = "Exit status: 0 no fault is shown, 1 a fault is shown, 2 wrong use or no readable file."
+    add("path", metavar="DIR", help="folder with one flight-recorder file per rank, or one such file")
+    add("--format", choices=("text", "json", "markdown", "html"), default="text", help="default: text")
+    add("--otlp", metavar="ENDPOINT", help="also send the incidents' traces to Jaeger, Tempo, ... (http://host:4317)")
+    same = parser.add_argument_group("as in torchfrtrace")
+    add = same.add_argument
+    add("-p", "--prefix", metavar="P", help="only files whose name begins with P")
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write all calls as tables: .json, .sqlite, .db; else pickle",
+    )
+    add("-j", "--just_print_entries", action="store_true", help="print what each rank recorded, and no verdict")
+    add("--selected-ranks", nargs="+", type=int, metavar="R", help="show only these ranks; all are judged")
+    add("--pg-filters", nargs="+", metavar="PG", help="show only process groups of these names or descriptions")
+    add(
+        "--allow-incomplete-ranks",
+        action="store_true",
+        help="say nothing of ranks without a file (missing files never stop the analysis)",
+    )
+    add("--mismatch_cap", type=_positive, default=10, metavar="N", help="faults shown, from the first (default: 10)")
+    add("--print_stack_trace", action="store_true", help="print the recorded stacks of the calls as well")
+    add("-v", "--verbose", action="store_true", help="every file by itself, stacks whole; with -j every field")
+    add("--transform-ft", action="store_true", help="files of torchft, whose default group counts from 0 per replica")
+    add("--group-world-size", type=_positive, metavar="N", help="ranks of one torchft replica, with --transform-ft")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1")
+    return number
 
 
 def run(args: argparse.Namespace) -> int:
-    """Analyse and print. Exit status: 0 healthy, 1 fault found, 2 unusable input."""
-    if not Path(args.path).exists():
-        print(f"otel-fr analyze: {args.path}: no such file or folder", file=sys.stderr)
-        return UNUSABLE
+    """Analyse and print. Exit status: 0 healthy, 1 fault found, 2 unusable input or wrong use."""
+    if args.transform_ft and args.group_world_size is None:
+        return _refuse("--transform-ft needs --group-world-size: how many ranks one torchft replica has")
+    replica_size = args.group_world_size if args.transform_ft else None
+    if args.output is not None and not args.output.resolve().parent.is_dir():
+        return _refuse(f"--output {args.output}: its folder does not exist; make it first")
     # Millions of small objects that all live to the end: looking for garbage among them takes longer than reading them.
     gc.disable()
-    report = analyze(args.path, args.prefix, workers=min(os.cpu_count() or 1, 8))
-    sys.stdout.write(to_json(report) + "\n" if args.format == "json" else to_text(report))
+    try:
+        report = _load(args, replica_size)
+    except FileNotFoundError as error:
+        return _refuse(str(error))
+    view = View(
+        frozenset(args.selected_ranks) if args.selected_ranks else None,
+        frozenset(args.pg_filters) if args.pg_filters else None,
+        args.mismatch_cap,
+        args.allow_incomplete_ranks,
+        args.print_stack_trace,
+        args.verbose,
+    )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and functions need not fit a terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
+    _print(report, view, args)
+    status = report.status
     if report.run is None:
         print(f"otel-fr analyze: no readable flight-recorder file in {args.path}", file=sys.stderr)
-    return report.status
+    elif args.output is not None:
+        status = max(status, _write(report, args.output))
+    if args.otlp and report.run is not None:
+        status = max(status, _send(report, args.otlp))
+    return status
+
+
+def _refuse(text: str) -> int:
+    print(f"otel-fr analyze: {text}", file=sys.stderr)
+    return UNUSABLE
+
+
+def _load(args: argparse.Namespace, replica_size: int | None) -> Report:
+    workers = min(os.cpu_count() or 1, MAX_WORKERS)
+    if not sys.stderr.isatty():
+        return load(args.path, args.prefix, workers=workers, replica_size=replica_size)
+    from otel_fr.analyze.terminal import loading
+
+    with loading() as progress:
+        return load(args.path, args.prefix, workers=workers, progress=progress, replica_size=replica_size)
+
+
+def _print(report: Report, view: View, args: argparse.Namespace) -> None:
+    # Each form is imported only when it is asked for.
+    if args.just_print_entries and args.format != "json":
+        from otel_fr.analyze.entries import entries_text
+
+        sys.stdout.write(entries_text(report, view))
+    elif args.format == "json":
+        sys.stdout.write(to_json(report) + "\n")
+    elif args.format == "markdown":
+        from otel_fr.analyze.markdown import to_markdown
+
+        sys.stdout.write(to_markdown(report, view))
+    elif args.format == "html":
+        from otel_fr.analyze.page import to_html
+
+        sys.stdout.write(to_html(report, view))
+    elif sys.stdout.isatty():
+        from otel_fr.analyze.terminal import show
+
+        show(report, view)
+    else:
+        sys.stdout.write(to_text(report, view))
+
+
+def _write(report: Report, path: Path) -> int:
+    from otel_fr.analyze.database import write_database
+
+    try:
+        write_database(report, path)
+    except OSError as error:
+        return _refuse(f"--output {path}: {error.strerror or error}; nothing was written")
+    return HEALTHY
+
+
+def _send(report: Report, endpoint: str) -> int:
+    from otel_fr.analyze.traces import UnreachableEndpoint, send_traces
+
+    try:
+        count = send_traces(report, endpoint)
+    except UnreachableEndpoint as error:
+        return _refuse(f"--otlp {endpoint}: {error}")
+    print(f"otel-fr analyze: sent {count} {'trace' if count == 1 else 'traces'} to {endpoint}", file=sys.stderr)
+    return HEALTHY

@@ -1,0 +1,115 @@
+"""Every collective the files tell of, with each rank's part in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from otel_fr import identity
+from otel_fr.analyze.evidence import Run
+from otel_fr.analyze.p2p import number_pairs
+from otel_fr.dump.model import Entry
+from otel_fr.match import Group, State
+from otel_fr.match.model import Stream
+
+Key = tuple[str, str, int] | tuple[str, str, int, int, int, int]
+"""As `otel_fr.match.instances.InstanceKey`; a receive whose sender is unknown has (group, "p2p:RANK", number)."""
+
+
+@dataclass(slots=True)
+class Collective:
+    """One collective, or one send with its receive.
+
+    Attributes:
+        name: as `Finding.key` of a fault in it.
+        stream: ``"collective"``, ``"p2p"`` or ``"monitored_barrier"``.
+        sequence_id: its number within (group, stream); of p2p the lowest rank's own count.
+        members: the ranks that must join, global; empty: not known.
+        calls: rank -> its calls as recorded (`Entry`); more than one only for a coalesced batch.
+    """
+
+    name: str
+    group: Group
+    stream: Stream
+    sequence_id: int
+    members: tuple[int, ...]
+    calls: dict[int, list[Entry]] = field(default_factory=dict)
+
+    @property
+    def operation(self) -> str:
+        """What most ranks called (`torch.distributed`'s name)."""
+        counts = Counter(calls[-1].signature.operation for _, calls in sorted(self.calls.items()))
+        return counts.most_common(1)[0][0]
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Members with no call of it in their files: not issued, overwritten since, or the file is not there."""
+        return tuple(rank for rank in self.members if rank not in self.calls)
+
+    @property
+    def completed(self) -> bool:
+        """Every member has a call of it, and each is recorded as completed."""
+        return not self.missing_ranks and all(calls[-1].state is State.COMPLETED for calls in self.calls.values())
+
+
+def line_up(run: Run) -> list[Collective]:
+    """All collectives of a run, in the order in which the lowest rank of each issued them."""
+    found: dict[Key, Collective] = {}
+    for rank, entry, group in group_entries(run):
+        key = key_of(rank, entry, group)
+        known = found.get(key)
+        if known is None:
+            members = group.ranks if len(key) == 3 and entry.stream != "p2p" else key[2:4] if len(key) == 6 else (rank,)
+            name = "/".join(map(str, key))
+            known = found[key] = Collective(name, group, entry.stream, entry.sequence_id, members)
+        known.calls.setdefault(rank, []).append(entry)
+    return list(found.values())
+
+
+def entries_by_rank(run: Run) -> Iterator[tuple[int, Sequence[Entry], dict[str, Group]]]:
+    """(rank, its calls, oldest first, the groups by `Entry.group`) of each file; peers are global ranks."""
+    ids = group_ids(run)
+    numbered, _ = number_pairs(run.dumps)
+    for dump, entries in zip(run.dumps, numbered, strict=True):
+        yield dump.rank, entries, {key: run.evidence.groups[id_] for key, id_ in ids[dump.rank].items()}
+
+
+def group_entries(run: Run) -> Iterator[tuple[int, Entry, Group]]:
+    """(rank, call, its group) of all calls, rank by rank, oldest first."""
+    for rank, entries, groups in entries_by_rank(run):
+        for entry in entries:
+            group = groups.get(entry.group)
+            if group is not None:
+                yield rank, entry, group
+
+
+def key_of(rank: int, entry: Entry, group: Group) -> Key:
+    """Names the collective that a call belongs to."""
+    if entry.stream != "p2p":
+        return group.id, entry.stream, entry.sequence_id
+    signature = entry.signature
+    if signature.peer is None or signature.any_source:
+        return group.id, f"{identity.STREAM_P2P}:{rank}", entry.record
+    pair = (rank, signature.peer) if signature.operation == "send" else (signature.peer, rank)
+    return (group.id, "p2p", *pair, signature.tag or 0, entry.pair_index or 0)
+
+
+def group_ids(run: Run) -> dict[int, dict[str, str]]:
+    """For each rank: the name of a group in its file -> `Group.id`."""
+    groups = run.evidence.groups
+    named: dict[tuple[str, str], list[Group]] = {}
+    for group in groups.values():
+        named.setdefault((group.name, group.description), []).append(group)
+    ids: dict[int, dict[str, str]] = {}
+    for dump in run.dumps:
+        of_rank = ids[dump.rank] = {}
+        for key, info in dump.groups.items():
+            id_ = info.id or identity.group_id(info.name, info.ranks)
+            if id_ not in groups:
+                # The file does not name the members, so that the group was made from all files that know it.
+                same = named.get((info.name, info.description), [])
+                id_ = next((group.id for group in same if dump.rank in group.ranks), "")
+            if id_:
+                of_rank[key] = id_
+    return ids

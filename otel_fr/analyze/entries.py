@@ -1,0 +1,74 @@
+"""``--just_print_entries``: what each rank recorded, one column per rank, as ``torchfrtrace -j`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from tabulate import tabulate
+
+from otel_fr.analyze.collectives import group_entries
+from otel_fr.analyze.overview import View, clean
+from otel_fr.analyze.result import Report
+from otel_fr.dump.model import Entry
+from otel_fr.match import Group
+
+
+def entries_text(report: Report, view: View) -> str:
+    """The calls of the ranks side by side, oldest first; those of other groups than the wanted leave a blank.
+
+    With ``view.verbose`` every field of a call; with ``view.stacks`` a second table of the stacks, by number.
+    """
+    if report.run is None:
+        return ""
+    stacks: dict[tuple[str, ...], int] = {}
+    columns: dict[int, list[str]] = {d.rank: [] for d in report.run.dumps if view.has_rank(d.rank)}
+    for rank, entry, group in group_entries(report.run):
+        if rank not in columns:
+            continue
+        shown = view.has_group(group.name, group.description)
+        stack = -1
+        if shown and entry.frames:
+            stack = stacks.setdefault(entry.frames, len(stacks))
+        columns[rank].append(clean(_cell(rank, entry, group, stack, view)) if shown else "")
+    rows = [row for row in zip_longest(*columns.values(), fillvalue="") if any(row)]
+    text = _table(rows, [f"Rank {rank}" for rank in columns])
+    if view.stacks and stacks:
+        listed = [(str(number), "\n".join(map(clean, frames))) for frames, number in stacks.items()]
+        text += "\n" + _table(listed, ["stack_id", "frame_stack"])
+    return text
+
+
+def _table(rows: Sequence[tuple[str, ...]], headers: list[str]) -> str:
+    return tabulate(rows, headers=headers, disable_numparse=True) + "\n"
+
+
+def _cell(rank: int, entry: Entry, group: Group, stack: int, view: View) -> str:
+    signature = entry.signature
+    parts: list[str] = []
+    if entry.stream == "p2p":
+        peer = "?" if signature.peer is None or signature.any_source else signature.peer
+        source, destination = (rank, peer) if signature.operation == "send" else (peer, rank)
+        parts.append(f"s={source} d={destination}")
+    if view.verbose:
+        parts.insert(0, f"timestamp_created={entry.created_ns}")
+    parts.append(f"input_sizes={_lists(signature.input_sizes)}")
+    if view.verbose:
+        parts += [
+            f"output_sizes={_lists(signature.output_sizes)}",
+            f"input_dtypes={list(signature.input_dtypes)}",
+            f"output_dtypes={list(signature.output_dtypes)}",
+            f"collective_seq_id | p2p_seq_id={entry.sequence_id}",
+            f"pg_name={group.name}",
+            f"pg_description={group.description}",
+            f"pg_size={len(group.ranks)}",
+            f"stack_id={stack}",
+        ]
+        known = {"reduce_op": signature.reduce_op, "root": signature.root, "tag": signature.tag}
+        parts += [f"{name}={value}" for name, value in known.items() if value is not None]
+    parts.append(f"state={entry.state.value}")
+    return f"{signature.operation}({', '.join(parts)})"
+
+
+def _lists(sizes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
+    return [list(shape) for shape in sizes]

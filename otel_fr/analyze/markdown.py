@@ -1,0 +1,107 @@
+"""The report for an issue or a chat: GitHub-flavoured Markdown in which nothing of the files' text is live."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tabulate import tabulate
+
+from otel_fr import __version__
+from otel_fr.analyze import overview
+from otel_fr.analyze.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
+from otel_fr.analyze.result import Report
+from otel_fr.match import Finding
+from otel_fr.match.sentences import ranks_text
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&])")
+_BACKTICKS = re.compile(r"`+")
+_MAX_STACK_LINES = 40
+_MAX_COLUMNS = 6
+
+
+def to_markdown(report: Report, view: View) -> str:
+    """The verdict as a heading, the evidence as lists and tables."""
+    lines = [f"### {escape(_heading(report))}", ""]
+    causes = overview.causes(report)
+    if not causes:
+        lines += [escape(overview.verdict(report)), ""]
+    for number, cause in enumerate(causes[: view.cap], 1):
+        if len(causes) > 1:
+            lines += [f"#### {number} of {len(causes)}: {escape(cause.category.value)}", ""]
+        lines += _finding(cause, report, view)
+    if len(causes) > view.cap:
+        lines += [f"and {len(causes) - view.cap} more faults", ""]
+    lines += _standing(report, view)
+    lines += _list("Not known", overview.undecided(report, view))
+    lines += _list("Files", overview.file_lines(report, view))
+    lines += _list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in report.problems])
+    return "\n".join(lines) + f"\nMade by otel-fr {__version__} (`otel-fr analyze --format markdown`).\n"
+
+
+def escape(text: str) -> str:
+    """Text that Markdown and HTML leave as it is, and that mentions nobody."""
+    return _SPECIAL.sub(r"\\\1", clean(text)).replace("@", "@\u2060").replace("://", ":\u2060//")
+
+
+def code(text: str) -> str:
+    """A code span, also within a table."""
+    line = clean(text).replace("|", "\\|")
+    mark = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(line)), default=0))
+    return f"{mark} {line} {mark}" if "`" in line else f"{mark}{line}{mark}"
+
+
+def _fence(lines: Iterable[str]) -> list[str]:
+    shown = [clean(line) for line in lines]
+    mark = "`" * max(3, 1 + max((len(run) for line in shown for run in _BACKTICKS.findall(line)), default=0))
+    return [mark, *shown, mark]
+
+
+def _heading(report: Report) -> str:
+    causes = overview.causes(report)
+    if not causes:
+        return "No fault found" if report.run is not None else "No flight-recorder file could be read"
+    culprits = {rank for cause in causes for rank in cause.culprit_ranks}
+    names = ", ".join(dict.fromkeys(cause.category.value for cause in causes))
+    return f"{names}: {ranks_text(culprits)}" if culprits else names
+
+
+def _finding(finding: Finding, report: Report, view: View) -> list[str]:
+    lines = [f"**{escape(finding.summary)}**", ""]
+    shown = overview.facts(finding)
+    lines += [f"- {word.replace('_', ' ')}: {code(text)}" for word, text in shown[: 2 * MAX_LISTED]]
+    lines.append("")
+    for rank, stack in sorted(finding.stacks.items())[:MAX_LISTED]:
+        text = stack.strip().splitlines()
+        lines += ["<details><summary>stack of rank " + str(rank) + "</summary>", ""]
+        lines += [*_fence(text if view.verbose else text[:_MAX_STACK_LINES]), "", "</details>", ""]
+    if view.stacks:
+        for ranks, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
+            lines += [f"Call stack of {overview.ranks_of(ranks)}, innermost first:", "", *_fence(frames), ""]
+    followed = overview.consequences(report, finding)
+    return lines + _list("What followed from it", [consequence.summary for consequence in followed], MAX_FOLLOWED)
+
+
+def _standing(report: Report, view: View) -> list[str]:
+    grid = overview.grid(report, view, _MAX_COLUMNS)
+    if not grid.columns or not grid.rows:
+        return []
+    rows = []
+    for row in grid.rows[:MAX_LISTED]:
+        texts = [", ".join(dict.fromkeys(cell.text for cell in of)) for of in row.cells]
+        behind = [any(cell.behind for cell in of) for of in row.cells]
+        cells = [f"**{text}**" if late else text for text, late in zip(texts, behind, strict=True)]
+        who = overview.ranks_of(row.ranks)
+        rows.append([f"**{who}**" if row.role == "culprit" else who, row.role, *cells])
+    headers = ["ranks", "", *map(escape, grid.columns)]
+    table = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
+    more = [f"and {len(grid.rows) - MAX_LISTED} more rows", ""] if len(grid.rows) > MAX_LISTED else []
+    more += [f"and {grid.left_out} more groups (or kinds of group)", ""] if grid.left_out else []
+    return ["Collectives completed/issued, and how many behind the furthest member:", "", table, "", *more]
+
+
+def _list(title: str, items: list[str], limit: int = MAX_LISTED) -> list[str]:
+    if not items:
+        return []
+    more = [f"- and {len(items) - limit} more"] if len(items) > limit else []
+    return [f"{title}:", "", *(f"- {escape(item)}" for item in items[:limit]), *more, ""]

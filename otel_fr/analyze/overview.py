@@ -1,0 +1,277 @@
+"""What every form of the report shows: the verdict as one sentence, and where each rank stands in each group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from otel_fr.analyze.result import Report
+from otel_fr.dump.model import Dump
+from otel_fr.identity import encode_ranks
+from otel_fr.match import Ending, Finding, Group, Rank, State
+from otel_fr.match.sentences import ranks_text
+
+MAX_COLUMNS = 8
+"""Process groups with a column each; if there are more, those of one description share one."""
+
+MAX_FOLLOWED = 6
+"""Consequences of a fault that are shown."""
+
+MAX_LISTED = 20
+"""Items of one list that are shown."""
+
+NO_FILE = "no file of rank"
+"""How the notes begin that ``--allow-incomplete-ranks`` silences."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What of a report is shown. The verdict is always that of all ranks.
+
+    Attributes:
+        ranks: only these rows and timelines; None: all.
+        groups: only groups of these names or descriptions; None: all.
+        cap: causes shown, from the first.
+        incomplete: say nothing of ranks that have no file.
+        stacks: with the stacks of the culprits' and the waiting ranks' calls.
+        verbose: every file by itself, stacks whole.
+    """
+
+    ranks: frozenset[int] | None = None
+    groups: frozenset[str] | None = None
+    cap: int = 10
+    incomplete: bool = False
+    stacks: bool = False
+    verbose: bool = False
+
+    def has_rank(self, rank: int) -> bool:
+        return self.ranks is None or rank in self.ranks
+
+    def has_group(self, name: str, description: str) -> bool:
+        return self.groups is None or name in self.groups or description in self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One rank in one group. ``behind``: collectives it has issued fewer than the furthest member."""
+
+    group: str
+    enqueued: int | None
+    completed: int | None
+    behind: int
+
+    @property
+    def text(self) -> str:
+        """``completed/enqueued``, and how many it is behind."""
+        numbers = "/".join("?" if number is None else str(number) for number in (self.completed, self.enqueued))
+        return f"{numbers} -{self.behind}" if self.behind else numbers
+
+
+@dataclass(slots=True)
+class Row:
+    """Ranks that stand alike. ``role``: ``"culprit"``, ``"waiting"`` or ``""``."""
+
+    ranks: list[int]
+    role: str
+    how: str
+    cells: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(slots=True)
+class Grid:
+    """Ranks x process groups. ``columns`` are titles; the rows' cells stand in their order.
+
+    ``left_out``: columns there was no room for.
+    """
+
+    columns: list[str]
+    rows: list[Row] = field(default_factory=list)
+    left_out: int = 0
+
+
+def causes(report: Report) -> list[Finding]:
+    """The findings that follow from no other."""
+    return [finding for finding in report.findings if finding.caused_by is None]
+
+
+def consequences(report: Report, cause: Finding) -> list[Finding]:
+    return [finding for finding in report.findings if finding.caused_by == cause.key]
+
+
+def verdict(report: Report) -> str:
+    """One sentence."""
+    run = report.run
+    if run is None:
+        return f"No flight-recorder file in {report.path} could be read."
+    found = causes(report)
+    if found:
+        first = f"{found[0].category.value}: {found[0].summary}"
+        return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
+    calls = sum(len(dump.entries) for dump in run.dumps)
+    text = f"No fault found in {calls} calls of {ranks_of(dump.rank for dump in run.dumps)}."
+    open_calls = sum(call.state is State.IN_FLIGHT for call in run.evidence.calls)
+    return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
+
+
+def undecided(report: Report, view: View) -> list[str]:
+    return [note for note in report.undecided if not (view.incomplete and note.startswith(NO_FILE))]
+
+
+def roles(report: Report) -> dict[int, str]:
+    """rank -> ``"culprit"`` (of a cause) or ``"waiting"``."""
+    found: dict[int, str] = {}
+    for finding in report.findings:
+        found.update((rank, "waiting") for rank in finding.waiting_ranks if rank not in found)
+    for finding in causes(report):
+        found.update((rank, "culprit") for rank in finding.culprit_ranks)
+    return found
+
+
+def ranks_of(ranks: Iterable[int]) -> str:
+    """``"rank 3"``, ``"ranks 0-7"``."""
+    items = sorted(ranks)
+    return f"{'rank' if len(items) == 1 else 'ranks'} {encode_ranks(items)}"
+
+
+def ending_text(rank: Rank, dump: Dump | None) -> str:
+    """How a rank stands, in a few words."""
+    if dump is not None and dump.source != "otel-fr":
+        return dump.source
+    return {
+        Ending.RUNNING: "alive when it was written",
+        Ending.CLEAN: "ended without an error",
+        Ending.RAISED: f"raised {rank.exception}" if rank.exception else f"exited with code {rank.exit_code}",
+        Ending.KILLED: f"killed by signal {rank.signal}",
+        Ending.GONE: "ended, nobody saw how",
+        Ending.UNKNOWN: "no file",
+    }[rank.ending]
+
+
+def title(group: Group) -> str:
+    """A group's short name."""
+    return group.name if group.description in ("", "undefined") else f"{group.description} ({group.name})"
+
+
+def grid(report: Report, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid:
+    """Where the ranks stand: ranks that stand alike share a row, culprits first, then the waiting.
+
+    The columns in which a fault shows or ranks are far behind come first; those over ``max_columns`` are left out.
+    """
+    run = report.run
+    if run is None:
+        return Grid([])
+    shown = [group for group in run.evidence.groups.values() if view.has_group(group.name, group.description)]
+    furthest: dict[str, int] = {}
+    hindmost: dict[str, int] = {}
+    for rank in run.evidence.ranks.values():
+        for id_, standing in rank.standings.items():
+            if standing.enqueued is not None:
+                furthest[id_] = max(furthest.get(id_, 0), standing.enqueued)
+                hindmost[id_] = min(hindmost.get(id_, standing.enqueued), standing.enqueued)
+    faults = {finding.group.id for finding in causes(report) if finding.group is not None}
+    weight = {group.id: (group.id in faults, furthest.get(group.id, 0) > hindmost.get(group.id, 0)) for group in shown}
+    column_of, columns, left_out = _columns(shown, weight, max_columns)
+    role_of = roles(report)
+    dumps = {dump.rank: dump for dump in run.dumps}
+    table = Grid(columns, left_out=left_out)
+    alike: dict[tuple[object, ...], Row] = {}
+    for number, rank in report.ranks.items():
+        if not view.has_rank(number):
+            continue
+        cells: list[list[Cell]] = [[] for _ in columns]
+        for id_, standing in rank.standings.items():
+            if id_ in column_of:
+                behind = 0 if standing.enqueued is None else furthest[id_] - standing.enqueued
+                cells[column_of[id_]].append(Cell(id_, standing.enqueued, standing.completed, behind))
+        row = Row([number], role_of.get(number, ""), ending_text(rank, dumps.get(number)), tuple(map(tuple, cells)))
+        # Ranks of different groups of one column may stand alike.
+        same = (row.role, row.how, tuple(tuple((c.enqueued, c.completed, c.behind) for c in of) for of in cells))
+        known = alike.get(same)
+        if known is None:
+            alike[same] = row
+            table.rows.append(row)
+        else:
+            known.ranks.append(number)
+    order = {"culprit": 0, "waiting": 1, "": 2}
+    table.rows.sort(key=lambda row: (order[row.role], row.ranks[0]))
+    return table
+
+
+def _columns(
+    groups: Sequence[Group], weight: Mapping[str, tuple[bool, bool]], limit: int
+) -> tuple[dict[str, int], list[str], int]:
+    """The column of each group, the columns' titles, and how many there is no room for."""
+    apart = len(groups) <= MAX_COLUMNS
+    kinds: dict[str, list[Group]] = {}
+    for group in groups:
+        kinds.setdefault(group.id if apart else group.description or group.name, []).append(group)
+    ordered = sorted(
+        kinds.values(),
+        key=lambda of: (
+            [-max(weight[group.id][at] for group in of) for at in (0, 1)],
+            -max(len(group.ranks) for group in of),
+            of[0].name.zfill(9),
+        ),
+    )
+    titles = [title(of[0]) if len(of) == 1 else f"{of[0].description} ({len(of)} groups)" for of in ordered[:limit]]
+    places = {group.id: at for at, of in enumerate(ordered[:limit]) for group in of}
+    return places, titles, max(len(ordered) - limit, 0)
+
+
+def file_lines(report: Report, view: View) -> list[str]:
+    """The files, one line each; where they are many, one line for those alike."""
+    run = report.run
+    if run is None:
+        return []
+    alike: dict[str, list[Dump]] = {}
+    for dump in run.dumps:
+        alike.setdefault(ending_text(run.evidence.ranks[dump.rank], dump), []).append(dump)
+    if view.verbose or len(run.dumps) <= MAX_LISTED:
+        how_of = {dump.rank: how for how, dumps in alike.items() for dump in dumps}
+        return [f"rank {d.rank}: {d.path} ({len(d.entries)} calls; {how_of[d.rank]})" for d in run.dumps]
+    lines = []
+    for how, dumps in sorted(alike.items(), key=lambda item: len(item[1])):
+        calls = [len(dump.entries) for dump in dumps]
+        number = str(calls[0]) if min(calls) == max(calls) else f"{min(calls)} to {max(calls)}"
+        who = f"{ranks_of(dump.rank for dump in dumps)}: {len(dumps)} files" if len(dumps) > 1 else ""
+        who = who or f"rank {dumps[0].rank}: {dumps[0].path}"
+        lines.append(f"{who} ({number} calls{' each' if len(dumps) > 1 else ''}; {how})")
+    return lines
+
+
+def facts(finding: Finding) -> list[tuple[str, str]]:
+    """(title, text) of what a finding rests on: the collective, the group, what differs, who stands where."""
+    found: list[tuple[str, str]] = []
+    if finding.operation:
+        number = "" if finding.sequence_id is None else f" number {finding.sequence_id}"
+        found.append(("collective", f"{finding.operation}{number}"))
+    if finding.group is not None:
+        found.append(("process group", f"{title(finding.group)}, {ranks_text(finding.group.ranks)}"))
+    brought: dict[str, list[int]] = {}
+    for rank, value in sorted(finding.values.items()):
+        brought.setdefault(value, []).append(rank)
+    found.extend((finding.field or "value", f"{ranks_text(of)}: {value}") for value, of in brought.items())
+    for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
+        by_site: dict[str, list[int]] = {}
+        for rank in ranks:
+            by_site.setdefault(finding.call_sites.get(rank, "line of code not known"), []).append(rank)
+        found.extend((word, f"{ranks_text(of)}: {site}") for site, of in by_site.items())
+    return found
+
+
+def clean(text: str) -> str:
+    """One line that shows what a file holds and does nothing: control characters become escapes (``\\x1b``)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else "    " if c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def call_stacks(report: Report, finding: Finding) -> list[tuple[list[int], tuple[str, ...]]]:
+    """The recorded stacks of the calls in which a fault shows: (ranks, frames, innermost first)."""
+    by_stack: dict[tuple[str, ...], list[int]] = {}
+    for collective in report.collectives:
+        if collective.name == finding.key:
+            for rank, calls in sorted(collective.calls.items()):
+                if calls[-1].frames:
+                    by_stack.setdefault(calls[-1].frames, []).append(rank)
+    return [(ranks, frames) for frames, ranks in by_stack.items()]

@@ -1,0 +1,141 @@
+"""What the files of a folder say, for programs: ``otel_fr.analyze.load(path)``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from otel_fr import identity
+from otel_fr.analyze.collectives import Collective, line_up
+from otel_fr.analyze.evidence import Run, build_runs
+from otel_fr.dump.model import Dump, Problem
+from otel_fr.dump.read import load_folder
+from otel_fr.incident import incident_dict
+from otel_fr.match import Finding, Group, Rank, diagnose
+
+HEALTHY, FAULT, UNUSABLE = 0, 1, 2
+"""Exit statuses: nothing wrong is shown, a fault is shown, no file could be read."""
+
+DEFAULT_GROUP = "default_pg"
+"""PyTorch's description of the group of all ranks."""
+
+
+@dataclass
+class Report:
+    """What the flight-recorder files of one folder say about the newest run in it.
+
+    Attributes:
+        path: the folder or file that was read.
+        run: the run reported on, with its ``dumps`` (one per file) and ``evidence``; None: no file could be read.
+        others: other runs with files in the folder, newest first; they are not judged.
+        findings: the faults, causes first (`otel_fr.match.Finding`).
+        problems: files that could not be used, or only in part.
+        made_at: Unix seconds.
+    """
+
+    path: str
+    run: Run | None
+    others: list[Run]
+    findings: list[Finding]
+    problems: list[Problem]
+    made_at: float = field(default_factory=time.time)
+
+    @property
+    def status(self) -> int:
+        """`HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2): the exit status of ``otel-fr analyze``."""
+        if self.run is None:
+            return UNUSABLE
+        return FAULT if self.findings else HEALTHY
+
+    @property
+    def ranks(self) -> Mapping[int, Rank]:
+        """Every rank of the run, also those without a file: how it ended, where it stands in each group."""
+        return {} if self.run is None else dict(sorted(self.run.evidence.ranks.items()))
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """The process groups by id."""
+        return {} if self.run is None else self.run.evidence.groups
+
+    @property
+    def undecided(self) -> list[str]:
+        """What the files do not tell, as sentences."""
+        return [] if self.run is None else self.run.undecided
+
+    @cached_property
+    def incidents(self) -> list[dict[str, object]]:
+        """The findings as incidents, the dicts of ``--format json`` (`otel_fr.incident.FIELDS`)."""
+        run = self.run
+        if run is None:
+            return []
+        return [
+            incident_dict(
+                finding,
+                job=run.job,
+                attempt=run.attempt,
+                run_id=run.run_id,
+                started_at=None if run.written_at is None or finding.age is None else run.written_at - finding.age,
+                detected_at=self.made_at,
+                state="firing",
+            )
+            for finding in self.findings
+        ]
+
+    @cached_property
+    def collectives(self) -> Sequence[Collective]:
+        """Every collective, and every send with its receive, that any file tells of; made at the first use."""
+        return [] if self.run is None else line_up(self.run)
+
+
+def load(
+    path: Path | str,
+    prefix: str | None = None,
+    *,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    replica_size: int | None = None,
+) -> Report:
+    """Read a folder of flight-recorder files (or one file) and judge the newest run in it.
+
+    Never raises for what the files hold: files that cannot be used are in `Report.problems`.
+
+    Args:
+        prefix: only files whose name begins with it.
+        workers: processes that read large folders; with more than 1, the calling program must be one that
+            `multiprocessing` can start again ("spawn").
+        progress: called with (files read, files in all).
+        replica_size: ranks of one torchft replica, whose default group counts ranks from 0 in every replica.
+
+    Raises:
+        FileNotFoundError: there is nothing at ``path``.
+    """
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{path}: no such file or folder")
+    dumps, problems = load_folder(path, prefix, workers=workers, progress=progress)
+    if replica_size is not None:
+        for dump in dumps:
+            _use_global_ranks(dump, replica_size)
+    runs, more = build_runs(dumps)
+    for run in runs:
+        run.run_id = run.run_id or _made_up_run_id(run)
+    findings = diagnose(runs[0].evidence) if runs else []
+    return Report(str(path), runs[0] if runs else None, runs[1:], findings, problems + more)
+
+
+def _made_up_run_id(run: Run) -> str:
+    """Tells runs apart whose files do not name them, so that two of them share no incident and no trace."""
+    starts = [dump.entries[0].created_ns for dump in run.dumps if dump.entries]
+    known = sorted(start for start in starts if start is not None)
+    return identity.run_id("", 0, f"{known[0]}/{','.join(sorted(run.evidence.groups))}") if known else ""
+
+
+def _use_global_ranks(dump: Dump, replica_size: int) -> None:
+    """As ``torchfrtrace --transform-ft``: ranks of the default group are counted within the rank's replica."""
+    first = dump.rank // replica_size * replica_size
+    for group in dump.groups.values():
+        if group.description == DEFAULT_GROUP:
+            group.ranks = tuple(rank + first for rank in group.ranks)
+            group.id = ""  # made from the members

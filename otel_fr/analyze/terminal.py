@@ -1,0 +1,90 @@
+"""The report on a terminal: coloured, with a table of where the ranks stand; and the progress of long loads."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from otel_fr.analyze import overview
+from otel_fr.analyze.overview import View, clean
+from otel_fr.analyze.report import styled_lines
+from otel_fr.analyze.result import Report
+
+_STYLES = {
+    "verdict": "bold red",
+    "healthy": "bold green",
+    "culprit": "red",
+    "waiting": "yellow",
+    "value": "magenta",
+    "title": "bold",
+    "stack": "dim",
+}
+_MAX_ROWS = 20
+
+
+def show(report: Report, view: View, console: Console | None = None) -> None:
+    """Print the report to the terminal. ``NO_COLOR`` is obeyed (rich does)."""
+    console = console or Console(soft_wrap=True, highlight=False)
+    lines = styled_lines(report, view)
+    files = next((at for at, (_, text) in enumerate(lines) if text == "Files:"), len(lines))
+    for style, text in lines[: max(files - 1, 0)]:
+        console.print(Text(text, _STYLES.get(style, "")))
+    # A column is about as wide as its numbers; titles are folded to that.
+    grid = overview.grid(report, view, max((console.width - 26) // 20, 2))
+    if grid.columns and grid.rows:
+        console.print()
+        console.print(_table(grid), soft_wrap=False)
+        if len(grid.rows) > _MAX_ROWS:
+            console.print(Text(f"  and {len(grid.rows) - _MAX_ROWS} more rows (--selected-ranks shows any)", "dim"))
+        if grid.left_out:
+            console.print(
+                Text(f"  and {grid.left_out} more groups (--pg-filters shows any; so does --format html)", "dim")
+            )
+    for style, text in lines[max(files - 1, 0) :]:
+        console.print(Text(text, _STYLES.get(style, "")))
+
+
+def _table(grid: overview.Grid) -> Table:
+    table = Table(
+        box=SIMPLE_HEAD,
+        title="Collectives completed/issued, by process group",
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+    )
+    table.add_column("ranks", overflow="fold")
+    table.add_column("")
+    for column in grid.columns:
+        table.add_column(Text(clean(column)), justify="right", overflow="fold")
+    for row in grid.rows[:_MAX_ROWS]:
+        style = _STYLES.get(row.role, "")
+        who = overview.ranks_of(row.ranks).partition(" ")[2]
+        cells = [_cell(of) for of in row.cells]
+        table.add_row(Text(who, style), Text(row.role or "", style), *cells)
+    return table
+
+
+def _cell(cells: tuple[overview.Cell, ...]) -> Text:
+    text = Text()
+    for shown, behind in dict.fromkeys((cell.text, cell.behind > 0) for cell in cells):
+        text.append(", " if text else "").append(shown, "bold red" if behind else "")
+    return text
+
+
+@contextmanager
+def loading() -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on standard error while files are read; None if that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TextColumn("files"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,280 @@
+"""The last calls of each rank, laid out for the page: in the order of the collectives, and in time.
+
+Hosts' clocks differ, so times of two ranks are never compared as they are: a collective ends on all its ranks at
+nearly the same moment, and each rank's times are shifted so that the ends of those it shares with others meet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from otel_fr.analyze import overview
+from otel_fr.analyze.collectives import Key, entries_by_rank, key_of
+from otel_fr.analyze.overview import View, clean
+from otel_fr.analyze.result import Report
+from otel_fr.dump.model import Entry
+from otel_fr.match import Finding, Group, Signature, State
+
+MAX_RANKS = 1024
+"""Rows; culprits and waiting ranks first."""
+MAX_CALLS = 40_000
+"""Bars of all rows together."""
+MAX_STACKS = 500
+_MIN_EACH, _MAX_EACH = 8, 256
+_MAX_FRAMES = 16
+
+_STATES = {State.COMPLETED: 0, State.IN_FLIGHT: 1, State.FAILED: 2, State.UNKNOWN: 3}
+_MISSING = 4
+_TAIL = 0.12
+"""Of the chart's width, how far waiting calls run on after the last known event."""
+
+
+@dataclass(slots=True)
+class _Bar:
+    key: Key
+    group: Group
+    entry: Entry
+    start: float | None
+    end: float | None
+
+
+def timeline(report: Report, view: View) -> dict[str, Any]:
+    """Plain data for ``page.js``, which documents it: texts once, calls as lists of numbers."""
+    role_of = overview.roles(report)
+    order = {"culprit": 0, "waiting": 1}
+    ranks = sorted((r for r in report.ranks if view.has_rank(r)), key=lambda r: (order.get(role_of.get(r, ""), 2), r))
+    left_out = len(ranks) - MAX_RANKS
+    ranks = ranks[:MAX_RANKS]
+    fault_of = {finding.key: finding for finding in reversed(report.findings)}
+    bars = _newest(report, view, ranks, fault_of)
+    columns = _columns(bars)
+    offsets = _offsets(bars)
+    timed = [bar for of in bars.values() for bar in of if bar.start is not None]
+    first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
+    texts = _Texts()
+    rows = []
+    latest_column, latest = 0, 0.0
+    for rank in ranks:
+        calls = []
+        for bar in bars[rank]:
+            start = None if bar.start is None else offsets[rank] + bar.start - first
+            end = None if bar.end is None else offsets[rank] + bar.end - first
+            latest = max(latest, start or 0.0, end or 0.0)
+            latest_column = max(latest_column, columns[bar.key])
+            name = "/".join(map(str, bar.key))
+            calls.append(_call(texts, bar, columns[bar.key], start, end, name in fault_of))
+        rows.append({"rank": rank, "role": role_of.get(rank, ""), "calls": calls})
+    _add_missing(report, rows, bars, columns, offsets, first, texts)
+    return {
+        "rows": rows,
+        "columns": latest_column + 1,
+        "end": round(latest * (1 + _TAIL) * 1e6) + 1,
+        "timed": bool(timed),
+        "leftOut": max(left_out, 0),
+        **texts.tables,
+    }
+
+
+def _newest(report: Report, view: View, ranks: list[int], fault_of: Mapping[str, Finding]) -> dict[int, list[_Bar]]:
+    """The last calls of each rank, and before them those in which a fault shows."""
+    each = min(max(MAX_CALLS // max(len(ranks), 1), _MIN_EACH), _MAX_EACH)
+    found: dict[int, list[_Bar]] = {rank: [] for rank in ranks}
+    faults = {(f.group.id, f.sequence_id) for f in fault_of.values() if f.group is not None}
+    for rank, entries, groups in entries_by_rank(report.run) if report.run is not None else ():
+        if rank not in found:
+            continue
+        shown = {key: group for key, group in groups.items() if view.has_group(group.name, group.description)}
+        if view.groups is not None:
+            entries = [entry for entry in entries if entry.group in shown]
+        start = max(len(entries) - each, 0)
+        wanted = {(key, number) for key, group in shown.items() for id_, number in faults if id_ == group.id}
+        early = islice(entries, start)
+        picked = [entry for entry in early if (entry.group, entry.sequence_id) in wanted][:_MIN_EACH]
+        picked += [entries[at] for at in range(start, len(entries))]
+        found[rank] = [
+            _Bar(key_of(rank, entry, shown[entry.group]), shown[entry.group], entry, *_span(entry))
+            for entry in picked
+            if entry.group in shown
+        ]
+    return found
+
+
+def _span(entry: Entry) -> tuple[float | None, float | None]:
+    """Begin and end in seconds of the rank's own clock."""
+    if entry.created_ns is None:
+        return None, None
+    start = entry.created_ns / 1e9
+    if entry.state is State.IN_FLIGHT or (entry.ended_ns is None and entry.duration is None):
+        return start, None
+    return start, max(start, entry.ended_ns / 1e9 if entry.ended_ns is not None else start + (entry.duration or 0.0))
+
+
+def _columns(bars: Mapping[int, list[_Bar]]) -> dict[Key, int]:
+    """A column for each collective, after those of all calls that any of its ranks made before.
+
+    Where ranks disagree about the order (a swapped pair, a deadlock), the first one seen goes first.
+    """
+    after: dict[Key, set[Key]] = {}
+    waits: dict[Key, int] = {}
+    for of in bars.values():
+        previous: Key | None = None
+        for bar in of:
+            after.setdefault(bar.key, set())
+            waits.setdefault(bar.key, 0)
+            if previous is not None and previous != bar.key and bar.key not in after[previous]:
+                after[previous].add(bar.key)
+                waits[bar.key] += 1
+            previous = bar.key
+    columns = dict.fromkeys(waits, 0)
+    ready = deque(key for key, count in waits.items() if count == 0)
+    rest = iter(list(waits))
+    done: set[Key] = set()
+    while len(done) < len(waits):
+        key = ready.popleft() if ready else next(key for key in rest if key not in done)
+        if key in done:
+            continue
+        done.add(key)
+        for later in after[key]:
+            if later not in done:
+                columns[later] = max(columns[later], columns[key] + 1)
+                waits[later] -= 1
+                if waits[later] == 0:
+                    ready.append(later)
+    return columns
+
+
+def _offsets(bars: Mapping[int, list[_Bar]]) -> dict[int, float]:
+    """What to add to each rank's times (seconds), so that collectives end together."""
+    ends = {rank: {bar.key: bar.end for bar in of if bar.end is not None} for rank, of in bars.items()}
+    offsets = dict.fromkeys(bars, 0.0)
+    open_ = {rank for rank, known in ends.items() if known}
+    at: dict[Key, float] = {}
+    while open_:
+        aligned = {}
+        for rank in open_:
+            apart = [at[key] - end for key, end in ends[rank].items() if key in at]
+            if apart:
+                aligned[rank] = median(apart)
+        if not aligned:
+            # Nothing in common with those before: this one sets the time for whatever is connected to it.
+            start = max(open_, key=lambda rank: (len(ends[rank]), -rank))
+            aligned = {start: 0.0}
+        for rank, offset in sorted(aligned.items()):
+            offsets[rank] = offset
+            open_.discard(rank)
+            for key, end in ends[rank].items():
+                at.setdefault(key, end + offset)
+    return offsets
+
+
+def _add_missing(
+    report: Report,
+    rows: list[dict[str, Any]],
+    bars: Mapping[int, list[_Bar]],
+    columns: Mapping[Key, int],
+    offsets: Mapping[int, float],
+    first: float,
+    texts: _Texts,
+) -> None:
+    """An empty place in the row of every culprit that did not issue the call in which its fault shows."""
+    places = {"/".join(map(str, key)): key for key in columns}
+    starts: dict[Key, float] = {}
+    present: set[tuple[int, Key]] = set()
+    for rank, of in bars.items():
+        for bar in of:
+            present.add((rank, bar.key))
+            if bar.start is not None:
+                begun = bar.start + offsets[rank] - first
+                starts[bar.key] = min(starts.get(bar.key, begun), begun)
+    by_rank = {row["rank"]: row for row in rows}
+    for finding in overview.causes(report):
+        key = places.get(finding.key)
+        if key is None or finding.group is None:
+            continue
+        for rank in finding.culprit_ranks:
+            if rank in by_rank and (rank, key) not in present:
+                call = [texts.put("operations", finding.operation), texts.put("groups", overview.title(finding.group))]
+                begun = _micro(starts.get(key))
+                call += [finding.sequence_id or 0, columns[key], begun, -1, _MISSING, 1, -1, -1, -1]
+                by_rank[rank]["calls"].append(call)
+
+
+class _Texts:
+    """Each text once; calls refer to it by its place."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[str]] = {"operations": [], "groups": [], "details": [], "stacks": []}
+        self._places: dict[tuple[str, str], int] = {}
+        self._stacks: dict[tuple[str, ...], int] = {}
+        self._signatures: dict[Signature, int] = {}
+
+    def put(self, table: str, text: str) -> int:
+        place = self._places.get((table, text))
+        if place is None:
+            place = self._places[table, text] = len(self.tables[table])
+            self.tables[table].append(clean(text))
+        return place
+
+    def details(self, signature: Signature) -> int:
+        place = self._signatures.get(signature)
+        if place is None:
+            place = self._signatures[signature] = self.put("details", _details(signature))
+        return place
+
+    def stack(self, entry: Entry) -> int:
+        frames = entry.frames[:_MAX_FRAMES] or ((entry.site,) if entry.site else ())
+        if not frames:
+            return -1
+        place = self._stacks.get(frames)
+        if place is None:
+            if len(self._stacks) >= MAX_STACKS:
+                return -1
+            place = self._stacks[frames] = len(self.tables["stacks"])
+            self.tables["stacks"].append("\n".join(map(clean, frames)))
+        return place
+
+
+def _call(texts: _Texts, bar: _Bar, column: int, start: float | None, end: float | None, fault: bool) -> list[int]:
+    entry = bar.entry
+    took = entry.age if entry.state is State.IN_FLIGHT else entry.duration
+    return [
+        texts.put("operations", entry.signature.operation),
+        texts.put("groups", overview.title(bar.group)),
+        entry.sequence_id,
+        column,
+        _micro(start),
+        _micro(end),
+        _STATES[entry.state],
+        int(fault),
+        texts.details(entry.signature),
+        texts.stack(entry),
+        _micro(took),
+    ]
+
+
+def _details(signature: Signature) -> str:
+    """What the call was asked to do, in one line."""
+    known = {
+        "input": _tensors(signature.input_sizes, signature.input_dtypes),
+        "output": _tensors(signature.output_sizes, signature.output_dtypes),
+        "reduce op": signature.reduce_op,
+        "root": signature.root,
+        "peer": signature.peer,
+        "tag": signature.tag,
+    }
+    return "; ".join(f"{name} {value}" for name, value in known.items() if value not in (None, ""))
+
+
+def _tensors(sizes: Iterable[tuple[int, ...]], dtypes: tuple[str, ...]) -> str:
+    shapes = [str(list(shape)) for shape in sizes]
+    more = f" and {len(shapes) - 4} more" if len(shapes) > 4 else ""
+    return " ".join(shapes[:4]) + more + (f" {', '.join(dict.fromkeys(dtypes[:8]))}" if dtypes and shapes else "")
+
+
+def _micro(seconds: float | None) -> int:
+    return -1 if seconds is None else round(seconds * 1e6)

@@ -1,0 +1,90 @@
+"""The incident trace: one root span above the ranks' spans of the collective in which the fault shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
+
+from otel_fr import identity
+from otel_fr import semconv as names
+
+
+def incident_trace(
+    data: Mapping[str, object], resource: Mapping[str, object], started: float | None, detected: float
+) -> bytes | None:
+    """The OTLP request that carries an incident's root span; None: the incident shows in no collective.
+
+    Args:
+        data: the incident (`otel_fr.incident.FIELDS`).
+        resource: attributes of the job's resource; ``service.name`` among them groups it with the ranks' spans.
+        started, detected: Unix seconds.
+    """
+    span = root_span(data, started, detected)
+    if span is None:
+        return None
+    return ExportTraceServiceRequest(resource_spans=[resource_spans(resource, [span])]).SerializeToString()
+
+
+def root_span(data: Mapping[str, object], started: float | None, detected: float) -> Span | None:
+    """The root of an incident's trace, parent of every rank's span; None: the incident shows in no collective."""
+    text = data["trace_id"]
+    group = data["process_group"]
+    if not isinstance(text, str) or not isinstance(group, dict):
+        return None
+    trace = bytes.fromhex(text)
+    start = detected if started is None else min(started, detected)
+    span = Span(
+        trace_id=trace,
+        span_id=identity.root_span_id(trace),
+        name=utf8(f"{data['operation']} {group['description'] or group['name']}"),
+        kind=Span.SPAN_KIND_INTERNAL,
+        start_time_unix_nano=int(start * 1e9),
+        end_time_unix_nano=int(detected * 1e9),
+        status=Status(code=Status.STATUS_CODE_ERROR, message=utf8(data["summary"])),
+    )
+    span.attributes.extend(
+        attributes(
+            {
+                names.INCIDENT_ID: data["id"],
+                names.INCIDENT_CATEGORY: data["category"],
+                names.INCIDENT_CULPRITS: data["culprit_ranks"],
+                names.INCIDENT_WAITING: data["waiting_ranks"],
+                names.ERROR_TYPE: data["category"],
+                names.OPERATION: data["operation"],
+                names.SEQUENCE_ID: data["sequence_id"],
+                names.GROUP_ID: group["id"],
+                names.GROUP_NAME: group["name"],
+                names.GROUP_DESCRIPTION: group["description"],
+                names.GROUP_SIZE: len(group["ranks"]) or None,
+            }
+        )
+    )
+    return span
+
+
+def resource_spans(resource: Mapping[str, object], spans: Iterable[Span]) -> ResourceSpans:
+    """Spans of one resource, in otel-fr's scope."""
+    scope = ScopeSpans(scope=InstrumentationScope(name=names.SCOPE_NAME), spans=spans)
+    return ResourceSpans(resource=Resource(attributes=attributes(resource)), scope_spans=[scope])
+
+
+def attributes(values: Mapping[str, object]) -> list[KeyValue]:
+    """Text, integers and lists of them as OTLP attributes; those that are None are left out."""
+    return [KeyValue(key=key, value=_value(value)) for key, value in values.items() if value is not None]
+
+
+def _value(value: object) -> AnyValue:
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return AnyValue(int_value=value)
+    if isinstance(value, (list, tuple)):
+        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
+    return AnyValue(string_value=utf8(value))
+
+
+def utf8(value: object) -> str:
+    """Half a character, as files may hold one, cannot be sent."""
+    return str(value).encode("utf-8", "replace").decode()
