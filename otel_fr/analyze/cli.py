@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     """Analyse and print. Exit status: 0 healthy, 1 fault found, 2 unusable input or wrong use."""
     if args.transform_ft and args.group_world_size is None:
         return _refuse("--transform-ft needs --group-world-size: how many ranks one torchft replica has")
+    if args.just_print_entries and args.format != "text":
+        return _refuse("-j prints a table; for programs, --output FILE.json has every call")
     replica_size = args.group_world_size if args.transform_ft else None
     if args.output is not None and not args.output.resolve().parent.is_dir():
         return _refuse(f"--output {args.output}: its folder does not exist; make it first")
@@ -109,7 +111,7 @@ def _load(args: argparse.Namespace, replica_size: int | None) -> Report:
 
 def _print(report: Report, view: View, args: argparse.Namespace) -> None:
     # Each form is imported only when it is asked for.
-    if args.just_print_entries and args.format != "json":
+    if args.just_print_entries:
         from otel_fr.analyze.entries import entries_text
 
         sys.stdout.write(entries_text(report, view))

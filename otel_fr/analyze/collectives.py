@@ -113,3 +113,8 @@ def group_ids(run: Run) -> dict[int, dict[str, str]]:
             if id_:
                 of_rank[key] = id_
     return ids
+
+
+def moment(nanoseconds: int | None) -> int | None:
+    """A time of an entry, if it is one that a clock can show: files may hold any number."""
+    return nanoseconds if nanoseconds is not None and 0 < nanoseconds < 1 << 62 else None

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from otel_fr.analyze import overview
-from otel_fr.analyze.collectives import Key, entries_by_rank, key_of
+from otel_fr.analyze.collectives import Key, entries_by_rank, key_of, moment
 from otel_fr.analyze.overview import View, clean
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Entry
@@ -56,6 +56,8 @@ def timeline(report: Report, view: View) -> dict[str, Any]:
     offsets = _offsets(bars)
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
+    # A recorder that tells of no completion leaves every call "scheduled".
+    told = report.run is not None and any(dump.has_completions for dump in report.run.dumps)
     texts = _Texts()
     rows = []
     latest_column, latest = 0, 0.0
@@ -67,7 +69,7 @@ def timeline(report: Report, view: View) -> dict[str, Any]:
             latest = max(latest, start or 0.0, end or 0.0)
             latest_column = max(latest_column, columns[bar.key])
             name = "/".join(map(str, bar.key))
-            calls.append(_call(texts, bar, columns[bar.key], start, end, name in fault_of))
+            calls.append(_call(texts, bar, columns[bar.key], start, end, name in fault_of, told))
         rows.append({"rank": rank, "role": role_of.get(rank, ""), "calls": calls})
     _add_missing(report, rows, bars, columns, offsets, first, texts)
     return {
@@ -106,12 +108,13 @@ def _newest(report: Report, view: View, ranks: list[int], fault_of: Mapping[str,
 
 def _span(entry: Entry) -> tuple[float | None, float | None]:
     """Begin and end in seconds of the rank's own clock."""
-    if entry.created_ns is None:
+    created, ended = moment(entry.created_ns), moment(entry.ended_ns)
+    if created is None:
         return None, None
-    start = entry.created_ns / 1e9
-    if entry.state is State.IN_FLIGHT or (entry.ended_ns is None and entry.duration is None):
+    start = created / 1e9
+    if entry.state is State.IN_FLIGHT or (ended is None and entry.duration is None):
         return start, None
-    return start, max(start, entry.ended_ns / 1e9 if entry.ended_ns is not None else start + (entry.duration or 0.0))
+    return start, max(start, ended / 1e9 if ended is not None else start + (entry.duration or 0.0))
 
 
 def _columns(bars: Mapping[int, list[_Bar]]) -> dict[Key, int]:
@@ -239,8 +242,11 @@ class _Texts:
         return place
 
 
-def _call(texts: _Texts, bar: _Bar, column: int, start: float | None, end: float | None, fault: bool) -> list[int]:
+def _call(
+    texts: _Texts, bar: _Bar, column: int, start: float | None, end: float | None, fault: bool, told: bool
+) -> list[int]:
     entry = bar.entry
+    state = entry.state if told or entry.state is not State.IN_FLIGHT else State.UNKNOWN
     took = entry.age if entry.state is State.IN_FLIGHT else entry.duration
     return [
         texts.put("operations", entry.signature.operation),
@@ -249,7 +255,7 @@ def _call(texts: _Texts, bar: _Bar, column: int, start: float | None, end: float
         column,
         _micro(start),
         _micro(end),
-        _STATES[entry.state],
+        _STATES[state],
         int(fault),
         texts.details(entry.signature),
         texts.stack(entry),

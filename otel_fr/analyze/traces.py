@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
-from otel_fr.analyze.collectives import Collective
+from otel_fr.analyze.collectives import Collective, moment
 from otel_fr.analyze.evidence import Run
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump, Entry
@@ -131,9 +131,9 @@ def _spans(run: Run, dumps: dict[int, Dump], collective: Collective, root: Span)
 
 def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
     """One rank's call. Where its times are not known, those of the incident; a call in flight ends with it."""
-    start = _moment(entry.created_ns) or root.start_time_unix_nano
+    start = moment(entry.created_ns) or root.start_time_unix_nano
     took = 0 if entry.duration is None else int(min(entry.duration, 1e9) * 1e9)
-    end = _moment(entry.ended_ns) or (start + took if entry.state is not State.IN_FLIGHT else root.end_time_unix_nano)
+    end = moment(entry.ended_ns) or (start + took if entry.state is not State.IN_FLIGHT else root.end_time_unix_nano)
     trace = root.trace_id
     span = Span(
         trace_id=trace,
@@ -150,11 +150,6 @@ def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
         how = "was in flight when the file was written" if in_flight else "failed"
         span.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=utf8(f"{entry.signature.operation} {how}")))
     return span
-
-
-def _moment(nanoseconds: int | None) -> int | None:
-    """A time that a span can hold; files may say anything."""
-    return nanoseconds if nanoseconds is not None and 0 < nanoseconds < 1 << 62 else None
 
 
 def _attributes(entry: Entry, group: Group) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "dump"))
 
 from rings import RankRing, signature
+from torch_files import entry, one_missing, write
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "dumps"
 
@@ -49,6 +51,102 @@ def test_wrong_use_is_explained() -> None:
     assert "analyze" in otel_fr("--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--transform-ft"], "--group-world-size"),
+        (["-j", "--format", "html"], "--output FILE.json"),
+        (["-o", "{tmp}/none/db.json"], "its folder does not exist"),
+        (["--mismatch_cap", "0"], "0 is not a number from 1"),
+        (["--mismatch_cap", "many"], "invalid"),
+        (["--format", "pdf"], "invalid choice"),
+    ],
+)
+def test_wrong_flags_are_explained(words: list[str], said: str, tmp_path: Path) -> None:
+    one_missing(tmp_path)
+    done = otel_fr("analyze", tmp_path, *[word.format(tmp=tmp_path) for word in words])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_every_flag_of_torchfrtrace_is_taken(tmp_path: Path) -> None:
+    """Its own parser says which there are."""
+    config = pytest.importorskip("torch.distributed.flight_recorder.components.config_manager")
+    known = {word for action in config.JobConfig().parser._actions for word in action.option_strings}
+    offered = otel_fr("analyze", "--help").stdout
+    assert [word for word in sorted(known) if f"{word}" not in offered] == []
+    one_missing(tmp_path / "files")
+    flags = ["-p", "trace_", "-o", tmp_path / "db.json", "-v", "--allow-incomplete-ranks", "--mismatch_cap", "3"]
+    flags += ["--print_stack_trace", "--selected-ranks", "0", "--pg-filters", "default_pg", "--", tmp_path / "files"]
+    done = otel_fr("analyze", *flags)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads((tmp_path / "db.json").read_text())["collectives"]
+
+
+def test_the_entries_are_printed_as_torchfrtrace_does(tmp_path: Path) -> None:
+    folder = one_missing(tmp_path, world_size=2, culprit=1)
+    ours = otel_fr("analyze", "-j", folder).stdout.splitlines()
+    call = "all_reduce(input_sizes=[[4, 4]], state=completed)"
+    assert ours[2] == f"{call}  {call}"
+    assert ours[4].rstrip() == "all_reduce(input_sizes=[[4, 4]], state=scheduled)"
+    pytest.importorskip("torch.distributed.flight_recorder")
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "-j", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    theirs = done.stdout + done.stderr
+    assert [line.rstrip() for line in ours] == [line.rstrip() for line in theirs[theirs.index("Rank 0") :].splitlines()]
+
+
+def test_ranks_of_torchft_are_moved_to_their_replica(tmp_path: Path) -> None:
+    """Two replicas of two ranks; each says its default group is [0, 1]. Rank 3 never joins."""
+    write(tmp_path, {rank: [entry(0, "all_reduce", 1, state="scheduled")] for rank in range(2)})
+    for rank in (2, 3):
+        (tmp_path / f"trace_{rank}").write_bytes((tmp_path / f"trace_{rank - 2}").read_bytes())
+    calls = {0: [entry(0, "all_reduce", 1)], 1: [entry(0, "all_reduce", 1)]}
+    write(tmp_path, calls)
+    write(tmp_path / "other", {0: [entry(0, "all_reduce", 1, state="scheduled")], 1: []})
+    for rank in (0, 1):
+        (tmp_path / "other" / f"trace_{rank}").rename(tmp_path / f"trace_{rank + 2}")
+    done = otel_fr("analyze", tmp_path, "--transform-ft", "--group-world-size", 2, "--format", "json")
+    (incident,) = json.loads(done.stdout)["incidents"]
+    assert (incident["culprit_ranks"], incident["waiting_ranks"]) == ([3], [2])
+    assert incident["process_group"]["ranks"] == [2, 3]
+
+
+def on_terminal(*words: object, **env: str) -> str:
+    """What the command writes to a terminal of 100 columns."""
+    outer, inner = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
+    command = [sys.executable, "-m", "otel_fr.cli", *map(str, words)]
+    process = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=inner, env=settings)
+    os.close(inner)
+    said = b""
+    while True:
+        try:
+            more = os.read(outer, 65536)
+        except OSError:  # Linux: the other side is closed
+            break
+        if not more:
+            break
+        said += more
+    process.wait(30)
+    os.close(outer)
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_the_table_of_ranks(tmp_path: Path) -> None:
+    folder = one_missing(tmp_path, world_size=40, culprit=7)
+    shown = on_terminal("analyze", folder)
+    assert "\x1b[1;31mmissing_rank: rank 7 did not join" in shown
+    assert "0-6,8-39" in shown
+    assert "2/2 -1" in shown
+    assert "files" in shown  # the bar of the loading
+    plain = on_terminal("analyze", folder, NO_COLOR="1")
+    assert "\x1b[31m" not in plain
+    assert "\x1b[1;31m" not in plain
+    assert "2/2 -1" in plain
+    assert "\x1b" not in otel_fr("analyze", folder).stdout
+
+
 def test_the_version_is_printed() -> None:
     done = otel_fr("version")
     assert (done.returncode, done.stdout.startswith("otel-fr ")) == (0, True)
@@ -57,7 +155,8 @@ def test_the_version_is_printed() -> None:
 def test_analyze_imports_neither_torch_nor_the_collector() -> None:
     code = (
         "import sys; from otel_fr.cli import main; main(['analyze', sys.argv[1]]);"
-        " sys.exit(any(name in sys.modules for name in ('torch', 'otel_fr_collector', 'grpc', 'opentelemetry')))"
+        " names = ('torch', 'otel_fr_collector', 'grpc', 'opentelemetry', 'rich');"
+        " sys.exit(any(name in sys.modules for name in names))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(FIXTURES / "tc01_torchcomms_json_hang")], capture_output=True
