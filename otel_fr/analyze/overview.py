@@ -98,6 +98,12 @@ def consequences(report: Report, cause: Finding) -> list[Finding]:
     return [finding for finding in report.findings if finding.caused_by == cause.key]
 
 
+def headline(finding: Finding) -> str:
+    """The category and what happened, in one sentence."""
+    category = finding.category.value
+    return finding.summary if finding.summary.startswith(f"{category}: ") else f"{category}: {finding.summary}"
+
+
 def verdict(report: Report) -> str:
     """One sentence."""
     run = report.run
@@ -105,7 +111,7 @@ def verdict(report: Report) -> str:
         return f"No flight-recorder file in {report.path} could be read."
     found = causes(report)
     if found:
-        first = f"{found[0].category.value}: {found[0].summary}"
+        first = headline(found[0])
         return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
     calls = sum(len(dump.entries) for dump in run.dumps)
     text = f"No fault found in {calls} calls of {ranks_of(dump.rank for dump in run.dumps)}."

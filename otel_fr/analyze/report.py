@@ -117,7 +117,7 @@ def _causes(report: Report, view: View) -> list[Line]:
 
 
 def _finding(finding: Finding, report: Report, view: View) -> list[Line]:
-    lines = [("verdict", f"{finding.category.value}: {finding.summary}")]
+    lines = [("verdict", overview.headline(finding))]
     group = finding.group
     if group is not None:
         where = f"group {group.description or group.name} ({group.name!r}), ranks {encode_ranks(group.ranks)}"
