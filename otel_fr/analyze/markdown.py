@@ -12,7 +12,6 @@ from otel_fr.analyze import overview
 from otel_fr.analyze.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.analyze.result import Report
 from otel_fr.match import Finding
-from otel_fr.match.sentences import ranks_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&])")
 _BACKTICKS = re.compile(r"`+")
@@ -63,11 +62,11 @@ def _heading(report: Report) -> str:
         return "No fault found" if report.run is not None else "No flight-recorder file could be read"
     culprits = {rank for cause in causes for rank in cause.culprit_ranks}
     names = ", ".join(dict.fromkeys(cause.category.value for cause in causes))
-    return f"{names}: {ranks_text(culprits)}" if culprits else names
+    return f"{names}: {overview.ranks_of(culprits)}" if culprits else names
 
 
 def _finding(finding: Finding, report: Report, view: View) -> list[str]:
-    lines = [f"**{escape(finding.summary)}**", ""]
+    lines = [f"**{escape(overview.brief(finding.summary))}**", ""]
     shown = overview.facts(finding)
     lines += [f"- {word.replace('_', ' ')}: {code(text)}" for word, text in shown[: 2 * MAX_LISTED]]
     lines.append("")
@@ -79,7 +78,9 @@ def _finding(finding: Finding, report: Report, view: View) -> list[str]:
         for ranks, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
             lines += [f"Call stack of {overview.ranks_of(ranks)}, innermost first:", "", *_fence(frames), ""]
     followed = overview.consequences(report, finding)
-    return lines + _list("What followed from it", [consequence.summary for consequence in followed], MAX_FOLLOWED)
+    return lines + _list(
+        "What followed from it", [overview.brief(consequence.summary) for consequence in followed], MAX_FOLLOWED
+    )
 
 
 def _standing(report: Report, view: View) -> list[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump
+from otel_fr.dump.read import MAX_RANKS
 from otel_fr.identity import encode_ranks
 from otel_fr.match import Ending, Finding, Group, Rank, State
-from otel_fr.match.sentences import ranks_text
 
 MAX_COLUMNS = 8
 """Process groups with a column each; if there are more, those of one description share one."""
@@ -19,6 +20,9 @@ MAX_FOLLOWED = 6
 
 MAX_LISTED = 20
 """Items of one list that are shown."""
+
+_MAX_RANKS_TEXT = 72
+_LONG_LIST = re.compile(r"\branks ((?:\d{1,7}(?:-\d{1,7})?, ){11,}\d{1,7}(?:-\d{1,7})?)")
 
 NO_FILE = "no file of rank"
 """How the notes begin that ``--allow-incomplete-ranks`` silences."""
@@ -101,7 +105,8 @@ def consequences(report: Report, cause: Finding) -> list[Finding]:
 def headline(finding: Finding) -> str:
     """The category and what happened, in one sentence."""
     category = finding.category.value
-    return finding.summary if finding.summary.startswith(f"{category}: ") else f"{category}: {finding.summary}"
+    summary = brief(finding.summary)
+    return summary if summary.startswith(f"{category}: ") else f"{category}: {summary}"
 
 
 def verdict(report: Report) -> str:
@@ -134,9 +139,25 @@ def roles(report: Report) -> dict[int, str]:
 
 
 def ranks_of(ranks: Iterable[int]) -> str:
-    """``"rank 3"``, ``"ranks 0-7"``."""
+    """``"rank 3"``, ``"ranks 0-7"``, ``"ranks 5-69:8,85-1021:8"``; of a long list the beginning, and how many."""
     items = sorted(ranks)
-    return f"{'rank' if len(items) == 1 else 'ranks'} {encode_ranks(items)}"
+    text = encode_ranks(items)
+    if len(text) > _MAX_RANKS_TEXT:
+        text = f"{text[:_MAX_RANKS_TEXT].rpartition(',')[0]},... ({len(items)} ranks)"
+    return f"{'rank' if len(items) == 1 else 'ranks'} {text}"
+
+
+def brief(sentence: str) -> str:
+    """A sentence of the match engine with its long lists of ranks as `ranks_of` has them."""
+    return _LONG_LIST.sub(_shorter, sentence)
+
+
+def _shorter(found: re.Match[str]) -> str:
+    spans = [part.partition("-") for part in found[1].split(", ")]
+    ranges = [range(int(first), int(last or first) + 1) for first, _, last in spans]
+    if sum(map(len, ranges)) > MAX_RANKS:  # no list of ours: a group's name may be anything
+        return found[0]
+    return ranks_of(rank for of in ranges for rank in of)
 
 
 def ending_text(rank: Rank, dump: Dump | None) -> str:
@@ -252,16 +273,16 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
         number = "" if finding.sequence_id is None else f" number {finding.sequence_id}"
         found.append(("collective", f"{finding.operation}{number}"))
     if finding.group is not None:
-        found.append(("process group", f"{title(finding.group)}, {ranks_text(finding.group.ranks)}"))
+        found.append(("process group", f"{title(finding.group)}, {ranks_of(finding.group.ranks)}"))
     brought: dict[str, list[int]] = {}
     for rank, value in sorted(finding.values.items()):
         brought.setdefault(value, []).append(rank)
-    found.extend((finding.field or "value", f"{ranks_text(of)}: {value}") for value, of in brought.items())
+    found.extend((finding.field or "value", f"{ranks_of(of)}: {value}") for value, of in brought.items())
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
         by_site: dict[str, list[int]] = {}
         for rank in ranks:
             by_site.setdefault(finding.call_sites.get(rank, "line of code not known"), []).append(rank)
-        found.extend((word, f"{ranks_text(of)}: {site}") for site, of in by_site.items())
+        found.extend((word, f"{ranks_of(of)}: {site}") for site, of in by_site.items())
     return found
 
 

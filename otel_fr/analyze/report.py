@@ -10,7 +10,6 @@ from otel_fr.analyze import overview
 from otel_fr.analyze.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.analyze.result import FAULT, HEALTHY, UNUSABLE, Report, load
 from otel_fr.dump.model import Dump
-from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
 
@@ -109,7 +108,7 @@ def _causes(report: Report, view: View) -> list[Line]:
         if len(causes) > 1:
             lines.append(("title", f"{number} of {len(causes)}:"))
         lines.extend(_finding(cause, report, view))
-        followed = [finding.summary for finding in overview.consequences(report, cause)]
+        followed = [overview.brief(finding.summary) for finding in overview.consequences(report, cause)]
         lines.extend(_items("What followed from it", followed, view, "  ", MAX_FOLLOWED))
     if len(causes) > view.cap:
         lines += [("", ""), ("", f"and {len(causes) - view.cap} more faults (--mismatch_cap shows more)")]
@@ -120,7 +119,7 @@ def _finding(finding: Finding, report: Report, view: View) -> list[Line]:
     lines = [("verdict", overview.headline(finding))]
     group = finding.group
     if group is not None:
-        where = f"group {group.description or group.name} ({group.name!r}), ranks {encode_ranks(group.ranks)}"
+        where = f"group {group.description or group.name} ({group.name!r}), {overview.ranks_of(group.ranks)}"
         number = "" if finding.sequence_id is None else f" number {finding.sequence_id}"
         lines.append(("", f"  {finding.operation}{number} of {where}"))
     for rank, value in sorted(finding.values.items())[:MAX_LISTED]:

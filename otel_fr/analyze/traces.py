@@ -60,18 +60,19 @@ def send_traces(report: Report, endpoint: str) -> int:
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     whole = protocol == "http/protobuf" and url.path in ("", "/")
     os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = endpoint.rstrip("/") + _TRACES if whole else endpoint
-    roots = [root for data in report.incidents if (root := _root(report, data)) is not None]
-    if not roots:
+    if not any(data["trace_id"] for data in report.incidents):
         return 0
     try:
         sender = make_sender("traces")
     except Exception as error:
         raise UnreachableEndpoint(f"the OTEL_EXPORTER_OTLP_* settings cannot be used: {error}") from error
-    for batch in _batches(report, roots):
+    sent = 0
+    for batch in span_batches(report):
         count = sum(len(scope.spans) for of in batch for scope in of.scope_spans)
         if not sender.send(ExportTraceServiceRequest(resource_spans=batch), count):
             raise UnreachableEndpoint("no server took the traces there; is it running, and is the port one for OTLP?")
-    return len(roots)
+        sent += sum(not span.parent_span_id for of in batch for scope in of.scope_spans for span in scope.spans)
+    return sent
 
 
 def _root(report: Report, data: dict[str, object]) -> Span | None:
@@ -81,10 +82,12 @@ def _root(report: Report, data: dict[str, object]) -> Span | None:
     return root_span(data, started, detected)
 
 
-def _batches(report: Report, roots: list[Span]) -> Iterator[list[ResourceSpans]]:
+def span_batches(report: Report) -> Iterator[list[ResourceSpans]]:
+    """The spans of all incidents that show in a collective, at most about `BATCH` at a time."""
     run = report.run
     if run is None:
         return
+    roots = [root for data in report.incidents if (root := _root(report, data)) is not None]
     about: dict[str, object] = {
         names.SERVICE_NAME: SERVICE,
         names.JOB_ID: run.job or None,

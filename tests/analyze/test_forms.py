@@ -84,6 +84,18 @@ def test_many_files_are_told_in_few_lines(tmp_path: Path) -> None:
     assert (odd.ranks, odd.role, odd.cells[0][0].text) == ([77], "culprit", "2/2 -1")
 
 
+def test_long_lists_of_ranks_are_shortened_and_say_how_many(tmp_path: Path) -> None:
+    """Two of every seven ranks wait for rank 0, so that no stride folds them."""
+    waiting = [rank for rank in range(1, 400) if rank % 7 in (1, 3)]
+    members = [0, *waiting]
+    ranks = {rank: [entry(0, "all_reduce", 1, state="scheduled")] if rank else [] for rank in members}
+    report = load(write(tmp_path, ranks, **{"0": group("0", "default_pg", members)}))
+    assert len(report.findings[0].summary) > 500
+    for text in (to_text(report), to_markdown(report, View())):
+        assert max(map(len, text.splitlines())) < 400
+        assert f"({len(waiting)} ranks)" in text.replace("\\", "")
+
+
 def test_what_is_shown_can_be_chosen_and_the_verdict_is_still_that_of_all(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
