@@ -83,6 +83,15 @@ def test_every_flag_of_torchfrtrace_is_taken(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "db.json").read_text())["collectives"]
 
 
+def test_output_that_cannot_be_written_is_told_and_the_verdict_still_printed(tmp_path: Path) -> None:
+    (tmp_path / "db.sqlite").mkdir()
+    done = otel_fr("analyze", one_missing(tmp_path / "files"), "-o", tmp_path / "db.sqlite")
+    assert done.returncode == 2
+    assert done.stdout.startswith("missing_rank: rank 2")
+    assert f"--output {tmp_path / 'db.sqlite'}: Is a directory; nothing was written" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["db.sqlite", "files"]
+
+
 def test_the_entries_are_printed_as_torchfrtrace_does(tmp_path: Path) -> None:
     folder = one_missing(tmp_path, world_size=2, culprit=1)
     ours = otel_fr("analyze", "-j", folder).stdout.splitlines()

@@ -142,3 +142,19 @@ def test_a_page_without_a_fault_and_one_without_a_readable_file(tmp_path: Path, 
     assert open_page(healthy).inner_text("h1").startswith("No fault found")
     (tmp_path / "none").mkdir()
     assert "could be read" in open_page(tmp_path / "none").inner_text("h1")
+
+
+def test_files_without_times_are_shown_in_order_only(open_page: Open) -> None:
+    folder = Path(__file__).parent.parent / "fixtures" / "dumps" / "tc01_torchcomms_json_hang"
+    page = open_page(folder)
+    page.focus("#chart")
+    page.keyboard.press("t")
+    assert page.is_disabled("input[value=time]") is not page.is_checked("input[value=time]")
+    page.keyboard.press("c")
+    assert "all_reduce number 4 of group gloo (main_comm), NOT MADE" in page.inner_text("#details")
+
+
+def test_the_tables_stay_within_the_page_on_a_narrow_screen(open_page: Open) -> None:
+    folder = Path(__file__).parent.parent / "fixtures" / "dumps" / "nvrx_lock_gil_2nd"
+    page = open_page(folder, viewport={"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
