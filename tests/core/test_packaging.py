@@ -14,6 +14,8 @@ ALLOWED = {
     "protobuf",
     "grpcio",
     "numpy",
+    "rich",
+    "tabulate",
 }
 
 
