@@ -266,6 +266,14 @@ def file_lines(report: Report, view: View) -> list[str]:
     return lines
 
 
+def values(finding: Finding) -> list[tuple[list[int], str]]:
+    """(ranks, what they brought) where ranks differ; what the fewest brought first."""
+    brought: dict[str, list[int]] = {}
+    for rank, value in sorted(finding.values.items()):
+        brought.setdefault(value, []).append(rank)
+    return sorted(((ranks, value) for value, ranks in brought.items()), key=lambda item: (len(item[0]), item[0]))
+
+
 def facts(finding: Finding) -> list[tuple[str, str]]:
     """(title, text) of what a finding rests on: the collective, the group, what differs, who stands where."""
     found: list[tuple[str, str]] = []
@@ -274,10 +282,7 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
         found.append(("collective", f"{finding.operation}{number}"))
     if finding.group is not None:
         found.append(("process group", f"{title(finding.group)}, {ranks_of(finding.group.ranks)}"))
-    brought: dict[str, list[int]] = {}
-    for rank, value in sorted(finding.values.items()):
-        brought.setdefault(value, []).append(rank)
-    found.extend((finding.field or "value", f"{ranks_of(of)}: {value}") for value, of in brought.items())
+    found.extend((finding.field or "value", f"{ranks_of(of)}: {value}") for of, value in values(finding))
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
         by_site: dict[str, list[int]] = {}
         for rank in ranks:

@@ -18,6 +18,8 @@ __all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Report", "analyze", "styled_lines", 
 analyze = load
 
 _MAX_STACK_LINES = 40
+_MAX_APART = 8
+"""Ranks whose values are shown on a line each; if there are more, a line has all ranks of one value."""
 
 Line = tuple[str, str]
 """(style, text): the style is "" or what the line is: verdict, healthy, culprit, waiting, value, title, stack."""
@@ -122,8 +124,9 @@ def _finding(finding: Finding, report: Report, view: View) -> list[Line]:
         where = f"group {group.description or group.name} ({group.name!r}), {overview.ranks_of(group.ranks)}"
         number = "" if finding.sequence_id is None else f" number {finding.sequence_id}"
         lines.append(("", f"  {finding.operation}{number} of {where}"))
-    for rank, value in sorted(finding.values.items())[:MAX_LISTED]:
-        lines.append(("value", f"  rank {rank}: {finding.field} = {value}"))
+    apart = [([rank], value) for rank, value in sorted(finding.values.items())]
+    for brought, value in apart if len(apart) <= _MAX_APART else overview.values(finding)[:MAX_LISTED]:
+        lines.append(("value", f"  {overview.ranks_of(brought)}: {finding.field} = {value}"))
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
         by_site: dict[str, list[int]] = {}
         for rank in ranks:

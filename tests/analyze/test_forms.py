@@ -96,6 +96,17 @@ def test_long_lists_of_ranks_are_shortened_and_say_how_many(tmp_path: Path) -> N
         assert f"({len(waiting)} ranks)" in text.replace("\\", "")
 
 
+def test_among_many_ranks_the_one_that_differs_is_shown(tmp_path: Path) -> None:
+    ranks = {r: [entry(0, "all_reduce", 1, sizes=[[15 if r == 50 else 16]], state="scheduled")] for r in range(60)}
+    report = load(write(tmp_path, ranks))
+    lines = to_text(report).splitlines()
+    at = lines.index("  rank 50: input_sizes = [[15]]")
+    assert lines[at + 1] == "  ranks 0-49,51-59: input_sizes = [[16]]"
+    assert len(lines) < 16
+    for text in (to_markdown(report, View()), to_html(report, View())):
+        assert "rank 50: [[15]]" in text
+
+
 def test_what_is_shown_can_be_chosen_and_the_verdict_is_still_that_of_all(tmp_path: Path) -> None:
     folder = write(
         tmp_path,
