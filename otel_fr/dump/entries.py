@@ -7,9 +7,11 @@ file in which anything is unusual is read call by call. Both ways give the same.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -146,63 +148,46 @@ class EntryReader(ABC):
 
     def read_columns(self, raw: list[Any]) -> Entries | None:
         """The same, column by column; None: not every entry is of the usual form."""
-        if not raw or set(map(type, raw)) != {dict} or max(map(len, raw)) > _MAX_KEYS:
-            return None
-        layouts = set(map(tuple, raw))
-        if len(layouts) > _MAX_LAYOUTS or not self._bounded(raw, layouts):
+        table = _transposed(raw)
+        if table is None or not self._bounded(table):
             return None
         try:
-            kinds, which = self._kinds(raw, layouts)
-            columns = self._columns(raw, kinds, which)
+            kinds, which = self._kinds(raw, table)
+            columns = self._columns(table, kinds, which)
             if columns is None:
                 return None
-            places = self._place_column(raw)
+            places = self._place_column(table)
         except _REFUSED:
             return None
         return self._entries(kinds, which, places, columns)
 
-    def _bounded(self, raw: list[dict[str, Any]], layouts: set[tuple[str, ...]]) -> bool:
+    def _bounded(self, table: RawColumns) -> bool:
         """The fields of a kind, written out, are no longer than a file's could be."""
-
-        def sound(name: str, check: Callable[[list[Any]], bool]) -> bool:
-            having = sum(name in layout for layout in layouts)
-            if having == len(layouts):
-                return check(list(map(itemgetter(name), raw)))
-            return not having or check([item[name] for item in raw if name in item])
-
         return (
-            all(sound(name, fields.bounded_scalars) for name in self._SCALARS)
-            and all(sound(name, lambda column: fields.bounded_sizes(column, _MANY)) for name in self._SIZES)
-            and all(sound(name, lambda column: fields.bounded_lists(column, _MANY)) for name in self._LISTS)
-            and sound("process_group", _bounded_pairs)
+            all(fields.bounded_scalars(table.told(name)) for name in self._SCALARS)
+            and all(fields.bounded_sizes(table.told(name), _MANY) for name in self._SIZES)
+            and all(fields.bounded_lists(table.told(name), _MANY) for name in self._LISTS)
+            and _bounded_pairs(table.told("process_group"))
         )
 
-    def _kinds(self, raw: list[dict[str, Any]], layouts: set[tuple[str, ...]]) -> tuple[list[Kind], Any]:
+    def _kinds(self, raw: list[dict[str, Any]], table: RawColumns) -> tuple[list[Kind], Any]:
         """The different kinds, and for each entry the index of its own."""
-        wanted = ("process_group", *self._SCALARS, *self._SIZES, *self._LISTS)
-        parts = {layout: tuple(name for name in wanted if name in layout) for layout in layouts}
-        if not all(parts.values()):
+        names = ("process_group", *self._SCALARS, *self._SIZES, *self._LISTS)
+        columns = [table.columns[name] for name in names if name in table.columns]
+        if not columns:
             raise KeyError
-        # One name more, so that the getter gives a tuple in any case.
-        getters = {names: itemgetter(*names, names[0]) for names in parts.values()}
-        pack = marshal.dumps
         # Format 0: equal values give equal bytes, whether they are one object or several.
-        if len(getters) == 1:
-            (get,) = getters.values()
-            keys: list[Any] = [pack(values, 0) for values in map(get, raw)]
-        else:
-            of = {layout: (place, getters[names]) for place, (layout, names) in enumerate(parts.items())}
-            keys = []
-            for item in raw:
-                place, get = of[tuple(item)]
-                keys.append((place, pack(get(item), 0)))
+        keys = list(map(marshal.dumps, zip(*columns, strict=True), repeat(0)))
         first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
-        table: Table[Kind] = Table()
-        kind_of = {key: table[self._kind(raw[at])] for key, at in sorted(first.items(), key=itemgetter(1))}
-        return list(table), indices([kind_of[key] for key in keys])
+        kinds: Table[Kind] = Table()
+        kind_of = {key: kinds[self._kind(raw[at])] for key, at in sorted(first.items(), key=itemgetter(1))}
+        return list(kinds), indices([kind_of[key] for key in keys])
 
-    def _place_column(self, raw: list[dict[str, Any]]) -> Any:
-        return indices([self._place(item.get("frames")) for item in raw])
+    def _place_column(self, table: RawColumns) -> Any:
+        column = table.optional("frames")
+        ids = list(map(id, column))
+        places = {key: self._place(frames) for key, frames in dict(zip(ids, column, strict=True)).items()}
+        return indices([places[key] for key in ids])
 
     # What the recorders differ in.
 
@@ -215,7 +200,7 @@ class EntryReader(ABC):
         """What is its own; the same errors."""
 
     @abstractmethod
-    def _columns(self, raw: list[dict[str, Any]], kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
         """`Row` for all entries, as columns; None (or an error) where only the careful way is right."""
 
     # Both.
@@ -307,28 +292,89 @@ class EntryReader(ABC):
         return known
 
 
-def _bounded_pairs(column: list[Any]) -> bool:
+class RawColumns:
+    """A file's entries, field by field, as they stand in it.
+
+    Attributes:
+        columns: one value per entry; where an entry lacks the field, an ellipsis, which no file can hold.
+        count: of the entries. even: no entry lacks a field that another has.
+    """
+
+    def __init__(self, columns: dict[str, Sequence[Any]], count: int, even: bool) -> None:
+        """Of columns of ``count`` values."""
+        self.columns, self.count, self.even = columns, count, even
+
+    def told(self, name: str) -> Sequence[Any]:
+        """The values that there are."""
+        column = self.columns.get(name, ())
+        return column if self.even else [value for value in column if value is not ...]
+
+    def required(self, name: str) -> Sequence[Any]:
+        """The values of all entries.
+
+        Raises:
+            KeyError: an entry has none.
+        """
+        column = self.told(name)
+        if len(column) < self.count:
+            raise KeyError(name)
+        return column
+
+    def optional(self, name: str) -> Sequence[Any]:
+        """The values of all entries, None where there is none."""
+        column = self.columns.get(name)
+        if column is None:
+            return [None] * self.count
+        return column if self.even else [None if value is ... else value for value in column]
+
+
+def _transposed(raw: list[Any]) -> RawColumns | None:
+    """None: not all are dicts, or their fields are too many or too different."""
+    if not raw or set(map(type, raw)) != {dict}:
+        return None
+    names, sizes = tuple(raw[0]), set(map(len, raw))
+    if max(sizes) > _MAX_KEYS or min(sizes) < 2:
+        return None
+    if len(sizes) == 1:
+        with contextlib.suppress(KeyError):
+            columns = zip(*map(itemgetter(*names), raw), strict=True)
+            return RawColumns(dict(zip(names, columns, strict=True)), len(raw), even=True)
+    layouts = set(map(tuple, raw))
+    every = {name for layout in layouts for name in layout}
+    if len(layouts) > _MAX_LAYOUTS or len(every) > _MAX_KEYS:
+        return None
+    return RawColumns({name: [item.get(name, ...) for item in raw] for name in every}, len(raw), even=False)
+
+
+def _bounded_pairs(column: Sequence[Any]) -> bool:
     """True if all are two short texts."""
+    if not column:
+        return True
     return (
         set(map(type, column)) <= {tuple, list}
         and set(map(len, column)) == {2}
-        and fields.bounded_scalars([part for pair in column for part in pair])
+        and fields.bounded_scalars(list(chain.from_iterable(column)))
     )
+
+
+def _in_range(values: Sequence[int]) -> Integers | None:
+    try:
+        found = np.array(values, np.int64)
+    except OverflowError:
+        return None
+    return found if fields.in_range(int(found.min()), int(found.max())) else None
 
 
 def integer_column(values: Sequence[Any]) -> Integers:
     """`fields.integer` of each."""
-    kinds = set(map(type, values))
-    if kinds == {int} and fields.bounded_numbers(list(values)):
-        return np.array(values, np.int64)
-    return integers([fields.integer(value) for value in values])
+    found = _in_range(values) if set(map(type, values)) == {int} else None
+    return integers([fields.integer(value) for value in values]) if found is None else found
 
 
 def exact_column(values: Sequence[Any]) -> Integers:
     """`fields.exact` of each; its error."""
-    if set(map(type, values)) == {int} and fields.bounded_numbers(list(values)):
-        return np.array(values, np.int64)
-    return integers([fields.exact(value) for value in values])
+    found = _in_range(values) if set(map(type, values)) == {int} else None
+    return integers([fields.exact(value) for value in values]) if found is None else found
 
 
 def seconds_column(values: Sequence[Any], scale: float) -> Floats:
@@ -338,11 +384,6 @@ def seconds_column(values: Sequence[Any], scale: float) -> Floats:
         found[np.isinf(found)] = np.nan
         return found
     return floats([fields.seconds(value, scale) for value in values])
-
-
-def optional_column(raw: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """The field of each entry, None where it is missing."""
-    return [item.get(name) for item in raw]
 
 
 def times_column(values: Sequence[Any]) -> Integers:

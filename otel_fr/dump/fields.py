@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from otel_fr.match.model import Sizes
@@ -99,17 +101,24 @@ def users_frame(frames: tuple[str, ...], whole: bool) -> str:
     return frames[0] if frames else ""
 
 
-def bounded_sizes(column: list[Any], most: int) -> bool:
+def in_range(least: int, most: int) -> bool:
+    """True if both are numbers that a recorder may write."""
+    return -_LARGEST < least <= most < _LARGEST
+
+
+def bounded_sizes(column: Sequence[Any], most: int) -> bool:
     """True if every value is a list of shapes of integers, and all of them together are at most ``most`` numbers.
 
     Lists in a pickle may be one list many times, so that what is small as a file is endless when written out.
     """
+    if not column:
+        return True
     if set(map(type, column)) != {list}:
         return False
     count = sum(map(len, column))
     if count > most:
         return False
-    shapes = [shape for shapes in column for shape in shapes]
+    shapes = list(chain.from_iterable(column))
     if not shapes:
         return True
     if set(map(type, shapes)) != {list}:
@@ -117,33 +126,39 @@ def bounded_sizes(column: list[Any], most: int) -> bool:
     widest = max(map(len, shapes))
     if widest > MAX_DIMENSIONS or widest * count > most:
         return False
-    return bounded_numbers([number for shape in shapes for number in shape])
+    return bounded_numbers(list(chain.from_iterable(shapes)))
 
 
-def bounded_numbers(column: list[Any]) -> bool:
+def bounded_numbers(column: Sequence[Any]) -> bool:
     """True if all are integers of 64 bits."""
-    return not column or (set(map(type, column)) == {int} and max(column) < _LARGEST and min(column) > -_LARGEST)
+    return not column or (set(map(type, column)) == {int} and in_range(min(column), max(column)))
 
 
-def bounded_lists(column: list[Any], most: int) -> bool:
+def bounded_lists(column: Sequence[Any], most: int) -> bool:
     """True if every value is None, or a list of short texts or of integers, and all of them at most ``most`` items."""
-    lists = [value for value in column if value is not None]
-    if not lists:
+    if not column:
         return True
-    if set(map(type, lists)) != {list} or sum(map(len, lists)) > most:
-        return False
-    items = [item for items in lists for item in items]
-    return bounded_numbers(items) or (set(map(type, items)) == {str} and max(map(len, items)) <= MAX_DIMENSIONS)
-
-
-def bounded_scalars(column: list[Any]) -> bool:
-    """True if all are short texts, booleans, small numbers or None."""
     kinds = set(map(type, column))
-    if kinds == {str}:
-        return max(map(len, column)) <= _MAX_NAME
-    if not kinds <= {str, int, float, bool, type(None)}:
+    if kinds != {list}:
+        if not kinds <= {list, type(None)}:
+            return False
+        column = [value for value in column if value is not None]
+    if sum(map(len, column)) > most:
+        return False
+    items = list(chain.from_iterable(column))
+    types = set(map(type, items))
+    return (
+        bounded_numbers(items)
+        if types == {int}
+        else not types or (types == {str} and max(map(len, items)) <= MAX_DIMENSIONS)
+    )
+
+
+def bounded_scalars(column: Sequence[Any]) -> bool:
+    """True if all are short texts, booleans, small numbers or None."""
+    if not set(map(type, column)) <= {str, int, float, bool, type(None)}:
         return False
     return all(
-        len(value) <= _MAX_NAME if type(value) is str else type(value) is not int or -_LARGEST < value < _LARGEST
+        len(value) <= _MAX_NAME if type(value) is str else type(value) is not int or in_range(value, value)
         for value in set(column)
     )

@@ -12,11 +12,11 @@ from otel_fr.dump.columns import COMPLETED, NONE, P2P, STATES, STREAMS, Label, c
 from otel_fr.dump.entries import (
     EntryReader,
     Kind,
+    RawColumns,
     Row,
     Signatures,
     exact_column,
     integer_column,
-    optional_column,
     seconds_column,
     times_column,
 )
@@ -136,19 +136,19 @@ class OthersReader(EntryReader):
             ended=ended,
         )
 
-    def _columns(self, raw: list[dict[str, Any]], kinds: list[Kind], which: Any) -> dict[str, Any] | None:
-        number = integer_column([item["collective_seq_id"] for item in raw])
+    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+        number = integer_column(table.required("collective_seq_id"))
         p2p = codes([STREAMS.index(kind.stream) for kind in kinds])[which] == P2P
         if p2p.any():
-            number = np.where(p2p, integer_column([item["p2p_seq_id"] for item in raw]), number)
-        record = integer_column([item["record_id"] for item in raw])
+            number = np.where(p2p, integer_column(table.required("p2p_seq_id")), number)
+        record = integer_column(table.required("record_id"))
         number[number == NONE] = 0
         record[record == NONE] = 0
         created, started, ended = (
-            times_column(optional_column(raw, name))
+            times_column(table.optional(name))
             for name in ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
         )
-        duration = seconds_column(optional_column(raw, "duration_ms"), 1e3)
+        duration = seconds_column(table.optional("duration_ms"), 1e3)
         done = codes([STATES.index(kind.state) for kind in kinds])[which] == COMPLETED
         known = done & np.isnan(duration) & (created != NONE) & (ended != NONE)
         if known.any():
@@ -237,28 +237,28 @@ class OwnReader(EntryReader):
             wall,
         )
 
-    def _columns(self, raw: list[dict[str, Any]], kinds: list[Kind], which: Any) -> dict[str, Any] | None:
-        issued = exact_column([item["otel_fr_issued_ns"] for item in raw])
-        told = [item["otel_fr_ended_ns"] for item in raw]
+    def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
+        issued = exact_column(table.required("otel_fr_issued_ns"))
+        told = table.required("otel_fr_ended_ns")
         open_ = np.array([value is None for value in told])
         ended = exact_column([0 if value is None else value for value in told])
         if min(issued.min(), ended.min(), self._wall_offset_ns or 0) < 0:
             return None  # sums and differences might need more than 64 bits
         duration = (ended - issued) / 1e9
         duration[open_] = np.nan
-        wall = times_column(optional_column(raw, "time_discovered_completed_ns"))
+        wall = times_column(table.optional("time_discovered_completed_ns"))
         offset = self._wall_offset_ns
         if offset is not None:
             missing = (wall == NONE) & ~open_
             wall[missing] = integer_column((ended[missing] + offset).tolist())
         return {
-            "sequence_id": exact_column([item["otel_fr_seq"] for item in raw]),
-            "record": exact_column([item["record_id"] for item in raw]),
-            "pair_index": integers(integer_column(optional_column(raw, "otel_fr_pair_index")).tolist()),
+            "sequence_id": exact_column(table.required("otel_fr_seq")),
+            "record": exact_column(table.required("record_id")),
+            "pair_index": integers(integer_column(table.optional("otel_fr_pair_index")).tolist()),
             "age": None if self._written_ns is None else np.maximum(self._written_ns - issued, 0) / 1e9,
             "duration": duration,
-            "gap": seconds_column(optional_column(raw, "otel_fr_gap_s"), 1.0),
-            "created": times_column(optional_column(raw, "time_created_ns")),
-            "started": times_column(optional_column(raw, "time_discovered_started_ns")),
+            "gap": seconds_column(table.optional("otel_fr_gap_s"), 1.0),
+            "created": times_column(table.optional("time_created_ns")),
+            "started": times_column(table.optional("time_discovered_started_ns")),
             "ended": wall,
         }
