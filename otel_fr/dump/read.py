@@ -90,7 +90,8 @@ def load_folder(
         problems.append(Problem(str(path), text))
     claimed = bool(prefix) or not Path(path).is_dir()
     candidates = [file for file in found if claimed or files.may_be_one(file, limits)]
-    foreign = [file for file in found if file not in set(candidates)] if len(candidates) < len(found) else []
+    wanted = set(candidates)
+    foreign = [file for file in found if file not in wanted]
     dumps: list[Dump] = []
     done = len(foreign)
     for piece in _read(candidates, limits, workers, prefix or ""):
