@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from otel_fr import identity
 from otel_fr.analyze.evidence import Run
 from otel_fr.analyze.p2p import number_pairs
+from otel_fr.dump.columns import P2P
 from otel_fr.dump.model import Entry
 from otel_fr.match import Group, State
 from otel_fr.match.model import Stream
@@ -69,10 +72,13 @@ def line_up(run: Run) -> list[Collective]:
 
 def entries_by_rank(run: Run) -> Iterator[tuple[int, Sequence[Entry], dict[str, Group]]]:
     """(rank, its calls, oldest first, the groups by `Entry.group`) of each file; peers are global ranks."""
-    ids = group_ids(run)
     numbered, _ = number_pairs(run.dumps)
-    for dump, entries in zip(run.dumps, numbered, strict=True):
-        yield dump.rank, entries, {key: run.evidence.groups[id_] for key, id_ in ids[dump.rank].items()}
+    for dump, messages in zip(run.dumps, numbered, strict=True):
+        entries: Sequence[Entry] = dump.entries
+        if (dump.entries.stream == P2P).any():
+            others = dump.entries.at(np.flatnonzero(dump.entries.stream != P2P))
+            entries = sorted([*others, *messages], key=lambda entry: entry.record)
+        yield dump.rank, entries, {key: run.evidence.groups[id_] for key, id_ in run.ids[dump.rank].items()}
 
 
 def group_entries(run: Run) -> Iterator[tuple[int, Entry, Group]]:
@@ -93,26 +99,6 @@ def key_of(rank: int, entry: Entry, group: Group) -> Key:
         return group.id, f"{identity.STREAM_P2P}:{rank}", entry.record
     pair = (rank, signature.peer) if signature.operation == "send" else (signature.peer, rank)
     return (group.id, "p2p", *pair, signature.tag or 0, entry.pair_index or 0)
-
-
-def group_ids(run: Run) -> dict[int, dict[str, str]]:
-    """For each rank: the name of a group in its file -> `Group.id`."""
-    groups = run.evidence.groups
-    named: dict[tuple[str, str], list[Group]] = {}
-    for group in groups.values():
-        named.setdefault((group.name, group.description), []).append(group)
-    ids: dict[int, dict[str, str]] = {}
-    for dump in run.dumps:
-        of_rank = ids[dump.rank] = {}
-        for key, info in dump.groups.items():
-            id_ = info.id or identity.group_id(info.name, info.ranks)
-            if id_ not in groups:
-                # The file does not name the members, so that the group was made from all files that know it.
-                same = named.get((info.name, info.description), [])
-                id_ = next((group.id for group in same if dump.rank in group.ranks), "")
-            if id_:
-                of_rank[key] = id_
-    return ids
 
 
 def moment(nanoseconds: int | None) -> int | None:

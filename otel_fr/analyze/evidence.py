@@ -26,6 +26,7 @@ class Run:
 
     Attributes:
         run_id: `identity.run_id`; "" for files of others, which do not say.
+        ids: rank -> `Entry.group` of its file -> `Group.id`.
         written_at: Unix seconds, when the newest file was written; None: not known.
         undecided: what the files do not tell, as sentences.
     """
@@ -35,6 +36,7 @@ class Run:
     run_id: str
     dumps: list[Dump]
     evidence: Evidence
+    ids: dict[int, dict[str, str]]
     written_at: float | None = None
     undecided: list[str] = field(default_factory=list)
 
@@ -103,6 +105,10 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     board = Board(dumps, ids, groups)
     for dump, of_rank, settled in zip(dumps, pairs, board.settled(), strict=True):
         ranks[dump.rank] = _rank(dump, ids[dump.rank])
+        if dump.partial and not any(info.ranks for info in dump.groups.values()):
+            # Its groups are known from its calls only, and some were overwritten: it may have used others.
+            unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
+            ranks[dump.rank].standings = {**{id_: Standing() for id_ in unseen}, **ranks[dump.rank].standings}
         calls.extend(_calls(dump, of_rank, ids[dump.rank], settled, told))
     told_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = told_size if 0 < told_size <= MAX_RANKS else None
@@ -121,6 +127,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         run_id,
         dumps,
         Evidence(groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size),
+        ids,
         written / 1e9 if written else None,
         undecided,
     )

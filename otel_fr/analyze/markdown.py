@@ -66,7 +66,7 @@ def _heading(report: Report) -> str:
 
 
 def _finding(finding: Finding, report: Report, view: View) -> list[str]:
-    lines = [f"**{escape(overview.brief(finding.summary))}**", ""]
+    lines = [f"**{escape(finding.summary)}**", ""]
     shown = overview.facts(finding)
     lines += [f"- {word.replace('_', ' ')}: {code(text)}" for word, text in shown[: 2 * MAX_LISTED]]
     lines.append("")
@@ -78,9 +78,7 @@ def _finding(finding: Finding, report: Report, view: View) -> list[str]:
         for ranks, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
             lines += [f"Call stack of {overview.ranks_of(ranks)}, innermost first:", "", *_fence(frames), ""]
     followed = overview.consequences(report, finding)
-    return lines + _list(
-        "What followed from it", [overview.brief(consequence.summary) for consequence in followed], MAX_FOLLOWED
-    )
+    return lines + _list("What followed from it", [consequence.summary for consequence in followed], MAX_FOLLOWED)
 
 
 def _standing(report: Report, view: View) -> list[str]:

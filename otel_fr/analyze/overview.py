@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump
-from otel_fr.dump.read import MAX_RANKS
 from otel_fr.identity import encode_ranks
 from otel_fr.match import Ending, Finding, Group, Rank, State
 
@@ -22,7 +20,6 @@ MAX_LISTED = 20
 """Items of one list that are shown."""
 
 _MAX_RANKS_TEXT = 72
-_LONG_LIST = re.compile(r"\branks ((?:\d{1,7}(?:-\d{1,7})?, ){11,}\d{1,7}(?:-\d{1,7})?)")
 
 NO_FILE = "no file of rank"
 """How the notes begin that ``--allow-incomplete-ranks`` silences."""
@@ -105,7 +102,7 @@ def consequences(report: Report, cause: Finding) -> list[Finding]:
 def headline(finding: Finding) -> str:
     """The category and what happened, in one sentence."""
     category = finding.category.value
-    summary = brief(finding.summary)
+    summary = finding.summary
     return summary if summary.startswith(f"{category}: ") else f"{category}: {summary}"
 
 
@@ -145,19 +142,6 @@ def ranks_of(ranks: Iterable[int]) -> str:
     if len(text) > _MAX_RANKS_TEXT:
         text = f"{text[:_MAX_RANKS_TEXT].rpartition(',')[0]},... ({len(items)} ranks)"
     return f"{'rank' if len(items) == 1 else 'ranks'} {text}"
-
-
-def brief(sentence: str) -> str:
-    """A sentence of the match engine with its long lists of ranks as `ranks_of` has them."""
-    return _LONG_LIST.sub(_shorter, sentence)
-
-
-def _shorter(found: re.Match[str]) -> str:
-    spans = [part.partition("-") for part in found[1].split(", ")]
-    ranges = [range(int(first), int(last or first) + 1) for first, _, last in spans]
-    if sum(map(len, ranges)) > MAX_RANKS:  # no list of ours: a group's name may be anything
-        return found[0]
-    return ranks_of(rank for of in ranges for rank in of)
 
 
 def ending_text(rank: Rank, dump: Dump | None) -> str:

@@ -86,7 +86,7 @@ def _about(report: Report) -> str:
 def _finding(number: int, finding: Finding, report: Report, view: View) -> str:
     place = f"{number} of {len(overview.causes(report))}"
     parts = [f'<section class="finding"><h2><span>{_text(finding.category.value)}</span> {place}</h2>']
-    parts.append(f"<p>{_text(overview.brief(finding.summary))}</p><dl>")
+    parts.append(f"<p>{_text(finding.summary)}</p><dl>")
     for word, text in overview.facts(finding)[: 2 * MAX_LISTED]:
         parts.append(f'<dt>{_text(word.replace("_", " "))}</dt><dd class="{_text(word)}">{_text(text)}</dd>')
     parts.append("</dl>")
@@ -101,7 +101,7 @@ def _finding(number: int, finding: Finding, report: Report, view: View) -> str:
     followed = overview.consequences(report, finding)
     if followed:
         summary = f"What followed from it: {len(followed)}"
-        items = _items([overview.brief(consequence.summary) for consequence in followed])
+        items = _items([consequence.summary for consequence in followed])
         parts.append(f"<details><summary>{summary}</summary>{items}</details>")
     return "".join(parts) + "</section>"
 

@@ -110,7 +110,7 @@ def _causes(report: Report, view: View) -> list[Line]:
         if len(causes) > 1:
             lines.append(("title", f"{number} of {len(causes)}:"))
         lines.extend(_finding(cause, report, view))
-        followed = [overview.brief(finding.summary) for finding in overview.consequences(report, cause)]
+        followed = [finding.summary for finding in overview.consequences(report, cause)]
         lines.extend(_items("What followed from it", followed, view, "  ", MAX_FOLLOWED))
     if len(causes) > view.cap:
         lines += [("", ""), ("", f"and {len(causes) - view.cap} more faults (--mismatch_cap shows more)")]

@@ -14,7 +14,7 @@ from otel_fr.analyze.evidence import Run, build_runs
 from otel_fr.dump.model import Dump, Problem
 from otel_fr.dump.read import load_folder
 from otel_fr.incident import incident_dict
-from otel_fr.match import Finding, Group, Rank, diagnose
+from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 
 HEALTHY, FAULT, UNUSABLE = 0, 1, 2
 """Exit statuses: nothing wrong is shown, a fault is shown, no file could be read."""
@@ -122,6 +122,8 @@ def load(
     for run in runs:
         run.run_id = run.run_id or _made_up_run_id(run)
     findings = diagnose(runs[0].evidence) if runs else []
+    if runs and not findings:
+        runs[0].undecided.extend(open_questions(runs[0].evidence))
     return Report(str(path), runs[0] if runs else None, runs[1:], findings, problems + more)
 
 

@@ -9,9 +9,12 @@ from otel_fr.match.instances import Instance
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, Ending, Evidence, Group
 
+MAX_RANGES = 12
+"""Ranges of ranks that a sentence names."""
+
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """``[0, 1, 2, 5]`` -> ``"ranks 0-2, 5"``; one: ``"rank 5"``; none: ``"no rank"``."""
+    """``[0, 1, 2, 5]`` -> ``"ranks 0-2, 5"``; one: ``"rank 5"``; none: ``"no rank"``; many: the first, and how many."""
     items = sorted(set(ranks))
     if not items:
         return "no rank"
@@ -25,6 +28,8 @@ def ranks_text(ranks: Iterable[int]) -> str:
         parts.append(str(start) if start == previous else f"{start}{joint}{previous}")
         if rank is not None:
             start = previous = rank
+    if len(parts) > MAX_RANGES + 1:
+        parts[MAX_RANGES:] = [f"... ({len(items)} in all)"]
     return ("rank " if len(items) == 1 else "ranks ") + ", ".join(parts)
 
 

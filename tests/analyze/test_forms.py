@@ -90,7 +90,7 @@ def test_long_lists_of_ranks_are_shortened_and_say_how_many(tmp_path: Path) -> N
     members = [0, *waiting]
     ranks = {rank: [entry(0, "all_reduce", 1, state="scheduled")] if rank else [] for rank in members}
     report = load(write(tmp_path, ranks, **{"0": group("0", "default_pg", members)}))
-    assert len(report.findings[0].summary) > 500
+    assert f"({len(waiting)} in all)" in report.findings[0].summary
     for text in (to_text(report), to_markdown(report, View())):
         assert max(map(len, text.splitlines())) < 400
         assert f"({len(waiting)} ranks)" in text.replace("\\", "")
