@@ -4,78 +4,117 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import fcntl
+import functools
 import logging
+import os
+import resource
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from otel_fr_collector import logs, settings
 from otel_fr_collector.alertmanager import Alertmanager
-from otel_fr_collector.forward import Forwarder, parse_target
+from otel_fr_collector.auth import Tokens
+from otel_fr_collector.backends import Tls, make_backend, read_headers
+from otel_fr_collector.forward import Forwarder
+from otel_fr_collector.intake import Limits
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets import IncidentsFile, Terminal
-from otel_fr_collector.server import Address, CollectorServer
+from otel_fr_collector.sampling import Selection
+from otel_fr_collector.server import CollectorServer, Ports
 from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.settings import Settings, SettingsError
+from otel_fr_collector.spool import Spool
+from otel_fr_collector.tls import ServerTls
 
+_log = logging.getLogger(__name__)
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the collector's options to a parser."""
-    parser.add_argument(
-        "--grpc",
-        metavar="HOST:PORT",
-        type=_address,
-        default=Address("127.0.0.1", 4317),
-        help="where to take OTLP over gRPC (default 127.0.0.1:4317; port 0: any free one)",
-    )
-    parser.add_argument(
-        "--http",
-        metavar="HOST:PORT",
-        type=_address,
-        default=Address("127.0.0.1", 8080),
-        help="where to serve /metrics, /healthz and /api/v1/incidents (default 127.0.0.1:8080)",
-    )
-    parser.add_argument(
-        "--incidents", metavar="FILE", type=Path, help="append each state of each incident as a JSON line"
-    )
-    parser.add_argument(
-        "--alertmanager",
-        metavar="URL",
-        type=_base_url,
-        action="append",
-        default=[],
-        help="post incidents to this Alertmanager (v2 API); once for each replica",
-    )
-    parser.add_argument(
-        "--forward", metavar="URL", type=_target, help="send all traces on, unchanged, to this OTLP/gRPC backend"
-    )
-    parser.add_argument("--quiet", action="store_true", help="print no incidents")
+add_arguments = settings.add_arguments
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes.
+    """Serve until a signal comes, or check the settings.
 
     Returns:
-        the process's exit status: 0 after a signal, 2 if an address or the incidents file cannot be used.
+        the process's exit status: 0 after a signal, 2 if a setting, an address or a file cannot be used.
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        return asyncio.run(_serve(args))
-    except OSError as error:
+        effective = settings.load(vars(args), os.environ)
+        if args.check:
+            check(effective)
+            print(settings.show(effective), end="")
+            return 0
+        logs.set_up(effective.log_format, effective.log_level)
+        _warn(effective)
+        _raise_file_limit()
+        with _own_folder(effective.data):
+            return asyncio.run(_serve(effective))
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            print(f"otel-fr collector: {line}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
         print(f"otel-fr collector: {error}", file=sys.stderr)
         return 2
 
 
-async def _serve(args: argparse.Namespace) -> int:
+def check(effective: Settings) -> None:
+    """Read every file that the settings name, without serving.
+
+    Raises:
+        SettingsError: one cannot be used.
+    """
+    problems = []
+    checks: list[Callable[[], object]] = [
+        lambda: _tls(effective),
+        lambda: effective.tokens and Tokens(effective.tokens),
+        lambda: effective.forward_headers and read_headers(effective.forward_headers, effective.forward),
+        lambda: _backend_tls(effective).context(),
+    ]
+    secrets = (effective.webhook_secret_file, effective.grafana_token_file)
+    checks += [path.read_bytes for path in secrets if path is not None]
+    folders = (effective.data, effective.incidents and effective.incidents.parent)
+    checks += [functools.partial(_check_folder, folder) for folder in folders if folder is not None]
+    for one in checks:
+        try:
+            one()
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+    if problems:
+        raise SettingsError("\n".join(problems))
+
+
+async def _serve(effective: Settings) -> int:
     metrics = Metrics()
     outlets = Outlets(
-        terminal=Terminal(None if args.quiet else sys.stdout),
-        file=IncidentsFile(args.incidents, metrics) if args.incidents is not None else None,
-        alerts=Alertmanager(args.alertmanager, metrics) if args.alertmanager else None,
-        forward=Forwarder(args.forward, metrics) if args.forward else None,
+        terminal=Terminal(None if effective.quiet else sys.stdout),
+        file=IncidentsFile(effective.incidents, metrics) if effective.incidents is not None else None,
+        alerts=Alertmanager(list(effective.alertmanager), metrics) if effective.alertmanager else None,
+        forward=_forwarder(effective, metrics) if effective.forward else None,
     )
-    server = CollectorServer(Service(metrics, outlets), outlets, args.grpc, args.http)
+    ports = Ports(
+        grpc=effective.grpc,
+        http=effective.http,
+        otlp_http=effective.otlp_http_address,
+        tls=_tls(effective),
+        tokens=Tokens(effective.tokens) if effective.tokens is not None else None,
+        limits=Limits(
+            max_request_size=effective.max_request_size,
+            max_queue_size=effective.max_queue_size,
+            client_queue_size=effective.client_queue_size,
+            client_rate=effective.client_rate,
+            client_connections=effective.client_connections,
+        ),
+        max_connection_age=effective.grpc_max_connection_age,
+    )
+    server = CollectorServer(Service(metrics, outlets), outlets, ports, effective.stop_seconds)
     await server.start()
+    scheme = "http" if ports.tls is None else "https"
+    second = "" if server.ports.otlp_http is None else f"OTLP/HTTP on {scheme}://{server.ports.otlp_http}; "
     print(
-        f"otel-fr collector: OTLP/gRPC on {server.grpc_address}, HTTP on http://{server.http_address}",
+        f"otel-fr collector: {second}OTLP/gRPC on {server.ports.grpc}, HTTP on {scheme}://{server.ports.http}",
         file=sys.stderr,
         flush=True,
     )
@@ -83,23 +122,78 @@ async def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _address(text: str) -> Address:
-    try:
-        return Address.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
+    path = effective.forward_headers
+    headers = read_headers(path, effective.forward) if path is not None else {}
+    tls = _backend_tls(effective)
+    backends = [make_backend(url, tls, headers.get(url, {})) for url in effective.forward]
+    file = effective.data / "forward.sqlite3" if effective.data is not None else None
+    selection = None
+    if effective.forward_mode != "all":
+        selection = Selection(effective.forward_ratio if effective.forward_mode == "sampled" else 0.0)
+    return Forwarder(
+        Spool(file, effective.forward, effective.forward_queue_size),
+        backends,
+        metrics,
+        signals=effective.forward_signals,
+        selection=selection,
+        max_age=effective.forward_max_age * 3600,
+    )
 
 
-def _target(text: str) -> str:
-    try:
-        parse_target(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
+def _tls(effective: Settings) -> ServerTls | None:
+    if effective.tls_cert is None or effective.tls_key is None:
+        return None
+    return ServerTls(effective.tls_cert, effective.tls_key, effective.tls_client_ca)
 
 
-def _base_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// URL")
-    return text
+def _backend_tls(effective: Settings) -> Tls:
+    return Tls(effective.forward_ca, effective.forward_cert, effective.forward_key)
+
+
+def _warn(effective: Settings) -> None:
+    """Say so if others than this machine can reach the collector and nothing keeps them out."""
+    addresses = {"--grpc": effective.grpc, "--otlp-http": effective.otlp_http_address, "--http": effective.http}
+    wide = [f"{name} {found}" for name, found in addresses.items() if found is not None and not found.is_loopback]
+    if wide and effective.tls_cert is None:
+        _log.warning("%s: other machines can reach this without TLS, so others can read it on its way", ", ".join(wide))
+    if wide and effective.tokens is None and effective.tls_client_ca is None:
+        _log.warning(
+            "%s: whoever reaches this can read and write, for there are no --tokens and no --tls-client-ca",
+            ", ".join(wide),
+        )
+
+
+def _raise_file_limit() -> None:
+    """Each connection is an open file, and the usual soft limit of 1,024 is less than a job's ranks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextlib.contextmanager
+def _own_folder(folder: Path | None) -> Iterator[None]:
+    """Make the data folder, readable by this user only, and keep other collectors out of it.
+
+    Raises:
+        SettingsError: another collector uses it.
+        OSError: it cannot be written.
+    """
+    if folder is None:
+        yield
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SettingsError(f"--data {folder} is in use by another collector") from error
+        yield
+
+
+def _check_folder(folder: Path) -> None:
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise OSError(f"the folder {folder} cannot be written")

@@ -1,153 +1,247 @@
-"""Requests sent on to an OTLP/gRPC backend as they came, behind a bounded queue that never holds up ingestion."""
+"""Requests sent on to OTLP backends, each behind its own bounded queue; nothing here ever holds up the correlation."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
+import random
 import time
-from collections import deque
-from urllib.parse import urlsplit
+from collections.abc import Sequence
 
-import grpc
-import grpc.aio
-
-from otel_fr_collector.ingest import LOGS, METRICS, TRACES
+from otel_fr_collector.backends import PARALLEL, Backend, BusyError, RefusedError
+from otel_fr_collector.ingest import TRACES
+from otel_fr_collector.logs import clean
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.sampling import Selection
+from otel_fr_collector.spool import Item, Put, Spool, SpoolError
 
 _log = logging.getLogger(__name__)
 
-METHODS = {
-    TRACES: "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-    LOGS: "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
-    METRICS: "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-}
-MAX_QUEUED = 10_000
-MAX_QUEUED_BYTES = 256 * 1024 * 1024
-ATTEMPTS = 5
 FIRST_BACKOFF = 0.25
 """Seconds before the second attempt; doubled for each further one."""
-TIMEOUT = 10.0
+MAX_BACKOFF = 30.0
+MAX_ASKED = 300.0
+"""Seconds that a backend may ask to be left in peace for at most."""
+IN_ORDER = 16
+"""Up to so many waiting requests are sent one by one, in order; a longer queue is sent `PARALLEL` at a time."""
+GIVE_UP = 20
+"""Attempts after which a request is dropped, if others were taken meanwhile: it is the request that is wrong."""
+CLEAN_EVERY = 30.0
 LOG_EVERY = 60.0
-
-RETRYABLE = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.OUT_OF_RANGE,
-        grpc.StatusCode.DATA_LOSS,
-    }
-)
-"""The codes OTLP calls retryable (opentelemetry-proto, docs/specification.md, OTLP/gRPC response)."""
-
-
-def parse_target(url: str) -> tuple[str, bool]:
-    """``http://HOST:PORT`` or ``https://HOST:PORT`` as (gRPC target, secure); the port defaults to 4317.
-
-    Raises:
-        ValueError: the URL is of another form.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-        raise ValueError(f"{url!r} is not of the form http://HOST:PORT or https://HOST:PORT")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{host}:{parts.port or 4317}", parts.scheme == "https"
+BIG = 1 << 20
+"""Bytes from which on a request is searched for wanted traces outside the event loop."""
 
 
 class Forwarder:
-    """Sends requests on, in order, one at a time.
+    """Sends requests on.
 
     Args:
-        url: of the backend, see `parse_target`.
-        max_queued, max_bytes: bounds of the queue; what comes when it is full is dropped and counted.
+        signals: those that are sent on.
+        selection: chooses traces; None: all are sent on, bytes unchanged.
+        max_age: seconds after which what no backend has taken is dropped.
     """
 
     def __init__(
-        self, url: str, metrics: Metrics, *, max_queued: int = MAX_QUEUED, max_bytes: int = MAX_QUEUED_BYTES
+        self,
+        spool: Spool,
+        backends: Sequence[Backend],
+        metrics: Metrics,
+        *,
+        signals: frozenset[str] = frozenset({TRACES}),
+        selection: Selection | None = None,
+        max_age: float = 86_400.0,
     ) -> None:
-        self._target, self._secure = parse_target(url)
+        self._spool = spool
         self._metrics = metrics
-        self._max_queued = max_queued
-        self._max_bytes = max_bytes
-        self._queue: deque[tuple[str, bytes]] = deque()
-        self._bytes = 0
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._task: asyncio.Task[None] | None = None
+        self._signals = signals
+        self._selection = selection
+        self._max_age = max_age
+        self._lanes = [_Lane(backend, spool, metrics) for backend in backends]
+        self._tasks: list[asyncio.Task[None]] = []
         self._logged = float("-inf")
+        metrics.watch_queues(spool.usage)
 
     def start(self) -> None:
         """Begin to send; needs a running event loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(lane.run()) for lane in self._lanes]
+        self._tasks.append(loop.create_task(self._clean()))
+        for name, count in self._spool.others().items():
+            _log.warning("%d requests wait for %s, which is no --forward backend any more", count, name)
 
-    def offer(self, signal: str, data: bytes) -> bool:
-        """Queue one request; False: the queue is full and the request is dropped."""
-        if len(self._queue) >= self._max_queued or self._bytes + len(data) > self._max_bytes:
-            self._drop("queue_full")
-            return False
-        self._queue.append((signal, data))
-        self._bytes += len(data)
-        self._idle.clear()
-        self._wake.set()
-        return True
+    async def take(self, signal: str, data: bytes) -> None:
+        """Queue what of one request is to be sent on. When this returns it is as durable as the queue is.
+
+        Raises:
+            SpoolError: it could not be queued, so its sender must keep it.
+        """
+        if not data or signal not in self._signals:
+            return
+        if signal == TRACES and self._selection is not None:
+            self._selection.hold(data)
+            if len(data) < BIG:
+                data = self._selection.select(data)
+            else:
+                data = await asyncio.to_thread(self._selection.select, data)
+            if not data:
+                return
+        try:
+            put = await self._spool.put(signal, data)
+        except SpoolError as error:
+            self._metrics.forward_dropped.labels("", "disk").inc()
+            self._complain(error)
+            raise
+        self._after(put)
+
+    def offer(self, signal: str, data: bytes) -> None:
+        """Queue a request of the collector's own, without waiting; one that cannot be queued is dropped and counted."""
+        loop = asyncio.get_running_loop()
+        future = self._spool.put_later(signal, data)
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._offered, done))
+
+    def keep_trace(self, trace: bytes) -> None:
+        """An incident shows in this trace, so its spans are sent on, whatever the mode."""
+        if self._selection is not None:
+            for data in self._selection.mark(trace):
+                self.offer(TRACES, data)
 
     async def stop(self, seconds: float) -> None:
-        """Send what is queued for at most so long, then drop the rest."""
+        """Send what is queued for at most so long. The rest stays in the file; without one it is dropped."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), seconds)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for _ in self._queue:
-            self._drop("shutdown")
-        self._queue.clear()
+            await asyncio.wait_for(self._drain(), seconds)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in self._lanes:
+            await lane.backend.close()
+        self._spool.close()
+        if not self._spool.is_durable:
+            for name, (count, _) in self._spool.usage.items():
+                self._metrics.forward_dropped.labels(name, "shutdown").inc(count)
+                if count:
+                    _log.warning("%d requests for %s are lost at the end; --data keeps them", count, name)
 
-    async def _run(self) -> None:
-        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", 4 * 1024 * 1024)]
-        credentials = grpc.ssl_channel_credentials() if self._secure else None
-        channel = (
-            grpc.aio.secure_channel(self._target, credentials, options=options)
-            if credentials is not None
-            else grpc.aio.insecure_channel(self._target, options=options)
-        )
-        async with channel:
-            while True:
-                while not self._queue:
-                    self._idle.set()
-                    self._wake.clear()
-                    await self._wake.wait()
-                signal, data = self._queue[0]
-                await self._send(channel, signal, data)
-                self._queue.popleft()
-                self._bytes -= len(data)
+    async def _drain(self) -> None:
+        for lane in self._lanes:
+            await lane.idle.wait()
 
-    async def _send(self, channel: grpc.aio.Channel, signal: str, data: bytes) -> None:
-        call = channel.unary_unary(METHODS[signal], request_serializer=None, response_deserializer=None)
-        backoff = FIRST_BACKOFF
-        for attempt in range(1, ATTEMPTS + 1):
+    async def _clean(self) -> None:
+        while True:
+            await asyncio.sleep(CLEAN_EVERY)
             try:
-                await call(data, timeout=TIMEOUT)
-            except grpc.aio.AioRpcError as error:
-                if error.code() in RETRYABLE and attempt < ATTEMPTS:
-                    await asyncio.sleep(backoff)
-                    backoff *= 2
+                for name, count in (await self._spool.drop_old(self._max_age)).items():
+                    self._metrics.forward_dropped.labels(name, "too_old").inc(count)
+                    _log.warning("%d requests for %s are dropped: it did not take them in time", count, name)
+            except SpoolError as error:
+                self._complain(error)
+
+    def _after(self, put: Put) -> None:
+        if put.repeated:
+            self._metrics.forward_repeated.inc()
+        for name in put.full:
+            self._metrics.forward_dropped.labels(name, "queue_full").inc()
+        for lane in self._lanes:
+            if lane.backend.name in put.kept:
+                lane.wake()
+            elif lane.backend.name in put.full:
+                lane.complain("its queue is full, so requests are dropped")
+
+    def _offered(self, done: concurrent.futures.Future[Put]) -> None:
+        error = done.exception()
+        if error is None:
+            self._after(done.result())
+        else:
+            self._metrics.forward_dropped.labels("", "disk").inc()
+            self._complain(error)
+
+    def _complain(self, error: BaseException) -> None:
+        if time.monotonic() - self._logged >= LOG_EVERY:
+            self._logged = time.monotonic()
+            _log.error("requests cannot be queued for the backends: %s", error)
+
+
+class _Lane:
+    """The way to one backend."""
+
+    def __init__(self, backend: Backend, spool: Spool, metrics: Metrics) -> None:
+        self.backend = backend
+        self.idle = asyncio.Event()
+        self._spool = spool
+        self._metrics = metrics
+        self._wake = asyncio.Event()
+        self._sent: set[int] = set()
+        """Taken or refused by the backend, but not yet struck off the queue, for the disk is full."""
+        self._failures: dict[int, tuple[int, int]] = {}
+        """Attempts of each request that failed, and how many others had been taken before the first."""
+        self._taken = 0
+        self._logged = float("-inf")
+
+    def wake(self) -> None:
+        self.idle.clear()
+        self._wake.set()
+
+    def complain(self, why: str) -> None:
+        if time.monotonic() - self._logged >= LOG_EVERY:
+            self._logged = time.monotonic()
+            _log.warning("%s: %s", self.backend.name, clean(why))
+
+    async def run(self) -> None:
+        backoff = FIRST_BACKOFF
+        while True:
+            self._wake.clear()
+            waiting = self._spool.usage[self.backend.name][0]
+            width = 1 if waiting <= IN_ORDER else PARALLEL
+            try:
+                items = await self._spool.head(self.backend.name, width, self._sent)
+                if not items:
+                    self.idle.set()
+                    await self._wake.wait()
                     continue
-                self._drop("unavailable" if error.code() in RETRYABLE else "refused")
-                self._complain(f"{error.code().name}: {error.details()}")
-                return
-            self._metrics.forwarded.labels(signal).inc()
-            return
+                outcomes = await asyncio.gather(*(self._send(item) for item in items))
+                await self._strike_off()
+            except SpoolError as error:
+                self.complain(str(error))
+                await asyncio.sleep(1.0)
+                continue
+            asked = [outcome for outcome in outcomes if outcome is not None]
+            if not asked:
+                backoff = FIRST_BACKOFF
+                continue
+            wait = min(max(backoff, *asked), MAX_ASKED)
+            backoff = min(2 * backoff, MAX_BACKOFF)
+            await asyncio.sleep(wait * random.uniform(1.0, 1.2))  # noqa: S311  spreads load, keeps nothing secret
 
-    def _drop(self, reason: str) -> None:
-        self._metrics.forward_dropped.labels(reason).inc()
-        if reason == "queue_full":
-            self._complain("its queue is full")
+    async def _send(self, item: Item) -> float | None:
+        """Send one request; returns the seconds to wait because the backend is busy, None: it is dealt with."""
+        name = self.backend.name
+        try:
+            await self.backend.send(item.signal, item.data)
+        except BusyError as error:
+            self.complain(f"requests wait, for it does not take them: {error}")
+            tries, taken = self._failures.get(item.id, (0, self._taken))
+            self._failures[item.id] = tries + 1, taken
+            if tries + 1 < GIVE_UP or self._taken == taken:
+                return error.after or 0.0
+            self._metrics.forward_dropped.labels(name, "gave_up").inc()
+        except RefusedError as error:
+            self.complain(f"a request is dropped, for it is refused: {error}")
+            self._metrics.forward_dropped.labels(name, "refused").inc()
+        except Exception as error:  # noqa: BLE001  an odd answer must not end the way to this backend
+            self._metrics.errors.labels("forward").inc()
+            self.complain(f"{type(error).__name__}: {error}")
+            return MAX_BACKOFF
+        else:
+            self._taken += 1
+            self._metrics.forwarded.labels(item.signal, name).inc()
+        self._sent.add(item.id)
+        return None
 
-    def _complain(self, why: str) -> None:
-        now = time.monotonic()
-        if now - self._logged >= LOG_EVERY:
-            self._logged = now
-            _log.warning("a request is not forwarded to %s: %s", self._target, why)
+    async def _strike_off(self) -> None:
+        if self._sent:
+            gone = frozenset(self._sent)
+            await self._spool.done(self.backend.name, gone)
+            self._sent -= gone
+            for number in gone:
+                self._failures.pop(number, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
@@ -29,8 +29,12 @@ class Metrics:
             "received_items", "Spans, log records and metrics by origin: ours, foreign or invalid", "signal", "kind"
         )
         self.reports = counter("reports", "Rank reports by outcome: accepted, late or invalid", "outcome")
-        self.forwarded = counter("forwarded_requests", "Requests an OTLP backend has taken", "signal")
-        self.forward_dropped = counter("forward_dropped_requests", "Requests not forwarded, and why", "reason")
+        self.forwarded = counter("forwarded_requests", "Requests an OTLP backend has taken", "signal", "backend")
+        self.forward_dropped = counter(
+            "forward_dropped_requests", "Requests not forwarded, and why", "backend", "reason"
+        )
+        self.forward_repeated = counter("forward_repeated_requests", "Requests sent again, forwarded only once")
+        self.turned_away = counter("turned_away", "Requests not let in, and why", "reason")
         self.alerts = counter("alert_posts", "Posts to Alertmanager by outcome", "outcome")
         self.incidents = counter("incidents", "Incidents opened, by category; consequences not counted", "category")
         self.diagnoses = counter("diagnoses", "Times a run was judged")
@@ -40,6 +44,10 @@ class Metrics:
     def watch(self, runs: Runs, open_incidents: Callable[[], Iterable[dict[str, object]]]) -> None:
         """Serve gauges from the live state as well."""
         self.registry.register(_State(runs, open_incidents))
+
+    def watch_queues(self, usage: Mapping[str, Sequence[int]]) -> None:
+        """Serve the requests and bytes that wait for each backend as well."""
+        self.registry.register(_Queues(usage))
 
 
 def group_label(group: object) -> str:
@@ -96,6 +104,19 @@ class _State(Collector):
         for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
             family.add_metric(values, lags[values])
         return family
+
+
+class _Queues(Collector):
+    def __init__(self, usage: Mapping[str, Sequence[int]]) -> None:
+        self._usage = usage
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for index, (what, text) in enumerate((("requests", "Requests"), ("bytes", "Bytes of requests"))):
+            name = f"otel_fr_collector_forward_queue_{what}"
+            family = GaugeMetricFamily(name, f"{text} that wait for a backend", labels=("backend",))
+            for backend, values in self._usage.items():
+                family.add_metric((backend,), values[index])
+            yield family
 
 
 def _single(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -69,14 +69,15 @@ class Service:
         metrics.watch(self.runs, self.book.open_data)
 
     async def take(self, signal: str, data: bytes) -> bytes:
-        """One OTLP request: taken in, and handed on unchanged if it holds spans; returns the response's bytes.
+        """One OTLP request: taken in, and queued for the backends; returns the response's bytes.
 
         Raises:
             MalformedError: it is not the OTLP message it should be; it is not handed on either.
+            SpoolError: it is taken in, but cannot be kept for the backends; its sender should send it again.
         """
         response = await self.ingest.take(signal, data)
-        if signal == TRACES and data and self._outlets.forward is not None:
-            self._outlets.forward.offer(signal, data)
+        if self._outlets.forward is not None:
+            await self._outlets.forward.take(signal, data)
         return response
 
     async def run(self) -> None:
@@ -192,6 +193,7 @@ class Service:
         run = self.runs.by_id.get(told.incident.run)
         resource = run.resource if run is not None else {}
         request = incident_trace(data, resource, told.incident.started, told.incident.detected)
+        self._outlets.forward.keep_trace(bytes.fromhex(trace))
         if request is not None:
             self._traced[trace] = None
             if len(self._traced) > 10_000:

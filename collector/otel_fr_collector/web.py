@@ -1,26 +1,38 @@
-"""The HTTP side: /metrics, /healthz, /api/v1/incidents."""
+"""The HTTP side: /metrics, /healthz, /api/v1/incidents; and the server that both HTTP ports use."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from otel_fr_collector.auth import Tokens
 from otel_fr_collector.service import Service
+from otel_fr_collector.tls import ServerTls
 
 STOP_SECONDS = 1
+SILENT_SECONDS = 60.0
+"""A connection on which no first request has come for so long is closed."""
+OPEN_PATHS = frozenset({"/healthz"})
+"""Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives."""
 
 
-def make_app(service: Service) -> Starlette:
-    """The ASGI application over a service."""
+def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
+    """The ASGI application over a service; with ``tokens``, for those who may read."""
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -42,26 +54,74 @@ def make_app(service: Service) -> Starlette:
             Route("/metrics", metrics),
             Route("/healthz", healthz),
             Route("/api/v1/incidents", incidents),
-        ]
+        ],
+        middleware=[Middleware(ReadersOnly, tokens=tokens)] if tokens is not None else [],
     )
 
 
+class ReadersOnly:
+    """Lets a request through if its token may read.
+
+    A browser asks for the token as a password (Basic), and then sends it whatever page the request comes from; so what
+    other sites make it send is refused unless it only reads.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        access = self._tokens.find(headers.get("authorization", ""))
+        answer: ASGIApp = self._app
+        if access is None:
+            answer = PlainTextResponse(
+                "a token is needed: Authorization: Bearer TOKEN, or the token as password\n",
+                401,
+                {"www-authenticate": 'Basic realm="otel-fr collector: the token is the password"'},
+            )
+        elif not access.read:
+            answer = PlainTextResponse("the token is for writing only\n", 403)
+        elif scope["method"] not in ("GET", "HEAD") and headers.get("sec-fetch-site", "none") not in (
+            "none",
+            "same-origin",
+        ):
+            answer = PlainTextResponse("requests from other sites may only read\n", 403)
+        await answer(scope, receive, send)
+
+
 class WebServer:
-    """Serves the application in the running loop.
+    """Serves an application in the running loop.
 
     Args:
         listener: bound and listening socket, closed by `stop`.
+        client_connections: of one client's address; further ones are closed at once.
     """
 
-    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        listener: socket.socket,
+        tls: ServerTls | None = None,
+        client_connections: int = 4_096,
+    ) -> None:
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            http=_limited(client_connections),
+            ws="none",
+            log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=STOP_SECONDS,
             server_header=False,
+            # The address that counts is the one that connects: a header could say anything.
+            proxy_headers=False,
         )
+        config.load()
+        config.ssl = tls.ssl_context() if tls is not None else None
         self._server = _Uvicorn(config)
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
@@ -83,3 +143,37 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals are the collector's own business: it has more than HTTP to stop."""
         yield
+
+
+def _limited(most: int) -> type[asyncio.Protocol]:
+    """uvicorn's protocol with a bound on one client's connections, and on how long a connection may say nothing."""
+    connections: Counter[str] = Counter()
+
+    class Limited(H11Protocol):
+        _address = ""
+        _silence: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            peer = transport.get_extra_info("peername")
+            self._address = str(peer[0]) if peer else ""
+            connections[self._address] += 1
+            super().connection_made(transport)
+            if connections[self._address] > most:
+                transport.abort()
+                return
+            self._silence = self.loop.call_later(SILENT_SECONDS, self._end_silence)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            connections[self._address] -= 1
+            if connections[self._address] <= 0:
+                del connections[self._address]
+            if self._silence is not None:
+                self._silence.cancel()
+            super().connection_lost(exc)
+
+        def _end_silence(self) -> None:
+            cycle: Any = self.cycle
+            if cycle is None:
+                self.transport.close()
+
+    return Limited

@@ -1,0 +1,136 @@
+"""Bearer tokens: who may send which jobs' telemetry, and who may read."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+"""How often the file is looked at for a change."""
+MIN_LENGTH = 16
+"""Characters of a token; shorter ones can be guessed."""
+_HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one token allows.
+
+    Attributes:
+        prefix: of the jobs that may be written; empty: all.
+    """
+
+    read: bool
+    write: bool
+    prefix: str = ""
+
+    def may_send(self, job: str) -> bool:
+        return self.write and job.startswith(self.prefix)
+
+
+EVERYTHING = Access(read=True, write=True)
+
+
+def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
+    """The tokens file: lines ``TOKEN RIGHTS JOB-PREFIX``; ``#`` begins a comment line.
+
+    TOKEN: the token itself, or ``sha256:`` and the hex SHA-256 of it. RIGHTS: ``read``, ``write`` or ``read,write``.
+    JOB-PREFIX: ``*`` for every job; else, for ``write`` alone, how the names of the jobs begin.
+
+    Returns:
+        SHA-256 of each token and what it allows.
+
+    Raises:
+        ValueError: a line cannot be used; its text shows no token.
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 3:
+            raise ValueError(f"line {number} is not TOKEN RIGHTS JOB-PREFIX")
+        token, rights_text, prefix = words
+        rights = set(rights_text.split(","))
+        if not rights <= {"read", "write"}:
+            raise ValueError(f"line {number}: the rights are read, write or read,write, not {rights_text!r}")
+        if "read" in rights and prefix != "*":
+            raise ValueError(f"line {number}: a token that may read sees every job, so its prefix must be *")
+        hashed = _HASH.fullmatch(token)
+        if hashed is None and len(token) < MIN_LENGTH:
+            raise ValueError(f"line {number}: the token has fewer than {MIN_LENGTH} characters")
+        digest = bytes.fromhex(hashed[1]) if hashed is not None else hashlib.sha256(token.encode()).digest()
+        found.append((digest, Access("read" in rights, "write" in rights, "" if prefix == "*" else prefix)))
+    return found
+
+
+class Tokens:
+    """A tokens file, read again when it changes. A change that cannot be read leaves the old tokens in force.
+
+    Raises:
+        ValueError: the file cannot be used (`parse_tokens`).
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._checked = time.monotonic()
+        self._stamp = self._look()
+        self._tokens = parse_tokens(path.read_text("utf-8"))
+        if not self._tokens:
+            _log.warning("%s holds no token, so that nobody is let in", path)
+
+    def find(self, authorization: str) -> Access | None:
+        """What an Authorization header allows; None: nothing.
+
+        ``Bearer TOKEN``, or ``Basic`` with the token as password, which is how a browser can give one.
+        """
+        scheme, _, value = authorization.partition(" ")
+        token = value.strip()
+        if scheme.lower() == "basic":
+            try:
+                token = base64.b64decode(token, validate=True).decode().partition(":")[2]
+            except (binascii.Error, UnicodeDecodeError):
+                return None
+        elif scheme.lower() != "bearer":
+            return None
+        if not token:
+            return None
+        digest = hashlib.sha256(token.encode()).digest()
+        self._refresh()
+        found = None
+        # All are compared, each in constant time, so that the time tells nothing of the tokens.
+        for known, access in self._tokens:
+            if hmac.compare_digest(known, digest):
+                found = access
+        return found
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if now - self._checked < CHECK_SECONDS:
+                return
+            self._checked = now
+            try:
+                stamp = self._look()
+                if stamp != self._stamp:
+                    self._tokens = parse_tokens(self._path.read_text("utf-8"))
+                    self._stamp = stamp
+                    _log.info("the tokens of %s are read again", self._path)
+            except (OSError, ValueError) as error:
+                _log.error("the tokens of %s cannot be read again, the old ones stay: %s", self._path, error)
+
+    def _look(self) -> tuple[int, int, int]:
+        found = self._path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,49 @@
+"""The collector's own log, on standard error: text or JSON lines, without secrets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import datetime, timezone
+
+from otel_fr_collector.settings import hide_password
+
+_SECRETS = re.compile(r"(?i)\b(bearer|basic|authorization[\"']?\s*[:=]\s*[\"']?)\s+[\w.~+/=-]+")
+"""Credentials as a library's error may quote them; passwords in URLs are `hide_password`'s."""
+
+
+def clean(text: str) -> str:
+    """The text without credentials."""
+    return _SECRETS.sub(r"\1 ...", hide_password(text))
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record))
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": clean(record.getMessage()),
+        }
+        if record.exc_info:
+            line["exception"] = clean(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def set_up(form: str, level: str) -> None:
+    """Log to standard error.
+
+    Args:
+        form: ``text`` or ``json``.
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

@@ -1,0 +1,126 @@
+"""OTLP over HTTP: POST /v1/traces, /v1/metrics and /v1/logs with protobuf or JSON bodies, gzip or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import zlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from otel_fr_collector import otlp
+from otel_fr_collector.ingest import LOGS, METRICS, TRACES, MalformedError
+from otel_fr_collector.intake import READ_SECONDS, Call, Intake, RejectedError
+
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+_HTTP_CODES = {
+    otlp.INVALID_ARGUMENT: 400,
+    otlp.UNAUTHENTICATED: 401,
+    otlp.PERMISSION_DENIED: 403,
+    otlp.RESOURCE_EXHAUSTED: 413,
+    otlp.UNIMPLEMENTED: 415,
+    otlp.UNAVAILABLE: 503,
+}
+_ENCODINGS = {"gzip": 31, "deflate": 15}
+"""zlib's ``wbits`` of each content encoding (RFC 9110, 8.4.1: deflate is the zlib format)."""
+PIECE = 1 << 20
+"""Bytes decompressed at a time, so that other work gets its turn."""
+
+
+def make_otlp_app(intake: Intake) -> Starlette:
+    """The ASGI application of the OTLP/HTTP port."""
+    return Starlette(
+        routes=[
+            Route(f"/v1/{signal}", _endpoint(intake, signal), methods=["POST"]) for signal in (TRACES, METRICS, LOGS)
+        ]
+    )
+
+
+def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        client = request.client.host if request.client is not None else ""
+        try:
+            with intake.call(client, request.headers.get("authorization", "")) as call:
+                if kind not in (PROTOBUF, JSON):
+                    raise RejectedError(otlp.UNIMPLEMENTED, f"the content type must be {PROTOBUF} or {JSON}")
+                try:
+                    data = await asyncio.wait_for(_read(intake, call, request), READ_SECONDS)
+                except asyncio.TimeoutError:
+                    raise RejectedError(otlp.INVALID_ARGUMENT, "the request came too slowly") from None
+                if kind == JSON:
+                    data = await asyncio.to_thread(_from_json, signal, data)
+                answer = await intake.take(call, signal, data)
+                body = otlp.response_json(signal, answer) if kind == JSON else answer
+                return Response(body, media_type=kind)
+        except RejectedError as error:
+            if error.code == otlp.RESOURCE_EXHAUSTED:
+                intake.too_large(signal)
+            return _refusal(error, kind)
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    return handle
+
+
+def _from_json(signal: str, body: bytes) -> bytes:
+    try:
+        return otlp.from_json(signal, body)
+    except MalformedError as error:
+        raise RejectedError(otlp.INVALID_ARGUMENT, str(error)) from error
+
+
+def _refusal(error: RejectedError, kind: str) -> Response:
+    status = otlp.status(error.code, str(error), error.delay)
+    body = otlp.message_json(status) if kind == JSON else status.SerializeToString()
+    headers = {}
+    if error.delay is not None:
+        headers["retry-after"] = str(math.ceil(error.delay))
+    if error.code == otlp.UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
+    media = kind if kind == JSON else PROTOBUF
+    return Response(body, _HTTP_CODES.get(error.code, 500), headers, media)
+
+
+async def _read(intake: Intake, call: Call, request: Request) -> bytes:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity", *_ENCODINGS):
+        raise RejectedError(otlp.UNIMPLEMENTED, "the content encoding must be gzip, deflate or identity")
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > intake.limits.max_request_size:
+        raise RejectedError(otlp.RESOURCE_EXHAUSTED, f"{announced} bytes are announced")
+    pieces = []
+    async with contextlib.aclosing(_pieces(request, encoding)) as arriving:
+        async for piece in arriving:
+            call.hold(len(piece))
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def _pieces(request: Request, encoding: str) -> AsyncGenerator[bytes, None]:
+    """The body's bytes, decompressed a piece at a time: whoever stops reading has had one piece too many at most."""
+    wbits = _ENCODINGS.get(encoding)
+    if wbits is None:
+        async for chunk in request.stream():
+            yield chunk
+        return
+    inflater = zlib.decompressobj(wbits)
+    try:
+        async for chunk in request.stream():
+            rest = chunk
+            while rest:
+                if inflater.eof:  # gzip may be several members one after the other (RFC 1952, 2.2)
+                    inflater = zlib.decompressobj(wbits)
+                piece = inflater.decompress(rest, PIECE)
+                rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+                yield piece
+                await asyncio.sleep(0)
+    except zlib.error as error:
+        raise RejectedError(otlp.INVALID_ARGUMENT, f"the body is not {encoding}") from error
+    if not inflater.eof:
+        raise RejectedError(otlp.INVALID_ARGUMENT, f"the body's {encoding} data ends too early")

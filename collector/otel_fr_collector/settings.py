@@ -1,0 +1,455 @@
+"""The collector's options: one list, read from flags, environment, one TOML file and defaults, in that order."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from otel_fr_collector.backends import parse_backend
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ENV_PREFIX = "OTEL_FR_COLLECTOR_"
+_KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+"""What Kubernetes adds to each pod's environment for a Service named otel-fr-collector."""
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; each line of the text names one and what it should be."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """HOST:PORT; port 0: any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """``127.0.0.1:4317``, ``[::1]:4317``, ``:4317`` (all interfaces).
+
+        Raises:
+            ValueError: it is of another form.
+        """
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(host or "0.0.0.0", int(port))  # noqa: S104  an empty host is how people ask for all interfaces
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``1048576``, ``64MiB``, ``1.5 GB``.
+
+    Raises:
+        ValueError: it is no size, or not above 0.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or found[2].upper() not in _UNITS or (size := int(float(found[1]) * _UNITS[found[2].upper()])) < 1:
+        raise ValueError(f"{text!r} is not a size such as 64MiB or 2GB")
+    return size
+
+
+def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = float(text) if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else float("nan")
+        if not low <= value <= high:
+            raise ValueError(f"{text!r} is not a number from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
+def _choice(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(f"{text!r} is not one of {', '.join(values)}")
+        return text
+
+    return parse
+
+
+def _signals(text: str) -> frozenset[str]:
+    found = frozenset(re.split(r"[,\s]+", text.strip()))
+    if not found <= {"traces", "metrics", "logs"}:
+        raise ValueError(f"{text!r} is not a list of traces, metrics and logs")
+    return found
+
+
+def _base_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is not an http:// or https:// URL")
+    return text
+
+
+def _backend(text: str) -> str:
+    parse_backend(text)
+    return text
+
+
+def _address_or_off(text: str) -> Address | None:
+    return None if text == "off" else Address.parse(text)
+
+
+def _mark_secret(text: str) -> str:
+    """A URL of which only the place is shown: whoever knows a webhook's path may post to it."""
+    parts = urlsplit(text)
+    return f"{parts.scheme}://{parts.hostname}/..."
+
+
+def hide_password(text: str) -> str:
+    """A URL without the user and password that it may hold."""
+    return re.sub(r"(?<=://)[^/@\s]+@", "...@", text)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. ``default`` is text as a user would give it; None: not set."""
+
+    name: str
+    section: str
+    parse: Callable[[str], Any]
+    default: str | None
+    text: str
+    metavar: str
+    repeat: bool
+    show: Callable[[str], str]
+
+    @property
+    def is_switch(self) -> bool:
+        return self.parse is bool
+
+    @property
+    def env(self) -> str:
+        return ENV_PREFIX + self.name.upper().replace("-", "_")
+
+
+def _option(
+    section: str,
+    parse: Callable[[str], Any],
+    default: str | None,
+    text: str,
+    metavar: str = "",
+    repeat: bool = False,
+    show: Callable[[str], str] = hide_password,
+) -> Any:
+    value: Any = () if repeat else False if parse is bool else parse(default) if default is not None else None
+    return field(default=value, metadata={"option": (section, parse, default, text, metavar, repeat, show)})
+
+
+_IN, _OUT, _FORWARD, _STATE = "Input", "Incidents", "Forwarding", "State"
+_SECURITY, _LIMITS, _PROCESS = "Security", "Limits", "Process"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The effective options. Each field is one option of the same name (``-`` for ``_``)."""
+
+    grpc: Address = _option(
+        _IN, Address.parse, "127.0.0.1:4317", "where to take OTLP over gRPC; port 0: any free one", "HOST:PORT"
+    )
+    otlp_http: Address | None = _option(
+        _IN,
+        _address_or_off,
+        None,
+        "where to take OTLP over HTTP (/v1/traces, /v1/metrics, /v1/logs), or off; "
+        "default: port 4318 on the host of --grpc, any free port if --grpc asks for one",
+        "HOST:PORT",
+    )
+    http: Address = _option(
+        _IN, Address.parse, "127.0.0.1:8080", "where to serve /metrics, /healthz, the API and the page", "HOST:PORT"
+    )
+
+    incidents: Path | None = _option(_OUT, Path, None, "append each state of each incident as a JSON line", "FILE")
+    quiet: bool = _option(_OUT, bool, None, "print no incidents")
+    alertmanager: tuple[str, ...] = _option(
+        _OUT, _base_url, None, "post incidents to this Alertmanager (v2 API); once for each replica", "URL", repeat=True
+    )
+    webhook: tuple[str, ...] = _option(
+        _OUT, _base_url, None, "post each change of an incident to this URL as JSON", "URL", True, _mark_secret
+    )
+    webhook_secret_file: Path | None = _option(_OUT, Path, None, "sign webhook posts with the key in this file", "FILE")
+    grafana: str | None = _option(_OUT, _base_url, None, "annotate incidents in this Grafana", "URL")
+    grafana_token_file: Path | None = _option(_OUT, Path, None, "file with Grafana's service-account token", "FILE")
+    runbook_url: str | None = _option(_OUT, _base_url, None, "link of each alert to what to do about it", "URL")
+    trace_url: str | None = _option(
+        _OUT, _base_url, None, "link of each incident to its trace; {trace_id} stands for the id", "URL"
+    )
+
+    forward: tuple[str, ...] = _option(
+        _FORWARD,
+        _backend,
+        None,
+        "send telemetry on to this OTLP backend, once for each: grpc://HOST:4317 or http://HOST:4317 (gRPC),"
+        " http://HOST:4318 or any http(s) URL with a path (http/protobuf); https and grpcs use TLS",
+        "URL",
+        repeat=True,
+    )
+    forward_mode: str = _option(
+        _FORWARD,
+        _choice("all", "incidents", "sampled"),
+        "all",
+        "traces to send on: all, bytes unchanged; only those of incidents; or a sample and those of incidents",
+        "MODE",
+    )
+    forward_ratio: float = _option(
+        _FORWARD, _number(0, 1), "0.01", "share of the trace ids that --forward-mode sampled sends on", "RATIO"
+    )
+    forward_signals: frozenset[str] = _option(
+        _FORWARD, _signals, "traces", "what to send on: traces, metrics, logs, with commas between", "LIST"
+    )
+    forward_headers: Path | None = _option(
+        _FORWARD, Path, None, "file of headers for backends, a line each: URL NAME: VALUE", "FILE"
+    )
+    forward_ca: Path | None = _option(_FORWARD, Path, None, "CA certificates to check backends by (PEM)", "FILE")
+    forward_cert: Path | None = _option(_FORWARD, Path, None, "client certificate to show to backends (PEM)", "FILE")
+    forward_key: Path | None = _option(_FORWARD, Path, None, "key of --forward-cert (PEM)", "FILE")
+    forward_queue_size: int = _option(
+        _FORWARD,
+        parse_size,
+        "1GiB",
+        "bytes kept for a backend that does not take them; in memory without --data",
+        "SIZE",
+    )
+    forward_max_age: float = _option(
+        _FORWARD, _number(0.01), "24", "hours after which what no backend has taken is dropped", "HOURS"
+    )
+
+    data: Path | None = _option(_STATE, Path, None, "folder for what must outlive the process", "DIR")
+    retention_days: float = _option(_STATE, _number(0), "30", "days to keep resolved incidents under --data", "DAYS")
+    retention_size: int = _option(_STATE, parse_size, "1GiB", "size to keep the incidents under --data below", "SIZE")
+
+    tls_cert: Path | None = _option(_SECURITY, Path, None, "certificate chain of all ports (PEM); turns TLS on", "FILE")
+    tls_key: Path | None = _option(_SECURITY, Path, None, "key of --tls-cert (PEM)", "FILE")
+    tls_client_ca: Path | None = _option(
+        _SECURITY, Path, None, "demand a client certificate signed by one of these (PEM), on all ports", "FILE"
+    )
+    tokens: Path | None = _option(
+        _SECURITY, Path, None, "demand a bearer token of this file: lines of TOKEN RIGHTS JOB-PREFIX", "FILE"
+    )
+
+    max_request_size: int = _option(
+        _LIMITS, parse_size, "64MiB", "largest OTLP request, before and after decompression", "SIZE"
+    )
+    max_queue_size: int = _option(
+        _LIMITS, parse_size, "256MiB", "bytes of requests in work; above, clients are asked to come back", "SIZE"
+    )
+    client_queue_size: int = _option(_LIMITS, parse_size, "128MiB", "the same for one client's address", "SIZE")
+    client_rate: float = _option(
+        _LIMITS, _number(0), "0", "OTLP requests a second of one client's address; 0: no limit", "NUMBER"
+    )
+    client_connections: int = _option(
+        _LIMITS,
+        lambda text: int(_number(1)(text)),
+        "4096",
+        "connections (HTTP) and calls in progress (gRPC) of one client's address",
+        "NUMBER",
+    )
+    grpc_max_connection_age: float = _option(
+        _LIMITS, _number(1), "3600", "seconds after which gRPC clients are asked to connect anew", "SECONDS"
+    )
+
+    stop_seconds: float = _option(
+        _PROCESS, _number(0.1, 3600), "10", "longest time from a signal to the end of the process", "SECONDS"
+    )
+    log_format: str = _option(_PROCESS, _choice("text", "json"), "text", "of the log on standard error", "FORMAT")
+    log_level: str = _option(
+        _PROCESS, _choice("debug", "info", "warning", "error"), "warning", "least level that is logged", "LEVEL"
+    )
+
+    @property
+    def otlp_http_address(self) -> Address | None:
+        """Where OTLP over HTTP is taken; the default follows ``grpc``."""
+        if "otlp_http" in self.given:
+            return self.otlp_http
+        return Address(self.grpc.host, 4318 if self.grpc.port else 0)
+
+    given: frozenset[str] = frozenset()
+    """The fields that are not left at their defaults."""
+
+
+OPTIONS: tuple[Option, ...] = tuple(
+    Option(one.name.replace("_", "-"), *one.metadata["option"])
+    for one in dataclasses.fields(Settings)
+    if "option" in one.metadata
+)
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add all options, and ``--config`` and ``--check``, to a parser. Values stay text until `load`."""
+    parser.add_argument("--config", metavar="FILE", help=f"TOML file of options (environment: {ENV_PREFIX}CONFIG)")
+    parser.add_argument("--check", action="store_true", help="check all settings, print them without secrets, and end")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in OPTIONS:
+        group = groups.setdefault(option.section, parser.add_argument_group(option.section))
+        default = "" if option.default is None else f" (default {option.default})"
+        text = (option.text + default).replace("%", "%%")
+        common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
+        if option.is_switch:
+            group.add_argument(f"--{option.name}", action=argparse.BooleanOptionalAction, **common)
+        else:
+            action = "append" if option.repeat else "store"
+            group.add_argument(f"--{option.name}", action=action, metavar=option.metavar, **common)
+
+
+def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
+    """The effective settings.
+
+    Args:
+        flags: what `add_arguments` has parsed; names with ``_``.
+
+    Raises:
+        SettingsError: a value or a name cannot be used, or options do not fit together.
+    """
+    problems: list[str] = []
+    file = flags.get("config") or env.get(ENV_PREFIX + "CONFIG")
+    sources = [
+        _from_flags(flags),
+        _from_env(env, problems),
+        _from_file(Path(str(file)), problems) if file else {},
+    ]
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        found = next((source[option.name] for source in sources if option.name in source), None)
+        if found is None:
+            continue
+        where, given = found
+        try:
+            values[option.name.replace("-", "_")] = _parse(option, given)
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+    settings = Settings(**values, given=frozenset(values))
+    problems += _misfits(settings)
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return settings
+
+
+def show(settings: Settings) -> str:
+    """The settings as a TOML file that has the same effect, less what must not be shown."""
+    lines, section = [], ""
+    for option in OPTIONS:
+        value = getattr(settings, option.name.replace("-", "_"))
+        if option.name == "otlp-http":
+            value = settings.otlp_http_address or "off"
+        if option.section != section:
+            section = option.section
+            lines += ["", f"# {section}"]
+        if value is None:
+            lines.append(f"# {option.name} is not set")
+        elif isinstance(value, (bool, int, float)):
+            lines.append(f"{option.name} = {json.dumps(value)}")
+        elif isinstance(value, tuple):
+            lines.append(f"{option.name} = {json.dumps([option.show(item) for item in value])}")
+        else:
+            text = ",".join(sorted(value)) if isinstance(value, frozenset) else option.show(str(value))
+            lines.append(f"{option.name} = {json.dumps(text)}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+_Source = dict[str, tuple[str, object]]
+
+
+def _from_flags(flags: Mapping[str, object]) -> _Source:
+    return {
+        option.name: (f"--{option.name}", flags[key])
+        for option in OPTIONS
+        if (key := option.name.replace("-", "_")) in flags
+    }
+
+
+def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
+    known = {option.env: option for option in OPTIONS}
+    found: _Source = {}
+    for name, value in env.items():
+        own = name.removeprefix(ENV_PREFIX)
+        if own == name or own == "CONFIG" or not value:
+            continue
+        option = known.get(name)
+        if option is not None:
+            found[option.name] = (name, re.split(r"[,\s]+", value.strip()) if option.repeat else value)
+        elif not _KUBERNETES.fullmatch(own):
+            problems.append(f"{name} is no setting{_nearest(name, known)}")
+    return found
+
+
+def _from_file(path: Path, problems: list[str]) -> _Source:
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        problems.append(f"the configuration file cannot be read: {error}")
+        return {}
+    except ValueError as error:  # TOML's own error and bytes that are no UTF-8
+        problems.append(f"{path} is no TOML: {error}")
+        return {}
+    found: _Source = {}
+    for key, value in table.items():
+        name = key.replace("_", "-")
+        if name in _BY_NAME:
+            found[name] = (f"{key} in {path}", value)
+        else:
+            problems.append(f"{key!r} in {path} is no setting{_nearest(name, _BY_NAME)}")
+    return found
+
+
+def _parse(option: Option, given: object) -> object:
+    if option.is_switch:
+        word = str(given).lower()
+        if word not in ("true", "1", "yes", "false", "0", "no"):
+            raise ValueError(f"{given!r} is not true or false")
+        return word in ("true", "1", "yes")
+    if option.repeat:
+        items = given if isinstance(given, list) else [given]
+        return tuple(dict.fromkeys(option.parse(_text(item)) for item in items))
+    return option.parse(_text(given))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"{value!r} is not a text or a number")
+    return str(value)
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; do you mean {close[0]}?" if close else ""
+
+
+def _misfits(settings: Settings) -> list[str]:
+    found = []
+    for one, other in (("tls_cert", "tls_key"), ("forward_cert", "forward_key")):
+        for given, missing in ((one, other), (other, one)):
+            if getattr(settings, given) is not None and getattr(settings, missing) is None:
+                found.append(f"--{given.replace('_', '-')} needs --{missing.replace('_', '-')}")
+    if settings.tls_client_ca is not None and settings.tls_cert is None:
+        found.append("--tls-client-ca needs --tls-cert and --tls-key")
+    if settings.max_queue_size < settings.max_request_size:
+        found.append("--max-queue-size is smaller than --max-request-size, so that the largest request never fits")
+    if settings.client_queue_size < settings.max_request_size:
+        found.append("--client-queue-size is smaller than --max-request-size, so that the largest request never fits")
+    return found

@@ -1,0 +1,125 @@
+"""TLS for the collector's ports, from files that may be renewed while it runs."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import cast
+
+import grpc
+from cryptography import x509
+
+_log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+"""How often the files are looked at for a change; only when a client connects."""
+
+
+class TlsError(ValueError):
+    """Certificate files that cannot be used; the text says which and why."""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    stamp: tuple[object, ...]
+    config: grpc.ServerCertificateConfiguration
+    context: ssl.SSLContext
+    expires: datetime
+
+
+class ServerTls:
+    """Certificate, key and client CAs. A renewal that cannot be used leaves the old ones in force.
+
+    Args:
+        client_ca: demand a client certificate signed by one of these.
+
+    Raises:
+        TlsError: the files cannot be used, or the certificate has expired.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
+        self._cert, self._key, self._client_ca = cert, key, client_ca
+        self._lock = threading.Lock()
+        self._checked = time.monotonic()
+        self._loaded = self._load()
+        self._given_to_grpc = self._loaded.stamp
+        if self.expires <= datetime.now(timezone.utc):
+            raise TlsError(f"the certificate {cert} has expired on {self.expires:%Y-%m-%d %H:%M} UTC")
+
+    @property
+    def expires(self) -> datetime:
+        """End of the certificate's validity."""
+        return self._loaded.expires
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """For a gRPC port; each new connection gets the newest certificate."""
+        # gRPC takes None for "as before"; its stubs do not know.
+        fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", self._fetch)
+        return grpc.dynamic_ssl_server_credentials(
+            self._loaded.config, fetch, require_client_authentication=self._client_ca is not None
+        )
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """For an HTTP port; each new connection gets the newest certificate and client CAs."""
+        context = self._new_context()
+
+        def choose(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+            # Called once in each handshake, with or without a server name. OpenSSL then takes the certificate, the
+            # key and the trusted CAs of the context put here.
+            connection.context = self._newest().context
+
+        context.sni_callback = choose
+        return context
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        loaded = self._newest()
+        with self._lock:
+            if loaded.stamp == self._given_to_grpc:
+                return None
+            self._given_to_grpc = loaded.stamp
+        return loaded.config
+
+    def _newest(self) -> _Loaded:
+        now = time.monotonic()
+        with self._lock:
+            if now - self._checked >= CHECK_SECONDS:
+                self._checked = now
+                try:
+                    if self._look() != self._loaded.stamp:
+                        self._loaded = self._load()
+                        _log.info("the certificate %s is read again", self._cert)
+                except (OSError, TlsError) as error:
+                    _log.error("renewed certificate files cannot be used, the old ones stay: %s", error)
+            return self._loaded
+
+    def _load(self) -> _Loaded:
+        try:
+            stamp = self._look()
+            cert, key = self._cert.read_bytes(), self._key.read_bytes()
+            roots = self._client_ca.read_bytes() if self._client_ca is not None else None
+            expires = x509.load_pem_x509_certificates(cert)[0].not_valid_after_utc
+            context = self._new_context()
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise TlsError(
+                f"TLS cannot use {self._cert}, {self._key}, {self._client_ca or 'no CA'}: {error}"
+            ) from error
+        return _Loaded(stamp, grpc.ssl_server_certificate_configuration([(key, cert)], roots), context, expires)
+
+    def _new_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._cert, self._key)
+        if self._client_ca is not None:
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _look(self) -> tuple[object, ...]:
+        paths = [path for path in (self._cert, self._key, self._client_ca) if path is not None]
+        return tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in (path.stat() for path in paths))
