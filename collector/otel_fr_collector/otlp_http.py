@@ -28,6 +28,7 @@ _HTTP_CODES = {
 }
 _ENCODINGS = {"gzip": 31, "deflate": 15}
 """zlib's ``wbits`` of each content encoding (RFC 9110, 8.4.1: deflate is the zlib format)."""
+DISCARD_SECONDS = 5.0
 PIECE = 1 << 20
 """Bytes decompressed at a time, so that other work gets its turn."""
 
@@ -61,6 +62,9 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
         except RejectedError as error:
             if error.code == otlp.RESOURCE_EXHAUSTED:
                 intake.too_large(signal)
+            # RuntimeError: Starlette says that all of the body has been read.
+            with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
+                await asyncio.wait_for(_discard(request, intake.limits.max_request_size), DISCARD_SECONDS)
             return _refusal(error, kind)
         except ClientDisconnect:
             return Response(status_code=400)
@@ -85,6 +89,15 @@ def _refusal(error: RejectedError, kind: str) -> Response:
         headers["www-authenticate"] = "Bearer"
     media = kind if kind == JSON else PROTOBUF
     return Response(body, _HTTP_CODES.get(error.code, 500), headers, media)
+
+
+async def _discard(request: Request, most: int) -> None:
+    """Read what is left of a body, if it is not too much: many clients look for no answer before they have sent all."""
+    left = most
+    async for chunk in request.stream():
+        left -= len(chunk)
+        if left < 0:
+            return
 
 
 async def _read(intake: Intake, call: Call, request: Request) -> bytes:
