@@ -129,13 +129,13 @@ class Forwarder:
 
     async def _clean(self) -> None:
         while True:
-            await asyncio.sleep(CLEAN_EVERY)
             try:
                 for name, count in (await self._spool.drop_old(self._max_age)).items():
                     self._metrics.forward_dropped.labels(name, "too_old").inc(count)
                     _log.warning("%d requests for %s are dropped: it did not take them in time", count, name)
             except SpoolError as error:
                 self._complain(error)
+            await asyncio.sleep(CLEAN_EVERY)
 
     def _after(self, put: Put) -> None:
         if put.repeated:
@@ -176,16 +176,18 @@ class _Lane:
         self._failures: dict[int, tuple[int, int]] = {}
         """Attempts of each request that failed, and how many others had been taken before the first."""
         self._taken = 0
-        self._logged = float("-inf")
+        self._logged: dict[str, float] = {}
 
     def wake(self) -> None:
         self.idle.clear()
         self._wake.set()
 
-    def complain(self, why: str) -> None:
-        if time.monotonic() - self._logged >= LOG_EVERY:
-            self._logged = time.monotonic()
-            _log.warning("%s: %s", self.backend.name, clean(why))
+    def complain(self, what: str, why: object = "") -> None:
+        """Log it, the same thing not more often than once a minute."""
+        now = time.monotonic()
+        if now - self._logged.get(what, float("-inf")) >= LOG_EVERY:
+            self._logged[what] = now
+            _log.warning("%s: %s%s", self.backend.name, what, clean(f": {why}") if why else "")
 
     async def run(self) -> None:
         backoff = FIRST_BACKOFF
@@ -202,7 +204,7 @@ class _Lane:
                 outcomes = await asyncio.gather(*(self._send(item) for item in items))
                 await self._strike_off()
             except SpoolError as error:
-                self.complain(str(error))
+                self.complain("its queue cannot be read or written", error)
                 await asyncio.sleep(1.0)
                 continue
             asked = [outcome for outcome in outcomes if outcome is not None]
@@ -219,18 +221,18 @@ class _Lane:
         try:
             await self.backend.send(item.signal, item.data)
         except BusyError as error:
-            self.complain(f"requests wait, for it does not take them: {error}")
+            self.complain("requests wait, for it does not take them", error)
             tries, taken = self._failures.get(item.id, (0, self._taken))
             self._failures[item.id] = tries + 1, taken
             if tries + 1 < GIVE_UP or self._taken == taken:
                 return error.after or 0.0
             self._metrics.forward_dropped.labels(name, "gave_up").inc()
         except RefusedError as error:
-            self.complain(f"a request is dropped, for it is refused: {error}")
+            self.complain("a request is dropped, for it is refused", error)
             self._metrics.forward_dropped.labels(name, "refused").inc()
         except Exception as error:  # noqa: BLE001  an odd answer must not end the way to this backend
             self._metrics.errors.labels("forward").inc()
-            self.complain(f"{type(error).__name__}: {error}")
+            self.complain("an odd answer", f"{type(error).__name__}: {error}")
             return MAX_BACKOFF
         else:
             self._taken += 1

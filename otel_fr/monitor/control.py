@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -19,6 +20,7 @@ NOT_OFFERED_SECONDS = 60.0
 """Until the next try at a server that does not know the service (any other OTLP receiver)."""
 MAX_WAIT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 1.0
+_NOT_LET_IN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 300_000),  # the shortest that servers accept by default
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -37,6 +39,7 @@ class ControlClient:
         self._on_command = on_command
         self._stop = threading.Event()
         self.commands: SimpleQueue[Command] = SimpleQueue()
+        self._refused = False
         self.listening = False
         """The collector has been asked for commands, and has not hung up."""
 
@@ -49,6 +52,7 @@ class ControlClient:
     def _run(self) -> None:
         wait = _FIRST_WAIT_SECONDS
         while not self._stop.is_set():
+            begun = time.monotonic()
             try:
                 heard = self._watch()
                 # A stream that worked and was ended is a collector that restarts.
@@ -58,7 +62,14 @@ class ControlClient:
                 code = error.code() if isinstance(error, grpc.Call) else None
                 if code == grpc.StatusCode.UNIMPLEMENTED:
                     pause = NOT_OFFERED_SECONDS
+                elif code in _NOT_LET_IN and isinstance(error, grpc.Call):
+                    if not self._refused:
+                        self._refused = True
+                        _log.warning("no commands from the collector: %s", error.details())
+                    pause = NOT_OFFERED_SECONDS
                 else:
+                    if time.monotonic() - begun > MAX_WAIT_SECONDS:
+                        wait = _FIRST_WAIT_SECONDS  # it stood for long: servers end old connections now and then
                     pause = wait
                     wait = min(2 * wait, MAX_WAIT_SECONDS)
             except Exception as error:  # noqa: BLE001 - control is optional, whatever is wrong with it
