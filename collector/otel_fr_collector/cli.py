@@ -132,7 +132,7 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
     if effective.forward_mode != "all":
         selection = Selection(effective.forward_ratio if effective.forward_mode == "sampled" else 0.0)
     return Forwarder(
-        Spool(file, effective.forward, effective.forward_queue_size),
+        Spool(file, effective.forward, effective.forward_queue_bytes),
         backends,
         metrics,
         signals=effective.forward_signals,

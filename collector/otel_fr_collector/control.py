@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
 from otel_fr.control.v1 import control_pb2
+from otel_fr_collector.runs import RunId
 
 MAX_PENDING = 16
 """Commands kept for one monitor; when it does not read, the oldest are dropped."""
@@ -17,10 +18,10 @@ class TooManyWatchersError(Exception):
 
 
 class Control:
-    """Who watches, by run."""
+    """Who watches, by job and run: the job is what a client's token is checked for, so no job commands another's."""
 
     def __init__(self) -> None:
-        self._watchers: dict[str, set[asyncio.Queue[bytes | None]]] = {}
+        self._watchers: dict[tuple[str, str], set[asyncio.Queue[bytes | None]]] = {}
         self._count = 0
 
     async def watch(self, request: control_pb2.WatchRequest) -> AsyncGenerator[bytes, None]:
@@ -31,7 +32,7 @@ class Control:
         """
         if self._count >= MAX_WATCHERS:
             raise TooManyWatchersError
-        run = request.run_id or f"{request.job_id}/{request.attempt}"
+        run = request.job_id, request.run_id or f"{request.job_id}/{request.attempt}"
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
         self._watchers.setdefault(run, set()).add(queue)
         self._count += 1
@@ -45,11 +46,11 @@ class Control:
             if not own:
                 del self._watchers[run]
 
-    def dump(self, run: str, incident: str, reason: str) -> int:
+    def dump(self, run: RunId, incident: str, reason: str) -> int:
         """Ask all monitors of a run for their flight-recorder files; returns how many are asked."""
         return self._send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
 
-    def peer_failed(self, run: str, incident: str, ranks: Iterable[int], reason: str) -> int:
+    def peer_failed(self, run: RunId, incident: str, ranks: Iterable[int], reason: str) -> int:
         """Tell all monitors of a run which ranks have failed; returns how many are told."""
         failed = control_pb2.PeerFailed(incident_id=incident, ranks=list(ranks), reason=reason)
         return self._send(run, control_pb2.Command(peer_failed=failed))
@@ -60,9 +61,9 @@ class Control:
             for queue in own:
                 _put(queue, None)
 
-    def _send(self, run: str, command: control_pb2.Command) -> int:
+    def _send(self, run: RunId, command: control_pb2.Command) -> int:
         data = command.SerializeToString()
-        own = self._watchers.get(run, set())
+        own = self._watchers.get((run.job, run.run), set())
         for queue in own:
             _put(queue, data)
         return len(own)

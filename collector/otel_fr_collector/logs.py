@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from otel_fr_collector.settings import hide_password
 
-_SECRETS = re.compile(r"(?i)\b(bearer|basic|authorization[\"']?\s*[:=]\s*[\"']?)\s+[\w.~+/=-]+")
+_SECRETS = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]+")
 """Credentials as a library's error may quote them; passwords in URLs are `hide_password`'s."""
 
 

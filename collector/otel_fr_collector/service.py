@@ -179,7 +179,7 @@ class Service:
 
     def _call_for_evidence(self, told: Told) -> None:
         incident = told.incident
-        run, reason = incident.run.run, incident.finding.summary[:500]
+        run, reason = incident.run, incident.finding.summary[:500]
         self.control.dump(run, incident.id, reason)
         if incident.finding.culprit_ranks:
             self.control.peer_failed(run, incident.id, incident.finding.culprit_ranks, reason)

@@ -227,11 +227,11 @@ class Settings:
     forward_ca: Path | None = _option(_FORWARD, Path, None, "CA certificates to check backends by (PEM)", "FILE")
     forward_cert: Path | None = _option(_FORWARD, Path, None, "client certificate to show to backends (PEM)", "FILE")
     forward_key: Path | None = _option(_FORWARD, Path, None, "key of --forward-cert (PEM)", "FILE")
-    forward_queue_size: int = _option(
+    forward_queue_size: int | None = _option(
         _FORWARD,
         parse_size,
-        "1GiB",
-        "bytes kept for a backend that does not take them; in memory without --data",
+        None,
+        "bytes kept for a backend that does not take them; default 1GiB, without --data (so in memory) 256MiB",
         "SIZE",
     )
     forward_max_age: float = _option(
@@ -286,6 +286,13 @@ class Settings:
         if "otlp_http" in self.given:
             return self.otlp_http
         return Address(self.grpc.host, 4318 if self.grpc.port else 0)
+
+    @property
+    def forward_queue_bytes(self) -> int:
+        """The bound of one backend's queue; the default depends on where it is."""
+        if self.forward_queue_size is not None:
+            return self.forward_queue_size
+        return parse_size("256MiB" if self.data is None else "1GiB")
 
     given: frozenset[str] = frozenset()
     """The fields that are not left at their defaults."""
@@ -356,6 +363,8 @@ def show(settings: Settings) -> str:
         value = getattr(settings, option.name.replace("-", "_"))
         if option.name == "otlp-http":
             value = settings.otlp_http_address or "off"
+        elif option.name == "forward-queue-size":
+            value = settings.forward_queue_bytes
         if option.section != section:
             section = option.section
             lines += ["", f"# {section}"]
