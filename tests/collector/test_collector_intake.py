@@ -1,0 +1,125 @@
+"""The bounded queue between receiving and correlating: what is counted is given back, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otel_fr_collector import intake as module
+from otel_fr_collector import otlp
+from otel_fr_collector.ingest import LOGS, TRACES
+from otel_fr_collector.intake import Call, Intake, Limits, RejectedError
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.service import Outlets, Service
+
+LIMITS = Limits(max_request_size=100, max_queue_size=250, client_queue_size=150, client_connections=3)
+
+
+def make(limits: Limits = LIMITS, now: list[float] | None = None) -> Intake:
+    return Intake(Service(Metrics(), Outlets()), limits, clock=lambda: (now or [0.0])[0])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 120), max_size=3), st.booleans()), max_size=40)
+)
+def test_after_any_calls_there_is_as_much_room_as_before(calls: list[tuple[str, list[int], bool]]) -> None:
+    intake = make()
+    with contextlib.ExitStack() as held:
+        for client, sizes, stays in calls:
+            with contextlib.ExitStack() as own, contextlib.suppress(RejectedError):
+                call = own.enter_context(intake.call(client, ""))
+                for size in sizes:
+                    call.hold(size)
+                if stays:
+                    held.enter_context(own.pop_all())
+    for client in "abc":
+        with intake.call(client, "") as call:
+            call.hold(100)
+    with intake.call("a", "") as one, intake.call("b", "") as two:
+        one.hold(100)
+        two.hold(100)
+
+
+def rejected(call: Call, size: int) -> RejectedError:
+    with pytest.raises(RejectedError) as caught:
+        call.hold(size)
+    return caught.value
+
+
+def test_one_client_does_not_take_the_room_of_the_others() -> None:
+    intake = make()
+    with intake.call("a", "") as first, intake.call("a", "") as second, intake.call("b", "") as other:
+        first.hold(100)
+        error = rejected(second, 60)
+        assert (error.code, bool(error.delay)) == (otlp.UNAVAILABLE, True)
+        other.hold(80)
+        with intake.call("a", ""), pytest.raises(RejectedError), intake.call("a", ""):
+            pass
+
+
+def test_a_request_over_the_limit_is_not_asked_to_come_back() -> None:
+    with make().call("a", "") as call:
+        call.hold(60)
+        error = rejected(call, 41)
+        assert (error.code, error.delay) == (otlp.RESOURCE_EXHAUSTED, None)
+
+
+def test_the_rate_is_an_average_with_room_for_a_burst() -> None:
+    now = [0.0]
+    intake = make(Limits(client_rate=2), now)
+
+    def send() -> bool:
+        try:
+            with intake.call("a", ""):
+                return True
+        except RejectedError:
+            return False
+
+    assert [send() for _ in range(12)] == [True] * 10 + [False] * 2
+    now[0] = 1.0
+    assert [send() for _ in range(4)] == [True] * 2 + [False] * 2
+
+
+def test_rank_reports_do_not_wait_behind_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        intake = make(Limits())
+        blocked = asyncio.Event()
+        service = intake._service
+
+        async def take(signal: str, data: bytes) -> bytes:
+            if signal == TRACES:
+                await blocked.wait()
+            return b""
+
+        monkeypatch.setattr(service, "take", take)
+        with contextlib.ExitStack() as stack:
+            calls = [stack.enter_context(intake.call(f"c{n}", "")) for n in range(module.LANES + 5)]
+            waiting = [asyncio.ensure_future(intake.take(call, TRACES, b"")) for call in calls]
+            await asyncio.sleep(0)
+            assert await asyncio.wait_for(intake.take(calls[0], LOGS, b""), 5) == b""
+            assert not any(one.done() for one in waiting)
+            blocked.set()
+            await asyncio.gather(*waiting)
+
+    asyncio.run(play())
+
+
+def test_a_fault_of_ours_is_an_answer_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> RejectedError:
+        intake = make()
+
+        async def take(signal: str, data: bytes) -> bytes:
+            raise KeyError("odd")
+
+        monkeypatch.setattr(intake._service, "take", take)
+        with intake.call("a", "") as call, pytest.raises(RejectedError) as caught:
+            await intake.take(call, TRACES, b"")
+        return caught.value
+
+    error = asyncio.run(play())
+    assert error.code == otlp.INTERNAL
+    assert "odd" not in str(error)
