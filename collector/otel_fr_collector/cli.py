@@ -88,6 +88,9 @@ def check(effective: Settings) -> None:
 
 async def _serve(effective: Settings) -> int:
     metrics = Metrics()
+    tls = _tls(effective)
+    if tls is not None:
+        metrics.watch_certificate(lambda: tls.expires.timestamp())
     outlets = Outlets(
         terminal=Terminal(None if effective.quiet else sys.stdout),
         file=IncidentsFile(effective.incidents, metrics) if effective.incidents is not None else None,
@@ -98,7 +101,9 @@ async def _serve(effective: Settings) -> int:
         grpc=effective.grpc,
         http=effective.http,
         otlp_http=effective.otlp_http_address,
-        tls=_tls(effective),
+        # 4318 may be an OpenTelemetry Collector's: who did not ask for the port must not fail for it.
+        needs_otlp_http="otlp_http" in effective.given,
+        tls=tls,
         tokens=Tokens(effective.tokens) if effective.tokens is not None else None,
         limits=Limits(
             max_request_size=effective.max_request_size,

@@ -51,7 +51,7 @@ class Limits:
     max_queue_size: int = 4 * MAX_REQUEST
     client_queue_size: int = 2 * MAX_REQUEST
     client_rate: float = 0.0
-    client_connections: int = 4_096
+    client_connections: int = 16_384
 
 
 class Call:

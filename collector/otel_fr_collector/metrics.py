@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -44,6 +44,11 @@ class Metrics:
     def watch(self, runs: Runs, open_incidents: Callable[[], Iterable[dict[str, object]]]) -> None:
         """Serve gauges from the live state as well."""
         self.registry.register(_State(runs, open_incidents))
+
+    def watch_certificate(self, expires: Callable[[], float]) -> None:
+        """Serve the Unix time at which the ports' certificate expires as well."""
+        name = "otel_fr_collector_tls_certificate_expiry_timestamp_seconds"
+        Gauge(name, "When the certificate of the ports expires", registry=self.registry).set_function(expires)
 
     def watch_queues(self, usage: Mapping[str, Sequence[int]]) -> None:
         """Serve the requests and bytes that wait for each backend as well."""

@@ -49,7 +49,7 @@ _METRIC_HOLDERS = ("resourceMetrics", "scopeMetrics", "metrics", "dataPoints", "
 _METRIC_KINDS = ("gauge", "sum", "histogram", "exponentialHistogram", "summary")
 
 # The codes of google.rpc.Code, which are gRPC's.
-INVALID_ARGUMENT, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 7, 8, 12
+INVALID_ARGUMENT, DEADLINE_EXCEEDED, PERMISSION_DENIED, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 3, 4, 7, 8, 12
 INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 13, 14, 16
 
 RETRY_SECONDS = (1.0, 3.0)

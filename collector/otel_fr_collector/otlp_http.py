@@ -20,6 +20,7 @@ from otel_fr_collector.intake import READ_SECONDS, Call, Intake, RejectedError
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _HTTP_CODES = {
     otlp.INVALID_ARGUMENT: 400,
+    otlp.DEADLINE_EXCEEDED: 408,
     otlp.UNAUTHENTICATED: 401,
     otlp.PERMISSION_DENIED: 403,
     otlp.RESOURCE_EXHAUSTED: 413,
@@ -53,7 +54,7 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
                 try:
                     data = await asyncio.wait_for(_read(intake, call, request), READ_SECONDS)
                 except asyncio.TimeoutError:
-                    raise RejectedError(otlp.INVALID_ARGUMENT, "the request came too slowly") from None
+                    raise RejectedError(otlp.DEADLINE_EXCEEDED, "the request came too slowly") from None
                 if kind == JSON:
                     data = await asyncio.to_thread(_from_json, signal, data)
                 answer = await intake.take(call, signal, data)

@@ -85,7 +85,7 @@ def _export(intake: Intake, name: str) -> _Export:
                     # No message came through: gRPC has refused it for its size, and has told the client so already.
                     raise intake.too_large(name) from None
                 except asyncio.TimeoutError:
-                    raise RejectedError(otlp.INVALID_ARGUMENT, "the request came too slowly") from None
+                    raise RejectedError(otlp.DEADLINE_EXCEEDED, "the request came too slowly") from None
                 call.hold(len(data))
                 return await intake.take(call, name, data)
         except RejectedError as error:
@@ -138,11 +138,13 @@ class Ports:
 
     Attributes:
         otlp_http: None: OTLP over HTTP is not taken.
+        needs_otlp_http: False: if its port is taken the collector does without it, and says so.
     """
 
     grpc: Address
     http: Address
     otlp_http: Address | None = None
+    needs_otlp_http: bool = True
     tls: ServerTls | None = None
     tokens: Tokens | None = None
     limits: Limits = field(default_factory=Limits)
@@ -176,7 +178,14 @@ class CollectorServer:
         ports = self.ports
         intake = Intake(self._service, ports.limits, ports.tokens)
         http = self._listen(ports.http, make_app(self._service, ports.tokens))
-        otlp_http = self._listen(ports.otlp_http, make_otlp_app(intake)) if ports.otlp_http is not None else None
+        otlp_http = None
+        if ports.otlp_http is not None:
+            try:
+                otlp_http = self._listen(ports.otlp_http, make_otlp_app(intake))
+            except BindError as error:
+                if ports.needs_otlp_http:
+                    raise
+                _log.warning("OTLP over HTTP is not taken: %s; choose another port with --otlp-http, or off", error)
         self._grpc = make_grpc_server(self._service, intake, ports.max_connection_age)
         try:
             if ports.tls is not None:

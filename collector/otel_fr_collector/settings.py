@@ -264,7 +264,7 @@ class Settings:
     client_connections: int = _option(
         _LIMITS,
         lambda text: int(_number(1)(text)),
-        "4096",
+        "16384",
         "connections (HTTP) and calls in progress (gRPC) of one client's address",
         "NUMBER",
     )

@@ -22,6 +22,12 @@ REPEAT_SECONDS = 600.0
 """A request of the same bytes within this time is the same request sent again (exporters try for about a minute)."""
 BATCH = 256
 """Operations in one transaction, so that a thousand waiting senders share the cost of making it durable."""
+HEAD_BYTES = 16 * 1024 * 1024
+"""Of the requests read for sending at once, so that eight large ones do not fill the memory."""
+MAX_LOG_BYTES = 64 * 1024 * 1024
+"""The write-ahead log is cut back to this after a large transaction."""
+FREE_PAGES = 10_000
+"""Empty pages given back to the file system at a time, so that an outage's queue does not keep its size for ever."""
 VERSION = 1
 _SCHEMA = f"""
 PRAGMA user_version = {VERSION};
@@ -105,15 +111,21 @@ class Spool:
         return self._submit(lambda db: self._put(db, signal, data))
 
     async def head(self, backend: str, count: int, skip: Collection[int] = ()) -> list[Item]:
-        """The oldest requests that wait for a backend, less those in ``skip``."""
+        """The oldest requests that wait for a backend, less those in ``skip``; one, or at most `HEAD_BYTES` of them."""
 
         def read(db: sqlite3.Connection) -> list[Item]:
-            query = (
-                "SELECT request.id, signal, data FROM pending JOIN request ON request.id = pending.request"
-                " WHERE backend = ? ORDER BY pending.request LIMIT ?"
-            )
-            rows = db.execute(query, (backend, count + len(skip)))
-            return [Item(*row) for row in rows if row[0] not in skip][:count]
+            query = "SELECT request, size FROM pending WHERE backend = ? ORDER BY request LIMIT ?"
+            rows = [row for row in db.execute(query, (backend, count + len(skip))) if row[0] not in skip]
+            found: list[Item] = []
+            room = HEAD_BYTES
+            for number, size in rows[:count]:
+                room -= size
+                if found and room < 0:
+                    break
+                found.append(
+                    Item(*db.execute("SELECT id, signal, data FROM request WHERE id = ?", (number,)).fetchone())
+                )
+            return found
 
         return await self._do(read)
 
@@ -157,6 +169,9 @@ class Spool:
                 db.execute("DELETE FROM pending WHERE request IN (SELECT id FROM request WHERE at < ?)", (old,))
                 db.execute("DELETE FROM request WHERE at < ?", (old,))
                 self._count_in(db)
+            free = db.execute("PRAGMA freelist_count").fetchone()[0]
+            for _ in range(min(free, FREE_PAGES)):  # Python's sqlite3 takes but one step of it, so one page, each time
+                db.execute("PRAGMA incremental_vacuum(1)")
             return lost
 
         return await self._do(drop)
@@ -266,6 +281,7 @@ class Spool:
         try:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
+            db.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
             # FULL: the log is synced at each commit, so that what is acknowledged also survives a power cut.
             db.execute("PRAGMA synchronous = FULL")
             found = db.execute("PRAGMA user_version").fetchone()[0]

@@ -106,7 +106,7 @@ class WebServer:
         app: Starlette,
         listener: socket.socket,
         tls: ServerTls | None = None,
-        client_connections: int = 4_096,
+        client_connections: int = 16_384,
     ) -> None:
         config = uvicorn.Config(
             app,

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     incidents = folder / "incidents.jsonl"
     incidents.unlink(missing_ok=True)
     command = [sys.executable, "-m", "otel_fr.cli", "collector", "--incidents", str(incidents)]
-    command += ["--grpc", f"127.0.0.1:{grpc_port}", "--http", f"127.0.0.1:{http_port}"]
+    command += ["--grpc", f"127.0.0.1:{grpc_port}", "--http", f"127.0.0.1:{http_port}", "--otlp-http", "off"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "job.log", "wb"))
         collector = subprocess.Popen(command)

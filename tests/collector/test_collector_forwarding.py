@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import resource
+import signal
 import sqlite3
 import threading
 import time
@@ -15,7 +17,7 @@ import pytest
 from edges import Certificates, Edge, grpc_backend, http_backend, serving, spans
 from kit import TRACES, Job, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from otel_fr_collector import otlp, sampling
+from otel_fr_collector import otlp, sampling, spool
 from otel_fr_collector.backends import parse_backend, read_headers, retry_after
 from otel_fr_collector.sampling import Selection
 
@@ -25,8 +27,9 @@ QUEUE = "otel_fr_collector_forward_queue_requests"
 DROPPED = "otel_fr_collector_forward_dropped_requests_total"
 
 
-def test_what_was_acknowledged_survives_sigkill_at_any_moment(tmp_path: Path) -> None:
-    """Four clients send while the collector is killed again and again; each request that was answered arrives."""
+@pytest.mark.parametrize("ends", [(signal.SIGKILL,), (signal.SIGTERM, signal.SIGKILL)])
+def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, ends: tuple[signal.Signals, ...]) -> None:
+    """Clients send while the collector is ended again and again; each request that was answered arrives."""
     moments = random.Random(20261121)
     acknowledged: list[bytes] = []
     numbers = iter(range(1, 10**9))
@@ -42,9 +45,10 @@ def test_what_was_acknowledged_survives_sigkill_at_any_moment(tmp_path: Path) ->
                 assert wait_for(lambda before=before: len(acknowledged) > before + 5)
                 time.sleep(moments.uniform(0, 0.3))  # the moment is what is tested
                 backend.delay = moments.choice([0.0, 0.05])
-                collector.process.kill()
+                collector.process.send_signal(ends[turn % len(ends)])
                 for worker in workers:
                     worker.join()
+                assert collector.process.wait(15) in (0, -signal.SIGKILL)
         backend.delay = 0.0
         with serving(tmp_path / "last", *options) as collector:
             assert wait_for(lambda: set(acknowledged) <= set(backend.taken), 30)
@@ -343,3 +347,28 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
         with serving(tmp_path / "two", "--data", str(data), *other) as collector:
             assert "1 requests wait for " + backend.url in collector.err_file.read_text()
             assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="too_old") == 1, 40)
+
+
+def test_a_queue_gives_its_space_back_and_reads_no_more_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "HEAD_BYTES", 100_000)
+
+    async def play() -> None:
+        path = tmp_path / "queue.sqlite3"
+        queue = spool.Spool(path, ["a", "b"], 1 << 30)
+        for n in range(200):
+            await queue.put("traces", spans(n + 1, size=40_000))
+        heads = await queue.head("a", 8)
+        assert [item.id for item in heads] == [1, 2]
+        assert len(await queue.head("a", 8, skip={1, 2, 3})) == 2
+        await queue.done("a", range(1, 201))
+        assert await queue.head("a", 8) == []
+        assert len(await queue.head("b", 1)) == 1
+        await queue.done("b", range(1, 201))
+        assert queue.usage == {"a": [0, 0], "b": [0, 0]}
+        assert await queue.drop_old(3600) == {}
+        queue.close()
+        assert path.stat().st_size < 1_000_000
+
+    asyncio.run(play())

@@ -297,6 +297,7 @@ def test_an_address_in_use_is_told_at_once(tmp_path: Path) -> None:
         for options in (
             ("--grpc", collector.grpc, "--http", "127.0.0.1:0"),
             ("--grpc", "127.0.0.1:0", "--http", taken),
+            ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--otlp-http", taken),
         ):
             done = subprocess.run(
                 [sys.executable, "-m", "otel_fr.cli", "collector", *options],

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import ssl
+import time
 import urllib.error
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,8 @@ def test_all_ports_speak_tls_and_nothing_else(tmp_path: Path, certificates: Cert
         with tls_channel(collector, certificates) as channel:
             assert channel.unary_unary(TRACES)(spans(2), timeout=10) == b""
         plain = refused(lambda: collector.channel.unary_unary(TRACES)(spans(3), timeout=5))
+        left = collector.metric("otel_fr_collector_tls_certificate_expiry_timestamp_seconds") - time.time()
+        assert 0 < left <= 86_400
         assert plain in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
         collector.tls = ssl.create_default_context()
         with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
