@@ -109,6 +109,8 @@ class Forwarder:
 
     async def stop(self, seconds: float) -> None:
         """Send what is queued for at most so long. The rest stays in the file; without one it is dropped."""
+        for lane in self._lanes:
+            lane.ending.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._drain(), seconds)
         for task in self._tasks:
@@ -168,6 +170,7 @@ class _Lane:
     def __init__(self, backend: Backend, spool: Spool, metrics: Metrics) -> None:
         self.backend = backend
         self.idle = asyncio.Event()
+        self.ending = asyncio.Event()
         self._spool = spool
         self._metrics = metrics
         self._wake = asyncio.Event()
@@ -213,7 +216,19 @@ class _Lane:
                 continue
             wait = min(max(backoff, *asked), MAX_ASKED)
             backoff = min(2 * backoff, MAX_BACKOFF)
-            await asyncio.sleep(wait * random.uniform(1.0, 1.2))  # noqa: S311  spreads load, keeps nothing secret
+            wait *= random.uniform(1.0, 1.2)  # noqa: S311  spreads load, keeps nothing secret
+            if await self._pause(wait):
+                self.idle.set()
+                return
+
+    async def _pause(self, seconds: float) -> bool:
+        """Leave the backend in peace; True: the collector ends, and what waits is safe where it is."""
+        if not self._spool.is_durable:
+            await asyncio.sleep(seconds)
+            return False
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.ending.wait(), seconds)
+        return self.ending.is_set()
 
     async def _send(self, item: Item) -> float | None:
         """Send one request; returns the seconds to wait because the backend is busy, None: it is dealt with."""
