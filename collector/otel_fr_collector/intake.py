@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from otel_fr_collector import otlp
 from otel_fr_collector.auth import EVERYTHING, Access, Tokens
+from otel_fr_collector.inflate import CorruptError, Inflater
 from otel_fr_collector.ingest import LOGS, MalformedError
 from otel_fr_collector.service import Service
 from otel_fr_collector.spool import SpoolError
@@ -57,20 +58,59 @@ class Limits:
 class Call:
     """One request on its way in."""
 
-    def __init__(self, intake: Intake, client: str, access: Access) -> None:
+    def __init__(self, intake: Intake, client: str, access: Access, signal: str | None) -> None:
         self._intake = intake
         self.client = client
         self.access = access
+        self.signal = signal
         self.size = 0
+        self._pieces: list[bytes] = []
 
     def hold(self, size: int) -> None:
         """So many bytes more have arrived.
 
         Raises:
-            RejectedError: the request is too large, or there is no room for it now.
+            RejectedError: the request is too large, or there is no room for it now. What has arrived is let go.
         """
         self.size += size
-        self._intake.hold(self, size)
+        try:
+            self._intake.hold(self, size)
+        except RejectedError:
+            self._pieces.clear()  # now, not when the last trace of the error is gone
+            raise
+
+    def add(self, piece: bytes) -> None:
+        """Keep what has arrived; raises as `hold`."""
+        self.hold(len(piece))
+        self._pieces.append(piece)
+
+    async def inflate(self, inflater: Inflater, data: bytes) -> None:
+        """Keep what has arrived, decompressed.
+
+        Raises:
+            RejectedError: as `hold`; or it is not compressed as it should be.
+        """
+        try:
+            for piece in inflater.feed(data):
+                self.add(piece)
+                await asyncio.sleep(0)
+        except CorruptError as error:
+            raise self.malformed(str(error)) from error
+
+    def body(self, inflater: Inflater | None) -> bytes:
+        """All that has been kept; raises RejectedError if compressed data is missing at the end."""
+        try:
+            if inflater is not None:
+                inflater.finish()
+        except CorruptError as error:
+            raise self.malformed(str(error)) from error
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+    def malformed(self, text: str) -> RejectedError:
+        """Count a request whose bytes cannot be read."""
+        return self._intake.malformed(self.signal, text)
 
 
 class Intake:
@@ -100,13 +140,13 @@ class Intake:
         self._lanes = asyncio.Semaphore(LANES)
 
     @contextlib.contextmanager
-    def call(self, client: str, authorization: str, *, is_request: bool = True) -> Iterator[Call]:
+    def call(self, client: str, authorization: str, signal: str | None) -> Iterator[Call]:
         """Hold a place for one call; bytes are announced to it as they arrive.
 
         Args:
             client: its address, without a port.
             authorization: the header.
-            is_request: an OTLP request, which counts against the queue and the rate; False: a control stream.
+            signal: of an OTLP request, which counts against the queue and the rate; None: a control stream.
 
         Raises:
             RejectedError: it is not let in, or there is no room now.
@@ -115,17 +155,17 @@ class Intake:
         own = self._client_calls.get(client, 0)
         if own >= self.limits.client_connections:
             raise self._turn_away("client", f"{own} calls of this client are in progress")
-        if is_request:
+        if signal is not None:
             if self._calls >= MAX_CALLS or self._bytes >= self.limits.max_queue_size:
                 raise self._turn_away("busy", "too many requests are in work")
             self._spend(client)
             self._calls += 1
         self._client_calls[client] = own + 1
-        call = Call(self, client, access)
+        call = Call(self, client, access, signal)
         try:
             yield call
         finally:
-            self._calls -= is_request
+            self._calls -= signal is not None
             self._bytes -= call.size
             _subtract(self._client_calls, client, 1)
             _subtract(self._client_bytes, client, call.size)
@@ -136,7 +176,7 @@ class Intake:
         own = self._client_bytes[call.client] = self._client_bytes.get(call.client, 0) + size
         limits = self.limits
         if call.size > limits.max_request_size:
-            raise RejectedError(otlp.RESOURCE_EXHAUSTED, f"the request is larger than {limits.max_request_size} bytes")
+            raise self.too_large(call.signal)
         if self._bytes > limits.max_queue_size and self._bytes > call.size:
             raise self._turn_away("busy", "too many bytes of requests are in work")
         if own > limits.client_queue_size and own > call.size:
@@ -166,9 +206,14 @@ class Intake:
             _log.exception("a request could not be taken in")
             raise RejectedError(otlp.INTERNAL, "the request could not be taken in") from error
 
-    def too_large(self, signal: str) -> RejectedError:
+    def malformed(self, signal: str | None, text: str) -> RejectedError:
+        """Count a request that cannot be read."""
+        self._metrics.requests.labels(signal or "", "malformed").inc()
+        return RejectedError(otlp.INVALID_ARGUMENT, text)
+
+    def too_large(self, signal: str | None) -> RejectedError:
         """Count a request that is refused for its size."""
-        self._metrics.requests.labels(signal, "too_large").inc()
+        self._metrics.requests.labels(signal or "", "too_large").inc()
         return RejectedError(
             otlp.RESOURCE_EXHAUSTED, f"the request is larger than {self.limits.max_request_size} bytes"
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -14,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from otel_fr_collector import otlp
+from otel_fr_collector.inflate import ENCODINGS, Inflater
 from otel_fr_collector.ingest import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.intake import READ_SECONDS, Call, Intake, RejectedError
 
@@ -27,11 +27,8 @@ _HTTP_CODES = {
     otlp.UNIMPLEMENTED: 415,
     otlp.UNAVAILABLE: 503,
 }
-_ENCODINGS = {"gzip": 31, "deflate": 15}
-"""zlib's ``wbits`` of each content encoding (RFC 9110, 8.4.1: deflate is the zlib format)."""
 DISCARD_SECONDS = 5.0
-PIECE = 1 << 20
-"""Bytes decompressed at a time, so that other work gets its turn."""
+"""For the rest of a body that is refused."""
 
 
 def make_otlp_app(intake: Intake) -> Starlette:
@@ -48,7 +45,7 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         client = request.client.host if request.client is not None else ""
         try:
-            with intake.call(client, request.headers.get("authorization", "")) as call:
+            with intake.call(client, request.headers.get("authorization", ""), signal) as call:
                 if kind not in (PROTOBUF, JSON):
                     raise RejectedError(otlp.UNIMPLEMENTED, f"the content type must be {PROTOBUF} or {JSON}")
                 try:
@@ -56,13 +53,14 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
                 except asyncio.TimeoutError:
                     raise RejectedError(otlp.DEADLINE_EXCEEDED, "the request came too slowly") from None
                 if kind == JSON:
-                    data = await asyncio.to_thread(_from_json, signal, data)
+                    try:
+                        data = await asyncio.to_thread(otlp.from_json, signal, data)
+                    except MalformedError as error:
+                        raise call.malformed(str(error)) from error
                 answer = await intake.take(call, signal, data)
                 body = otlp.response_json(signal, answer) if kind == JSON else answer
                 return Response(body, media_type=kind)
         except RejectedError as error:
-            if error.code == otlp.RESOURCE_EXHAUSTED:
-                intake.too_large(signal)
             # RuntimeError: Starlette says that all of the body has been read.
             with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
                 await asyncio.wait_for(_discard(request, intake.limits.max_request_size), DISCARD_SECONDS)
@@ -71,13 +69,6 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
             return Response(status_code=400)
 
     return handle
-
-
-def _from_json(signal: str, body: bytes) -> bytes:
-    try:
-        return otlp.from_json(signal, body)
-    except MalformedError as error:
-        raise RejectedError(otlp.INVALID_ARGUMENT, str(error)) from error
 
 
 def _refusal(error: RejectedError, kind: str) -> Response:
@@ -103,38 +94,15 @@ async def _discard(request: Request, most: int) -> None:
 
 async def _read(intake: Intake, call: Call, request: Request) -> bytes:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity", *_ENCODINGS):
+    if encoding not in ("", "identity", *ENCODINGS):
         raise RejectedError(otlp.UNIMPLEMENTED, "the content encoding must be gzip, deflate or identity")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > intake.limits.max_request_size:
-        raise RejectedError(otlp.RESOURCE_EXHAUSTED, f"{announced} bytes are announced")
-    pieces = []
-    async with contextlib.aclosing(_pieces(request, encoding)) as arriving:
-        async for piece in arriving:
-            call.hold(len(piece))
-            pieces.append(piece)
-    return b"".join(pieces)
-
-
-async def _pieces(request: Request, encoding: str) -> AsyncGenerator[bytes, None]:
-    """The body's bytes, decompressed a piece at a time: whoever stops reading has had one piece too many at most."""
-    wbits = _ENCODINGS.get(encoding)
-    if wbits is None:
-        async for chunk in request.stream():
-            yield chunk
-        return
-    inflater = zlib.decompressobj(wbits)
-    try:
-        async for chunk in request.stream():
-            rest = chunk
-            while rest:
-                if inflater.eof:  # gzip may be several members one after the other (RFC 1952, 2.2)
-                    inflater = zlib.decompressobj(wbits)
-                piece = inflater.decompress(rest, PIECE)
-                rest = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
-                yield piece
-                await asyncio.sleep(0)
-    except zlib.error as error:
-        raise RejectedError(otlp.INVALID_ARGUMENT, f"the body is not {encoding}") from error
-    if not inflater.eof:
-        raise RejectedError(otlp.INVALID_ARGUMENT, f"the body's {encoding} data ends too early")
+        raise intake.too_large(call.signal)
+    inflater = Inflater(encoding) if encoding in ENCODINGS else None
+    async for chunk in request.stream():
+        if inflater is not None:
+            await call.inflate(inflater, chunk)
+        else:
+            call.add(chunk)
+    return call.body(inflater)

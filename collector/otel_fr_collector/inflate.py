@@ -1,0 +1,64 @@
+"""Compressed bodies, decompressed a piece at a time: whoever stops reading has had one piece too many at most."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+PIECE = 1 << 20
+"""Bytes of one piece, so that other work gets its turn."""
+ENCODINGS = {"gzip": 31, "deflate": 15}
+"""zlib's ``wbits`` of each content encoding (RFC 9110, 8.4.1: deflate is the zlib format; gRPC means the same)."""
+_GZIP = b"\x1f\x8b"
+
+
+class CorruptError(ValueError):
+    """The data is not what its encoding says."""
+
+
+class Inflater:
+    """Decompresses what is fed to it.
+
+    Args:
+        encoding: one of `ENCODINGS`.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._zlib = zlib.decompressobj(ENCODINGS[encoding])
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The next of the data, in pieces of at most `PIECE` bytes.
+
+        Raises:
+            CorruptError: it cannot be decompressed.
+        """
+        rest = data
+        while rest:
+            if self._zlib.eof:  # gzip may be several members one after the other (RFC 1952, 2.2)
+                self._zlib = zlib.decompressobj(ENCODINGS[self._encoding])
+            try:
+                piece = self._zlib.decompress(rest, PIECE)
+            except zlib.error as error:
+                raise CorruptError(f"the data is not {self._encoding}") from error
+            rest = self._zlib.unused_data if self._zlib.eof else self._zlib.unconsumed_tail
+            yield piece
+
+    def finish(self) -> None:
+        """Raises CorruptError if data is missing at the end."""
+        if not self._zlib.eof:
+            raise CorruptError(f"the {self._encoding} data ends too early")
+
+
+def encoding_of(message: bytes) -> str | None:
+    """How a gRPC message is compressed, by its first bytes; None: it is not.
+
+    gRPC hands over the message without its header when it is asked not to decompress. A protobuf message cannot begin
+    like gzip (wire type 7 does not exist); one of OTLP's does not begin like zlib (field 15 does not exist).
+    """
+    if message.startswith(_GZIP):
+        return "gzip"
+    # RFC 1950, 2.2: method 8 with a window of 32 KiB, and a check sum over both bytes.
+    if len(message) > 2 and message[0] == 0x78 and int.from_bytes(message[:2], "big") % 31 == 0:
+        return "deflate"
+    return None
