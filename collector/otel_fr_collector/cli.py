@@ -14,24 +14,25 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from otel_fr_collector import logs, settings
+from otel_fr_collector import loading, logs
 from otel_fr_collector.alertmanager import Alertmanager
 from otel_fr_collector.auth import Tokens
 from otel_fr_collector.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward import Forwarder
 from otel_fr_collector.intake import Limits
+from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets import IncidentsFile, Terminal
 from otel_fr_collector.sampling import Selection
 from otel_fr_collector.server import CollectorServer, Ports
 from otel_fr_collector.service import Outlets, Service
-from otel_fr_collector.settings import Settings, SettingsError
+from otel_fr_collector.settings import Settings
 from otel_fr_collector.spool import Spool
 from otel_fr_collector.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
-add_arguments = settings.add_arguments
+add_arguments = loading.add_arguments
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
         the process's exit status: 0 after a signal, 2 if a setting, an address or a file cannot be used.
     """
     try:
-        effective = settings.load(vars(args), os.environ)
+        effective = loading.load(vars(args), os.environ)
         if args.check:
             check(effective)
-            print(settings.show(effective), end="")
+            print(loading.show(effective), end="")
             return 0
         logs.set_up(effective.log_format, effective.log_level)
         _warn(effective)

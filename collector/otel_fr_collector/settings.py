@@ -1,14 +1,10 @@
-"""The collector's options: one list, read from flags, environment, one TOML file and defaults, in that order."""
+"""The collector's options: one list, from which flags, variables, the TOML file and the reference are made."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import difflib
-import json
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,20 +12,9 @@ from urllib.parse import urlsplit
 
 from otel_fr_collector.backends import parse_backend
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
-_KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-"""What Kubernetes adds to each pod's environment for a Service named otel-fr-collector."""
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-class SettingsError(ValueError):
-    """Settings that cannot be used; each line of the text names one and what it should be."""
 
 
 @dataclass(frozen=True)
@@ -303,162 +288,16 @@ OPTIONS: tuple[Option, ...] = tuple(
     for one in dataclasses.fields(Settings)
     if "option" in one.metadata
 )
-_BY_NAME = {option.name: option for option in OPTIONS}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all options, and ``--config`` and ``--check``, to a parser. Values stay text until `load`."""
-    parser.add_argument("--config", metavar="FILE", help=f"TOML file of options (environment: {ENV_PREFIX}CONFIG)")
-    parser.add_argument("--check", action="store_true", help="check all settings, print them without secrets, and end")
-    groups: dict[str, argparse._ArgumentGroup] = {}
+def reference() -> str:
+    """The options as the Markdown tables of docs/collector.md."""
+    lines: list[str] = []
+    section = ""
     for option in OPTIONS:
-        group = groups.setdefault(option.section, parser.add_argument_group(option.section))
-        default = "" if option.default is None else f" (default {option.default})"
-        text = (option.text + default).replace("%", "%%")
-        common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text}
-        if option.is_switch:
-            group.add_argument(f"--{option.name}", action=argparse.BooleanOptionalAction, **common)
-        else:
-            action = "append" if option.repeat else "store"
-            group.add_argument(f"--{option.name}", action=action, metavar=option.metavar, **common)
-
-
-def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
-    """The effective settings.
-
-    Args:
-        flags: what `add_arguments` has parsed; names with ``_``.
-
-    Raises:
-        SettingsError: a value or a name cannot be used, or options do not fit together.
-    """
-    problems: list[str] = []
-    file = flags.get("config") or env.get(ENV_PREFIX + "CONFIG")
-    sources = [
-        _from_flags(flags),
-        _from_env(env, problems),
-        _from_file(Path(str(file)), problems) if file else {},
-    ]
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        found = next((source[option.name] for source in sources if option.name in source), None)
-        if found is None:
-            continue
-        where, given = found
-        try:
-            values[option.name.replace("-", "_")] = _parse(option, given)
-        except ValueError as error:
-            problems.append(f"{where}: {error}")
-    settings = Settings(**values, given=frozenset(values))
-    problems += _misfits(settings)
-    if problems:
-        raise SettingsError("\n".join(problems))
-    return settings
-
-
-def show(settings: Settings) -> str:
-    """The settings as a TOML file that has the same effect, less what must not be shown."""
-    lines, section = [], ""
-    for option in OPTIONS:
-        value = getattr(settings, option.name.replace("-", "_"))
-        if option.name == "otlp-http":
-            value = settings.otlp_http_address or "off"
-        elif option.name == "forward-queue-size":
-            value = settings.forward_queue_bytes
         if option.section != section:
             section = option.section
-            lines += ["", f"# {section}"]
-        if value is None:
-            lines.append(f"# {option.name} is not set")
-        elif isinstance(value, (bool, int, float)):
-            lines.append(f"{option.name} = {json.dumps(value)}")
-        elif isinstance(value, tuple):
-            lines.append(f"{option.name} = {json.dumps([option.show(item) for item in value])}")
-        else:
-            text = ",".join(sorted(value)) if isinstance(value, frozenset) else option.show(str(value))
-            lines.append(f"{option.name} = {json.dumps(text)}")
+            lines += ["", f"### {section}", "", "| option | default | what it does |", "|---|---|---|"]
+        name = f"--{option.name} {option.metavar}".rstrip()
+        lines.append(f"| `{name}` | {option.default or ''} | {option.text} |")
     return "\n".join(lines[1:]) + "\n"
-
-
-_Source = dict[str, tuple[str, object]]
-
-
-def _from_flags(flags: Mapping[str, object]) -> _Source:
-    return {
-        option.name: (f"--{option.name}", flags[key])
-        for option in OPTIONS
-        if (key := option.name.replace("-", "_")) in flags
-    }
-
-
-def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
-    known = {option.env: option for option in OPTIONS}
-    found: _Source = {}
-    for name, value in env.items():
-        own = name.removeprefix(ENV_PREFIX)
-        if own == name or own == "CONFIG" or not value:
-            continue
-        option = known.get(name)
-        if option is not None:
-            found[option.name] = (name, re.split(r"[,\s]+", value.strip()) if option.repeat else value)
-        elif not _KUBERNETES.fullmatch(own):
-            problems.append(f"{name} is no setting{_nearest(name, known)}")
-    return found
-
-
-def _from_file(path: Path, problems: list[str]) -> _Source:
-    try:
-        with path.open("rb") as file:
-            table = tomllib.load(file)
-    except OSError as error:
-        problems.append(f"the configuration file cannot be read: {error}")
-        return {}
-    except ValueError as error:  # TOML's own error and bytes that are no UTF-8
-        problems.append(f"{path} is no TOML: {error}")
-        return {}
-    found: _Source = {}
-    for key, value in table.items():
-        name = key.replace("_", "-")
-        if name in _BY_NAME:
-            found[name] = (f"{key} in {path}", value)
-        else:
-            problems.append(f"{key!r} in {path} is no setting{_nearest(name, _BY_NAME)}")
-    return found
-
-
-def _parse(option: Option, given: object) -> object:
-    if option.is_switch:
-        word = str(given).lower()
-        if word not in ("true", "1", "yes", "false", "0", "no"):
-            raise ValueError(f"{given!r} is not true or false")
-        return word in ("true", "1", "yes")
-    if option.repeat:
-        items = given if isinstance(given, list) else [given]
-        return tuple(dict.fromkeys(option.parse(_text(item)) for item in items))
-    return option.parse(_text(given))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError(f"{value!r} is not a text or a number")
-    return str(value)
-
-
-def _nearest(name: str, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; do you mean {close[0]}?" if close else ""
-
-
-def _misfits(settings: Settings) -> list[str]:
-    found = []
-    for one, other in (("tls_cert", "tls_key"), ("forward_cert", "forward_key")):
-        for given, missing in ((one, other), (other, one)):
-            if getattr(settings, given) is not None and getattr(settings, missing) is None:
-                found.append(f"--{given.replace('_', '-')} needs --{missing.replace('_', '-')}")
-    if settings.tls_client_ca is not None and settings.tls_cert is None:
-        found.append("--tls-client-ca needs --tls-cert and --tls-key")
-    if settings.max_queue_size < settings.max_request_size:
-        found.append("--max-queue-size is smaller than --max-request-size, so that the largest request never fits")
-    if settings.client_queue_size < settings.max_request_size:
-        found.append("--client-queue-size is smaller than --max-request-size, so that the largest request never fits")
-    return found

@@ -19,12 +19,15 @@ from google.rpc.status_pb2 import Status
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit import LOGS, METRICS, TRACES, Job, wait_for
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_fr_collector import otlp
 
 MIB = 1 << 20
@@ -138,7 +141,7 @@ def test_a_bad_request_is_told_why_in_its_own_language(
 
 
 def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> None:
-    """384 MiB of zeros in less than 1 MiB: both doors refuse it, and the process never holds more than the limit of it."""
+    """384 MiB of zeros in less than 1 MiB: both doors refuse it, and the process never holds more than the limit."""
     bomb = zlib.compressobj(9, wbits=31)
     packed = b"".join([bomb.compress(bytes(64 * MIB)) for _ in range(6)]) + bomb.flush()
     assert len(packed) < MIB
@@ -216,6 +219,18 @@ def test_one_client_cannot_send_faster_than_its_rate(tmp_path: Path) -> None:
         assert statuses[:5] == [200] * 5
         assert statuses[-1] == 503
         assert collector.metric("otel_fr_collector_turned_away_total", reason="client") == statuses.count(503)
+
+
+def test_opentelemetrys_own_exporter_comes_back_when_it_is_told_and_is_taken(tmp_path: Path) -> None:
+    with serving(tmp_path, "--client-rate", "0.5") as collector:
+        exporter = OTLPSpanExporter(endpoint=f"http://{collector.grpc}", insecure=True)
+        with TracerProvider().get_tracer("web").start_as_current_span("GET /") as span:
+            pass
+        for _ in range(3):
+            assert exporter.export([span]) == SpanExportResult.SUCCESS  # type: ignore[list-item]
+        exporter.shutdown()
+        assert collector.metric("otel_fr_collector_turned_away_total", reason="client") >= 1
+        assert received(collector) == 3
 
 
 def test_a_thousand_idle_connections_do_no_harm(tmp_path: Path) -> None:
