@@ -55,42 +55,44 @@ def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
             Route("/healthz", healthz),
             Route("/api/v1/incidents", incidents),
         ],
-        middleware=[Middleware(ReadersOnly, tokens=tokens)] if tokens is not None else [],
+        middleware=[Middleware(Doorkeeper, tokens=tokens)],
     )
 
 
-class ReadersOnly:
-    """Lets a request through if its token may read.
+class Doorkeeper:
+    """Lets a request through if its token may read, and if no other site's page has made it.
 
-    A browser asks for the token as a password (Basic), and then sends it whatever page the request comes from; so what
-    other sites make it send is refused unless it only reads.
+    A browser asks for the token as a password (Basic), and then sends it whatever page the request comes from; without
+    tokens it may be the only one that reaches a port on loopback. So what other sites make it send may only read.
+
+    Args:
+        tokens: None: everybody may read.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens | None) -> None:
         self._app = app
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
+        answer = self._refusal(scope) if scope["type"] == "http" else None
+        await (answer or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        access = self._tokens.find(headers.get("authorization", ""))
-        answer: ASGIApp = self._app
-        if access is None:
-            answer = PlainTextResponse(
-                "a token is needed: Authorization: Bearer TOKEN, or the token as password\n",
-                401,
-                {"www-authenticate": 'Basic realm="otel-fr collector: the token is the password"'},
-            )
-        elif not access.read:
-            answer = PlainTextResponse("the token is for writing only\n", 403)
-        elif scope["method"] not in ("GET", "HEAD") and headers.get("sec-fetch-site", "none") not in (
-            "none",
-            "same-origin",
-        ):
-            answer = PlainTextResponse("requests from other sites may only read\n", 403)
-        await answer(scope, receive, send)
+        if self._tokens is not None and scope["path"] not in OPEN_PATHS:
+            access = self._tokens.find(headers.get("authorization", ""))
+            if access is None:
+                return PlainTextResponse(
+                    "a token is needed: Authorization: Bearer TOKEN, or the token as password\n",
+                    401,
+                    {"www-authenticate": 'Basic realm="otel-fr collector: the token is the password"'},
+                )
+            if not access.read:
+                return PlainTextResponse("the token is for writing only\n", 403)
+        origin = headers.get("sec-fetch-site", "none")
+        if scope["method"] not in ("GET", "HEAD") and origin not in ("none", "same-origin"):
+            return PlainTextResponse("requests from other sites may only read\n", 403)
+        return None
 
 
 class WebServer:

@@ -232,6 +232,12 @@ class Player:
         return self.collector.send(method, data, metadata=bearer(self.token))
 
 
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 405), ("", 405)])
+def test_a_page_of_another_site_cannot_make_a_browser_change_anything(guarded: Edge, site: str, status: int) -> None:
+    headers = {"Authorization": f"Bearer {READER}"} | ({"Sec_Fetch_Site": site} if site else {})
+    assert guarded.post(guarded.http + "/api/v1/incidents", b"", **headers).status == status
+
+
 def test_a_token_lets_in_only_the_jobs_it_is_for(guarded: Edge) -> None:
     own, other = (Job(Player(guarded, TEAM), 2, name) for name in ("team-a/train", "team-b/train"))  # type: ignore[arg-type]
     with own:
