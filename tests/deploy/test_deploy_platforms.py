@@ -203,3 +203,17 @@ def test_dockerfiles_are_clean(name: str) -> None:
         pytest.skip("hadolint is not here")
     done = subprocess.run([str(hadolint), str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_documents_name_files_that_exist() -> None:
+    root = DEPLOY.parent
+    text = (root / "docs" / "deploy.md").read_text()
+    named = set(re.findall(r"\bdeploy/[\w./-]*\w", text))
+    folders = "compose|kubernetes|systemd|otelcol|prometheus|alertmanager|grafana|jaeger|tempo"
+    named |= {f"deploy/{path}" for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text)}
+    assert len(named) > 15
+    missing = [path for path in named if not (root / path).exists()]
+    assert not missing
+    listed = {part for row in re.findall(r"^\| (`.*?) \|", (DEPLOY / "README.md").read_text(), flags=re.MULTILINE)
+              for part in re.findall(r"`([\w/]+)/?`", row)}  # fmt: skip
+    assert {path.name for path in DEPLOY.iterdir() if path.is_dir()} <= {one.split("/")[0] for one in listed}
