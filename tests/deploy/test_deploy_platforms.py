@@ -12,7 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from programs import DEPLOY, documents, load
+from programs import DEPLOY, collector_help, documents, load
 
 from otel_fr.config import Config, is_enabled
 
@@ -39,8 +39,7 @@ def collector_options() -> dict[str, str]:
 
 
 def test_every_option_that_is_given_to_the_collector_exists() -> None:
-    done = subprocess.run([str(BIN / "otel-fr"), "collector", "--help"], capture_output=True, text=True, check=True)
-    known = set(re.findall(r"--[a-z-]+", done.stdout))
+    known = set(re.findall(r"--[a-z-]+", collector_help()))
     if "--data" not in known:
         pytest.skip("this collector is older than deploy/: it has no --data")
     for place, options in collector_options().items():
@@ -49,8 +48,7 @@ def test_every_option_that_is_given_to_the_collector_exists() -> None:
 
 
 def test_the_collector_takes_the_configuration_of_the_service(tmp_path: Path) -> None:
-    done = subprocess.run([str(BIN / "otel-fr"), "collector", "--help"], capture_output=True, text=True, check=True)
-    if "--check" not in done.stdout:
+    if "--check" not in collector_help():
         pytest.skip("this collector is older than deploy/: it has no --check")
     command = [str(BIN / "otel-fr"), "collector", "--config", str(DEPLOY / "systemd" / "collector.toml"), "--check"]
     done = subprocess.run([*command, "--data", str(tmp_path)], capture_output=True, text=True)
@@ -203,6 +201,20 @@ def test_dockerfiles_are_clean(name: str) -> None:
         pytest.skip("hadolint is not here")
     done = subprocess.run([str(hadolint), str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_tempo_keeps_to_its_volume_and_reports_to_the_prometheus_of_the_stack() -> None:
+    tempo, services = load("tempo/tempo.yaml"), load(COMPOSE)["services"]
+    mounts = [volume.split(":")[1] for volume in services["tempo"]["volumes"] if not volume.startswith("..")]
+    generator, storage = tempo["metrics_generator"]["storage"], tempo["storage"]["trace"]
+    for path in (generator["path"], storage["wal"]["path"], storage["local"]["path"]):
+        assert any(path.startswith(mount + "/") for mount in mounts), path
+    assert [one["url"] for one in generator["remote_write"]] == ["http://prometheus:9090/api/v1/write"]
+    assert "--web.enable-remote-write-receiver" in services["prometheus"]["command"]
+    limits = tempo["overrides"]["defaults"]
+    assert limits["metrics_generator"]["processors"], "a metrics generator without processors makes no metrics"
+    scheduler = tempo["backend_scheduler"]["provider"]["compaction"]["compaction"]
+    assert scheduler["block_retention"] == tempo["backend_worker"]["compaction"]["block_retention"]
 
 
 def test_the_documents_name_files_that_exist() -> None:
