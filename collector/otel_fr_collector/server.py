@@ -145,8 +145,7 @@ class CollectorServer:
         self._web.start()
         if self._outlets.forward is not None:
             self._outlets.forward.start()
-        if self._outlets.alerts is not None:
-            self._outlets.alerts.start()
+        self._outlets.start()
         self._tasks.append(asyncio.get_running_loop().create_task(self._service.run()))
 
     async def serve(self) -> None:
@@ -173,11 +172,12 @@ class CollectorServer:
         self._service.step(final=True)
         if self._outlets.forward is not None:
             await self._outlets.forward.stop(STOP_SECONDS)
-        if self._outlets.alerts is not None:
-            await self._outlets.alerts.stop(STOP_SECONDS)
+        await self._outlets.stop(STOP_SECONDS)
         await self._web.stop()
         if self._outlets.file is not None:
             self._outlets.file.close()
+        if self._service.store is not None:
+            self._service.store.close()
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP side: /metrics, /healthz, /api/v1/incidents."""
+"""The HTTP side: /metrics, /healthz, and the routes of the API and the page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from otel_fr_collector import api
 from otel_fr_collector.service import Service
 
 STOP_SECONDS = 1
@@ -28,20 +29,11 @@ def make_app(service: Service) -> Starlette:
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def incidents(request: Request) -> Response:
-        state, job = request.query_params.get("state"), request.query_params.get("job")
-        found = [
-            incident
-            for incident in service.book.everything()
-            if state in (None, incident["state"]) and job in (None, incident["job"])
-        ]
-        return JSONResponse({"incidents": found})
-
     return Starlette(
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", healthz),
-            Route("/api/v1/incidents", incidents),
+            *api.routes(service),
         ]
     )
 
