@@ -27,6 +27,8 @@ CACHED = 60.0
 """Seconds after which an answer that nobody asks for again is let go."""
 PING = 15
 """Seconds of quiet after which a listener is sent a comment, so that nothing in between ends the connection."""
+SEND_TIMEOUT = 30
+"""Seconds after which a listener that takes nothing is let go."""
 SMALL = 4_096
 """Bytes from which on an answer is compressed."""
 STATES = ("firing", "resolved")
@@ -160,7 +162,7 @@ class Api:
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
-        return EventSourceResponse(self._listen(), ping=PING, headers=headers)
+        return EventSourceResponse(self._listen(), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers)
 
     async def _listen(self) -> AsyncGenerator[ServerSentEvent, None]:
         jobs, _ = await self._fresh("", self._make_jobs)
@@ -182,8 +184,11 @@ class Api:
 
     async def _make_jobs(self) -> bytes:
         found = []
-        for run in reversed(list(self._service.runs.by_id.values())):
-            found.append(summary(run, self._service.book, time.monotonic(), time.time()))
+        book = self._service.book
+        # In an order that stands still while all report: faults first, then the youngest.
+        runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_heard))
+        for run in runs:
+            found.append(summary(run, book, time.monotonic(), time.time()))
             await asyncio.sleep(0)
         return json.dumps({"jobs": found}).encode()
 
