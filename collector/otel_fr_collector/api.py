@@ -156,19 +156,22 @@ class Api:
 
     async def events(self, _: Request) -> Response:
         try:
-            self._service.stream.check()
+            queue = self._service.stream.join()
         except TooManyListenersError:
             return _error(503, "too many listen already")
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
-        return EventSourceResponse(self._listen(), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers)
+        return EventSourceResponse(self._listen(queue), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers)
 
-    async def _listen(self) -> AsyncGenerator[ServerSentEvent, None]:
-        jobs, _ = await self._fresh("", self._make_jobs)
-        yield ServerSentEvent(event="jobs", data=jobs.decode())
-        async for event in self._service.stream.listen():
-            yield ServerSentEvent(event=event.name, data=event.data)
+    async def _listen(self, queue: asyncio.Queue[Event | None]) -> AsyncGenerator[ServerSentEvent, None]:
+        try:
+            jobs, _ = await self._fresh("", self._make_jobs)
+            yield ServerSentEvent(event="jobs", data=jobs.decode())
+            while (event := await queue.get()) is not None:
+                yield ServerSentEvent(event=event.name, data=event.data)
+        finally:
+            self._service.stream.leave(queue)
 
     async def _tick(self) -> None:
         """While somebody listens: the list of jobs, each second in which it has changed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from otel_fr_collector.incidents import Told
@@ -56,26 +55,23 @@ class Stream:
             _end(queue)
         self._listeners.clear()
 
-    def check(self) -> None:
-        """Is there room for one more?
+    def join(self) -> asyncio.Queue[Event | None]:
+        """A queue of the events from now on, to be given back to `leave`; None in it: this is the end.
 
         Raises:
-            TooManyListenersError: no.
+            TooManyListenersError: there are `MAX_LISTENERS` already.
         """
         if len(self._listeners) >= MAX_LISTENERS:
             raise TooManyListenersError
-
-    async def listen(self) -> AsyncGenerator[Event, None]:
-        """The events from now on."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue(MAX_PENDING)
         if self._closed:
-            return
-        self._listeners.add(queue)
-        try:
-            while (event := await queue.get()) is not None:
-                yield event
-        finally:
-            self._listeners.discard(queue)
+            _end(queue)
+        else:
+            self._listeners.add(queue)
+        return queue
+
+    def leave(self, queue: asyncio.Queue[Event | None]) -> None:
+        self._listeners.discard(queue)
 
 
 def _end(queue: asyncio.Queue[Event | None]) -> None:
