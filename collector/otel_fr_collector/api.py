@@ -31,6 +31,8 @@ SEND_TIMEOUT = 30
 """Seconds after which a listener that takes nothing is let go."""
 SMALL = 4_096
 """Bytes from which on an answer is compressed."""
+MAX_BYTES = 32 * 1024 * 1024
+"""Largest list of incidents: one of 4,096 ranks takes 200 kB."""
 STATES = ("firing", "resolved")
 
 PAGE = Path(__file__).with_name("page")
@@ -128,9 +130,8 @@ class Api:
                 and job in (None, incident.run.job)
                 and (before is None or incident.detected < before)
             ][-limit:]
-        if request.query_params.get("view") == "brief":
-            found = [_brief(incident) for incident in found]
-        return await _answer(request, json.dumps({"incidents": found}).encode())
+        brief = request.query_params.get("view") == "brief"
+        return await _answer(request, await asyncio.to_thread(_listed, found, brief))
 
     async def incident(self, request: Request) -> Response:
         number = request.path_params["number"]
@@ -253,6 +254,23 @@ def _unix(text: object) -> float | None:
         return None
 
 
+def _listed(found: Sequence[dict[str, object]], brief: bool) -> bytes:
+    """The list as JSON; the oldest are left out where it would be larger than `MAX_BYTES`. Run in a thread."""
+    texts: list[str] = []
+    size = 0
+    for incident in reversed(found):
+        texts.append(json.dumps(_brief(incident) if brief else incident))
+        size += len(texts[-1])
+        if size > MAX_BYTES and len(texts) > 1:
+            texts.pop()
+            break
+    return f'{{"incidents": [{", ".join(reversed(texts))}]}}'.encode()
+
+
 def _brief(incident: dict[str, object]) -> dict[str, object]:
-    heavy = ("stacks", "call_sites", "values", "flight_recorder_files")
-    return {name: value for name, value in incident.items() if name not in heavy}
+    heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks")
+    short = {name: value for name, value in incident.items() if name not in heavy}
+    group = incident["process_group"]
+    if isinstance(group, dict):
+        short["process_group"] = {name: value for name, value in group.items() if name != "ranks"}
+    return short

@@ -65,9 +65,14 @@ class Courier(Generic[T]):
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, item: T) -> None:
-        """Deliver this after all that came before."""
+    def put(self, item: T, supersedes: Callable[[T], bool]) -> None:
+        """Deliver this after all that came before, and instead of those waiting that it supersedes."""
         with self._changed:
+            kept = [
+                old for at, old in enumerate(self._queue) if at == 0 or not supersedes(old)
+            ]  # the first is on its way
+            if len(kept) < len(self._queue):
+                self._queue = deque(kept)
             if len(self._queue) >= MAX_QUEUED:
                 self._queue.popleft()
                 self._metrics.deliveries.labels(self._name, "dropped").inc()

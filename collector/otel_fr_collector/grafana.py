@@ -35,7 +35,6 @@ class _Mark:
     incident: str
     revision: int
     body: dict[str, object]
-    is_open: bool
 
 
 class Grafana:
@@ -102,7 +101,8 @@ class Grafana:
         }
         if incident.resolved is not None:
             body["timeEnd"] = int(incident.resolved * 1000)
-        self._courier.put(_Mark(incident.id, incident.revision, body, incident.is_open))
+        mark = _Mark(incident.id, incident.revision, body)
+        self._courier.put(mark, lambda old: old.incident == mark.incident)
 
     def _deliver(self, mark: _Mark) -> tuple[Outcome, str]:
         number = self._ids.get(mark.incident)

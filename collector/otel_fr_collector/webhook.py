@@ -56,6 +56,7 @@ class _Delivery:
     """``number``: the same for each attempt, so that a receiver can tell a repetition."""
 
     number: str
+    change: Change
     incident: str
     revision: int
     body: bytes
@@ -128,7 +129,8 @@ class Webhook:
             "links": links_of(self._links, incident, self._wall()),
         }
         number = f"{incident.id}-{incident.revision}"
-        self._courier.put(_Delivery(number, incident.id, incident.revision, json.dumps(body).encode()))
+        item = _Delivery(number, change, incident.id, incident.revision, json.dumps(body).encode())
+        self._courier.put(item, lambda old: old.change is Change.UPDATED and old.incident == item.incident)
 
     def _deliver(self, item: _Delivery) -> tuple[Outcome, str]:
         timestamp = int(self._wall())

@@ -119,7 +119,8 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
             assert jobs("before=" + quote(times[1])) == ["a"]
             assert jobs("before=" + quote(times[0])) == []
             brief = get(collector, "incidents?view=brief&limit=1")["incidents"][0]
-            assert "stacks" not in brief
+            assert not {"stacks", "waiting_ranks"} & set(brief)
+            assert "ranks" not in brief["process_group"]
             whole = get(collector, f"incidents/{brief['id']}")
             assert whole["stacks"] == {}
             assert whole["consequences"] == []
@@ -223,6 +224,19 @@ def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:
     assert found["lanes"][0]["name"] == "default_pg"
     assert len(found["lanes"]) == 10
     assert len(found["groups"]) == 8 + 512 + 8
+
+
+def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from otel_fr_collector import api
+
+    numbers = [stage.hang(stage.job(64, f"job-{n}"), 1)["id"] for n in range(6)]
+    monkeypatch.setattr(api, "MAX_BYTES", 10_000)
+    with urlopen(f"{stage.url}/api/v1/incidents", timeout=5) as answer:
+        body = answer.read()
+    found = [one["id"] for one in json.loads(body)["incidents"]]
+    assert len(body) < 10_100
+    assert 1 < len(found) < 6
+    assert found == numbers[-len(found) :]
 
 
 def test_many_who_ask_at_once_share_one_answer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
