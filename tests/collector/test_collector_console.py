@@ -7,7 +7,9 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -186,6 +188,26 @@ def test_a_collector_that_is_not_there_or_refuses_is_told_in_one_line(command: s
         assert len(done.stderr.splitlines()) == 1
     for done in (absent, refused):
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not here to make a certificate")
+def test_a_certificate_is_trusted_only_where_it_is_told_to(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=collector"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    server = Receiver()
+    with contextlib.closing(server):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key)
+        server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
+        at = ("incidents", "--collector", server.url.replace("http:", "https:"))
+        refused = otel_fr(*at)
+        assert refused.returncode == 3
+        assert "certificate" in refused.stderr.lower()
+        assert server.requests == []
+        assert "not as an otel-fr collector" in otel_fr(*at, "--ca-file", str(certificate)).stderr
+        assert len(server.requests) == 1
 
 
 def test_a_follower_that_finds_no_collector_ends(tmp_path: Path) -> None:
