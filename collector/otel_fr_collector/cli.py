@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         type=_address,
         default=Address("127.0.0.1", 8080),
-        help="where to serve /metrics, /healthz and /api/v1/incidents (default 127.0.0.1:8080)",
+        help="where to serve the page, the API, /metrics and /healthz (default 127.0.0.1:8080)",
     )
     parser.add_argument(
         "--incidents", metavar="FILE", type=Path, help="append each state of each incident as a JSON line"

@@ -124,6 +124,8 @@ class Book:
     def restore(self, incidents: Iterable[Incident], now: float, wall: float) -> None:
         """Take in incidents of an earlier life of the collector, oldest first, telling nobody."""
         for incident in incidents:
+            if (incident.run, incident.id) in self._all:
+                continue
             incident.opened = now - max(0.0, wall - incident.detected)
             self._by_run.setdefault(incident.run, []).append(incident)
             self._all[incident.run, incident.id] = incident

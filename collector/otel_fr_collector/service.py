@@ -175,7 +175,8 @@ class Service:
             if self.book.open_of(known.id):
                 run = self.runs.get(known.id, now)
                 run.world_size, run.resource = known.world_size, known.resource
-                run.ranks.update({rank.rank: rank for rank in known.ranks(now, wall)})
+                for rank in known.ranks(now, wall):
+                    run.ranks.setdefault(rank.rank, rank)
                 self._relearning.expect(run)
             self._saved[known.id] = (0, 0)
         for incident in saved.incidents:
@@ -206,6 +207,8 @@ class Service:
                 self._tell(self.book.resolve_run(run_id, now), now)
         self.book.drop_old(self._wall() - self._retention.seconds)
         if self.store is not None:
+            if self.store.take_late():
+                self._restore(self.store)
             if self.store.take_new():
                 self._saved.clear()
                 self.store.save(self.book.known())

@@ -122,6 +122,7 @@ class Store:
         self._prune_at = 0.0
         self._logged = float("-inf")
         self._is_new = False
+        self._is_late = False
         self._begun = float("-inf")
         self._lock = _lock(folder)
         self._db: sqlite3.Connection | None = None
@@ -133,6 +134,7 @@ class Store:
             if _is_damage(error):
                 self._start_anew(error)
             else:
+                self._is_late = True
                 self._fail(error)
         if self._db is not None:
             metrics.store_up.set(1)
@@ -203,6 +205,11 @@ class Store:
         """Was a new file begun since this was last asked? What is held in memory is then to be saved again."""
         is_new, self._is_new = self._is_new, False
         return is_new
+
+    def take_late(self) -> bool:
+        """Could the file be read only now, some time after the start? What it holds is then to be loaded."""
+        is_late, self._is_late = self._is_late and self._db is not None, self._is_late and self._db is None
+        return is_late
 
     def step(self, now: float) -> None:
         """Try again what could not be written; drop what is too old or too much. ``now``: monotonic."""

@@ -221,6 +221,24 @@ def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
         assert [(one["id"], one["state"]) for one in listed(second)] == [(incident["id"], "resolved")]
 
 
+def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> None:
+    with life(tmp_path, 1) as first, Job(first, 2) as job:
+        job.step()
+        job.skip(1)
+        incident = first.wait_cause()
+        first.kill()
+    holder = sqlite3.connect(tmp_path / "data" / "incidents.db")
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with contextlib.closing(holder), life(tmp_path, 2) as second:
+        assert "cannot be written" in second.err_file.read_text()
+        assert listed(second) == []
+        holder.close()
+        assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]], 20)
+        assert second.lines() == []
+        assert wait_for(lambda: second.metric("otel_fr_collector_store_up") == 1)
+
+
 def collector_fails(*options: str) -> str:
     """What a collector that cannot start says."""
     command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
