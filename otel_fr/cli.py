@@ -19,6 +19,8 @@ from otel_fr.ring import RingFormatError, RingReader
 _COMMANDS = {
     "analyze": ("otel_fr.analyze.cli", "find the rank that hung a job, from its flight-recorder files"),
     "collector": ("otel_fr_collector.cli", "receive the ranks' telemetry and report incidents live"),
+    "top": ("otel_fr.console.top", "show the jobs that a collector sees, refreshed each second"),
+    "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow them as they happen"),
     "demo": ("otel_fr.demo", "run a small job that hangs, and watch it be explained"),
 }
 _MONITOR = b"otel_fr.monitor"

@@ -17,6 +17,10 @@ _log = logging.getLogger("otel_fr")
 DEFAULT_BUFFER_SIZE = 20_000
 DEFAULT_STALL_SECONDS = 5.0
 MAX_BUFFER_SIZE = 10_000_000
+COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
+TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
+DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
+"""Where ``otel-fr top`` and ``otel-fr incidents`` look for the collector; the ranks do not read these."""
 DUMP_FORMATS = ("pickle", "json", "both")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})

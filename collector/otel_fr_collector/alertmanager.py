@@ -6,15 +6,19 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 import urllib3
 
 from otel_fr.identity import encode_ranks
-from otel_fr_collector.metrics import Metrics, group_label
+from otel_fr_collector.incidents import Incident, Told
+from otel_fr_collector.links import Links
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets import links_of
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +32,7 @@ RETRY = 5.0
 TIMEOUT = urllib3.Timeout(connect=1.5, read=3.0)
 LOG_EVERY = 60.0
 MAX_ALERTS = 1_000
+_LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -40,6 +45,7 @@ class _Alert:
     starts: float
     sources: set[str] = field(default_factory=set)
     annotations: dict[str, str] = field(default_factory=dict)
+    page: str = ""
     ended: float | None = None
 
 
@@ -48,10 +54,20 @@ class Alertmanager:
 
     Args:
         urls: bases, e.g. ``http://alertmanager:9093``.
+        labels: further labels of every alert (cluster, team).
     """
 
-    def __init__(self, urls: Iterable[str], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        urls: Iterable[str],
+        metrics: Metrics,
+        *,
+        links: Links | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self._urls = [url.rstrip("/") + "/api/v2/alerts" for url in urls]
+        self._links = links or Links()
+        self._labels = dict(labels or {})
         self._metrics = metrics
         self._alerts: dict[Labels, _Alert] = {}
         self._of_incident: dict[str, Labels] = {}
@@ -66,32 +82,48 @@ class Alertmanager:
         if self._urls:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def fire(self, data: dict[str, object], wall: float) -> None:
-        """The incident (a cause) is open, or has changed. Its labels stay those it was opened with."""
+    def tell(self, told: Told) -> None:
+        """A cause fires while it is open; a consequence never, also if it was taken for a cause before."""
+        if told.incident.cause is None and told.incident.is_open:
+            self._fire(told.incident)
+        else:
+            self._resolve(told.incident)
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        """Alerts that an earlier life of the collector has fired go on: the same labels, the same start."""
+        for incident in incidents:
+            if incident.is_open and incident.cause is None:
+                self._fire(incident)
+
+    def _fire(self, incident: Incident) -> None:
         if not self._urls:
             return
-        number = str(data["id"])
-        labels = self._of_incident.setdefault(number, labels_of(data))
+        labels = self._of_incident.setdefault(incident.id, self._labels_of(incident))
         alert = self._alerts.get(labels)
         if alert is None or alert.ended is not None:
             if alert is None and len(self._alerts) >= MAX_ALERTS:
-                self._of_incident.pop(number)
+                self._of_incident.pop(incident.id)
                 return
-            alert = self._alerts[labels] = _Alert(labels, wall)
-        alert.sources.add(number)
-        alert.annotations = annotations_of(data)
+            alert = self._alerts[labels] = _Alert(labels, incident.detected)
+        alert.sources.add(incident.id)
+        links = links_of(self._links, incident, time.time())
+        alert.annotations = annotations_of(incident.data, links)
+        alert.page = links.get("page", "")
         self._wake.set()
 
-    def resolve(self, data: dict[str, object], wall: float) -> None:
-        """The incident is over, or has turned out to be another's consequence."""
-        labels = self._of_incident.pop(str(data["id"]), None)
+    def _resolve(self, incident: Incident) -> None:
+        labels = self._of_incident.pop(incident.id, None)
         alert = self._alerts.get(labels) if labels is not None else None
         if alert is None:
             return
-        alert.sources.discard(str(data["id"]))
+        alert.sources.discard(incident.id)
         if not alert.sources:
-            alert.ended = wall
+            alert.ended = time.time()
             self._wake.set()
+
+    def _labels_of(self, incident: Incident) -> Labels:
+        """What identifies the alert: few values, valid names; sequence numbers and ranks are annotations."""
+        return tuple({**self._labels, "alertname": ALERT_NAME, **incident.labels}.items())
 
     async def stop(self, seconds: float) -> None:
         """Post what is not posted yet, for at most so long. Firing alerts stay: the fault outlives the collector."""
@@ -136,21 +168,22 @@ class Alertmanager:
         return not problem
 
 
-def labels_of(data: dict[str, object]) -> Labels:
-    """What identifies the alert: few values, valid names; sequence numbers and ranks are annotations."""
-    category = str(data["category"])
-    labels = {
-        "alertname": ALERT_NAME,
-        "severity": "warning" if category == "straggler" else "critical",
-        "job_id": str(data["job"] or ""),
-        "category": category,
-        "process_group": group_label(data["process_group"]),
-    }
-    return tuple((name, value) for name, value in labels.items() if value)
+def parse_label(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``.
+
+    Raises:
+        ValueError: it is not, or the name is none that Alertmanager takes, or is one of ours.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not value or not _LABEL_NAME.fullmatch(name):
+        raise ValueError(f"{text!r} is not NAME=VALUE with a name of letters, digits and _")
+    if name in ("alertname", "severity", "job_id", "category", "process_group"):
+        raise ValueError(f"the label {name} is set by otel-fr itself")
+    return name, value
 
 
-def annotations_of(data: dict[str, object]) -> dict[str, str]:
-    """What a person needs to know, as of the latest state."""
+def annotations_of(data: dict[str, object], links: Mapping[str, str]) -> dict[str, str]:
+    """What a person needs to know, as of the latest state; a link is named ``runbook_url``, ``trace_url`` and so on."""
     sites = data["call_sites"] if isinstance(data["call_sites"], dict) else {}
     culprits = data["culprit_ranks"] if isinstance(data["culprit_ranks"], list) else []
     waiting = data["waiting_ranks"] if isinstance(data["waiting_ranks"], list) else []
@@ -166,18 +199,22 @@ def annotations_of(data: dict[str, object]) -> dict[str, str]:
         "attempt": data["attempt"],
         "incident_id": data["id"],
         "trace_id": data["trace_id"],
+        **{f"{name}_url": url for name, url in links.items()},
     }
     return {name: str(value) for name, value in texts.items() if value is not None}
 
 
 def _payload(alert: _Alert, now: float) -> dict[str, object]:
     ends = now + HOLD if alert.ended is None else alert.ended
-    return {
+    payload: dict[str, object] = {
         "labels": dict(alert.labels),
         "annotations": alert.annotations,
         "startsAt": _time(alert.starts),
         "endsAt": _time(ends),
     }
+    if alert.page:
+        payload["generatorURL"] = alert.page
+    return payload
 
 
 def _time(seconds: float) -> str:

@@ -19,16 +19,20 @@ from otel_fr_collector.alertmanager import Alertmanager
 from otel_fr_collector.auth import Tokens
 from otel_fr_collector.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward import Forwarder
+from otel_fr_collector.grafana import Grafana
 from otel_fr_collector.intake import Limits
+from otel_fr_collector.links import Links
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets import IncidentsFile, Terminal
+from otel_fr_collector.outlets import IncidentsFile, LogLines, Outlet, Terminal
 from otel_fr_collector.sampling import Selection
 from otel_fr_collector.server import CollectorServer, Ports
 from otel_fr_collector.service import Outlets, Service
 from otel_fr_collector.settings import Settings
 from otel_fr_collector.spool import Spool
+from otel_fr_collector.store import Retention, Store
 from otel_fr_collector.tls import ServerTls
+from otel_fr_collector.webhook import Webhook, read_secret
 
 _log = logging.getLogger(__name__)
 
@@ -74,8 +78,9 @@ def check(effective: Settings) -> None:
         lambda: effective.forward_headers and read_headers(effective.forward_headers, effective.forward),
         lambda: _backend_tls(effective).context(),
     ]
-    secrets = (effective.webhook_secret_file, effective.grafana_token_file)
-    checks += [path.read_bytes for path in secrets if path is not None]
+    checks.append(lambda: _webhook_secret(effective))
+    if effective.grafana_token_file is not None:
+        checks.append(effective.grafana_token_file.read_bytes)
     folders = (effective.data, effective.incidents and effective.incidents.parent)
     checks += [functools.partial(_check_folder, folder) for folder in folders if folder is not None]
     for one in checks:
@@ -92,11 +97,15 @@ async def _serve(effective: Settings) -> int:
     tls = _tls(effective)
     if tls is not None:
         metrics.watch_certificate(lambda: tls.expires.timestamp())
+    page = (effective.external_url or "").rstrip("/")
+    links = Links(page, effective.runbook_url or "", effective.trace_url or "", effective.dashboard_url or "")
+    retention = Retention(effective.retention_days * 86_400.0, effective.retention_size)
+    store = Store(effective.data, metrics, retention) if effective.data is not None else None
     outlets = Outlets(
         terminal=Terminal(None if effective.quiet else sys.stdout),
         file=IncidentsFile(effective.incidents, metrics) if effective.incidents is not None else None,
-        alerts=Alertmanager(list(effective.alertmanager), metrics) if effective.alertmanager else None,
         forward=_forwarder(effective, metrics) if effective.forward else None,
+        others=_others(effective, metrics, links, store),
     )
     ports = Ports(
         grpc=effective.grpc,
@@ -115,7 +124,8 @@ async def _serve(effective: Settings) -> int:
         ),
         max_connection_age=effective.grpc_max_connection_age,
     )
-    server = CollectorServer(Service(metrics, outlets), outlets, ports, effective.stop_seconds)
+    service = Service(metrics, outlets, store=store, retention=retention, links=links)
+    server = CollectorServer(service, outlets, ports, effective.stop_seconds)
     await server.start()
     scheme = "http" if ports.tls is None else "https"
     second = "" if server.ports.otlp_http is None else f"OTLP/HTTP on {scheme}://{server.ports.otlp_http}; "
@@ -145,6 +155,39 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
         selection=selection,
         max_age=effective.forward_max_age * 3600,
     )
+
+
+def _others(effective: Settings, metrics: Metrics, links: Links, store: Store | None) -> list[Outlet]:
+    """Who else is told of incidents.
+
+    Raises:
+        OSError: a file with a secret cannot be read or used.
+    """
+    others: list[Outlet] = [LogLines()] if effective.quiet else []
+    if effective.alertmanager:
+        labels = dict(effective.alert_label)
+        others.append(Alertmanager(list(effective.alertmanager), metrics, links=links, labels=labels))
+    secret = _webhook_secret(effective)
+    others += [
+        Webhook(url, metrics, secret=secret, links=links, store=store) for url in dict.fromkeys(effective.webhook)
+    ]
+    if effective.grafana is not None:
+        path = effective.grafana_token_file
+        token = path.read_text().strip() if path is not None else ""
+        others.append(Grafana(effective.grafana, token, metrics, links=links, store=store))
+    return others
+
+
+def _webhook_secret(effective: Settings) -> bytes | None:
+    path = effective.webhook_secret_file
+    if path is None:
+        return None
+    if not effective.webhook:
+        raise SettingsError("--webhook-secret-file is of no use without --webhook")
+    try:
+        return read_secret(path.read_text())
+    except ValueError as error:
+        raise OSError(f"{path}: {error}") from error
 
 
 def _tls(effective: Settings) -> ServerTls | None:

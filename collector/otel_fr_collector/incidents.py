@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_fr.incident import incident_dict, incident_id
+from otel_fr.incident import incident_dict, incident_id, timestamp
 from otel_fr.match import Category, Finding
 from otel_fr_collector.correlate import MISMATCHES, place_of
 from otel_fr_collector.runs import Run, RunId
@@ -40,8 +41,10 @@ class Incident:
     Attributes:
         keys: every key its findings have had; the first makes its id.
         cause: id of the incident it follows from; None: it is a cause.
-        opened: monotonic time of the opening. detected, started: Unix times.
-        data: the incident as it was last told (otel_fr.incident.FIELDS and ``flight_recorder_files``).
+        opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
+        revision: how often it has been told; 1: only its opening.
+        labels: what names it in alerts: as it was opened, so that its alert is the same to the end.
+        data: the incident as it was last told (otel_fr.incident.FIELDS, and what docs/incidents.md adds).
     """
 
     id: str
@@ -52,8 +55,12 @@ class Incident:
     opened: float
     detected: float
     started: float | None
+    changed: float = 0.0
+    resolved: float | None = None
+    revision: int = 0
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     data: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -73,7 +80,22 @@ class Incident:
         )
         data.update(id=self.id, caused_by=self.cause)
         data["flight_recorder_files"] = {str(rank): self.files[rank] for rank in sorted(self.files)}
+        data["run_id"] = self.run.run
+        data["updated_at"] = timestamp(self.changed)
+        data["resolved_at"] = timestamp(self.resolved)
+        data["revision"] = self.revision
         return data
+
+    def take_labels(self) -> None:
+        """The alert's labels, from what the incident is now: few values, valid names."""
+        group = self.finding.group
+        labels = {
+            "severity": "warning" if self.finding.category is Category.STRAGGLER else "critical",
+            "job_id": self.run.job,
+            "category": self.finding.category.value,
+            "process_group": "" if group is None else group.description or group.name,
+        }
+        self.labels = {name: value for name, value in labels.items() if value}
 
 
 @dataclass(frozen=True)
@@ -86,13 +108,42 @@ class Told:
 
 
 class Book:
-    """All incidents of all runs."""
+    """All incidents of all runs.
 
-    def __init__(self) -> None:
+    Args:
+        wall: Unix time in seconds.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
         self._by_run: dict[RunId, list[Incident]] = {}
         self._all: dict[tuple[RunId, str], Incident] = {}
         self.changed: dict[RunId, float] = {}
         """When a run's incidents last changed (monotonic)."""
+
+    def restore(self, incidents: Iterable[Incident], now: float, wall: float) -> None:
+        """Take in incidents of an earlier life of the collector, oldest first, telling nobody."""
+        for incident in incidents:
+            if (incident.run, incident.id) in self._all:
+                continue
+            incident.opened = now - max(0.0, wall - incident.detected)
+            self._by_run.setdefault(incident.run, []).append(incident)
+            self._all[incident.run, incident.id] = incident
+        self._trim()
+
+    def known(self) -> list[Incident]:
+        """Every incident that is held, oldest first."""
+        return list(self._all.values())
+
+    def get(self, number: str) -> dict[str, object] | None:
+        """What was last told of the incident with that id."""
+        return next((incident.data for incident in reversed(self._all.values()) if incident.id == number), None)
+
+    def drop_old(self, before: float) -> None:
+        """Forget what was resolved before that Unix time."""
+        for key, incident in list(self._all.items()):
+            if not incident.is_open and incident.changed < before:
+                self._drop(key)
 
     def open_of(self, run: RunId) -> list[Incident]:
         return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
@@ -148,8 +199,8 @@ class Book:
         files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
         told: list[Told] = []
         for incident in self.open_of(run.id):
-            if incident.files != files:
-                incident.files = dict(files)
+            if not files.items() <= incident.files.items():
+                incident.files = {**incident.files, **files}
                 told.extend(self._tell(Change.UPDATED, incident, now))
         return told
 
@@ -225,7 +276,8 @@ class Book:
             self._trim()
         else:
             known.finding, known.cause, known.state = finding, cause, FIRING
-            known.opened, known.detected, known.started = now, wall, started
+            known.opened, known.detected, known.started, known.resolved = now, wall, started, None
+        known.take_labels()
         known.files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
         return self._tell(Change.OPENED, known, now)
 
@@ -250,22 +302,28 @@ class Book:
         return self._tell(Change.UPDATED, incident, now)
 
     def _resolve(self, incident: Incident, now: float) -> list[Told]:
-        incident.state = RESOLVED
+        incident.state, incident.resolved = RESOLVED, self._wall()
         return self._tell(Change.RESOLVED, incident, now)
 
     def _tell(self, change: Change, incident: Incident, now: float) -> list[Told]:
         self.changed[incident.run] = now
+        incident.changed = self._wall()
+        incident.revision += 1
         incident.data = incident.told()
         return [Told(change, incident, incident.data)]
 
     def _trim(self) -> None:
         while len(self._all) > MAX_INCIDENTS:
             over = (key for key, incident in self._all.items() if not incident.is_open)
-            key = next(over, next(iter(self._all)))
-            gone = self._all.pop(key)
-            own = self._by_run.get(gone.run, [])
-            if gone in own:
-                own.remove(gone)
+            self._drop(next(over, next(iter(self._all))))
+
+    def _drop(self, key: tuple[RunId, str]) -> None:
+        gone = self._all.pop(key)
+        own = self._by_run.get(gone.run, [])
+        if gone in own:
+            own.remove(gone)
+        if not own:
+            self._by_run.pop(gone.run, None)
 
 
 def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:

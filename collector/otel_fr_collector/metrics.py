@@ -36,10 +36,18 @@ class Metrics:
         self.forward_repeated = counter("forward_repeated_requests", "Requests sent again, forwarded only once")
         self.turned_away = counter("turned_away", "Requests not let in, and why", "reason")
         self.alerts = counter("alert_posts", "Posts to Alertmanager by outcome", "outcome")
+        self.deliveries = counter("deliveries", "Posts to webhooks and Grafana by outcome", "outlet", "outcome")
         self.incidents = counter("incidents", "Incidents opened, by category; consequences not counted", "category")
         self.diagnoses = counter("diagnoses", "Times a run was judged")
         self.diagnosis_seconds = counter("diagnosis_seconds", "Seconds spent on judging")
         self.errors = counter("internal_errors", "Faults of the collector itself, by part", "part")
+        store_text = "1: every incident is on disk; 0: some are in memory only. Absent without --data"
+        self.store_up = Gauge("otel_fr_collector_store_up", store_text, registry=None)
+        """Served once `watch_store` is called."""
+
+    def watch_store(self) -> None:
+        """Serve the gauge that tells of the incidents on disk."""
+        self.registry.register(self.store_up)
 
     def watch(self, runs: Runs, open_incidents: Callable[[], Iterable[dict[str, object]]]) -> None:
         """Serve gauges from the live state as well."""

@@ -1,15 +1,18 @@
-"""Where incidents are told: the JSON lines file and the terminal."""
+"""Where incidents are told: what every outlet is, and those at hand: the JSON lines file, the terminal, the log."""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
-from otel_fr_collector.incidents import Change, Told
+from otel_fr.identity import encode_ranks
+from otel_fr_collector.incidents import Change, Incident, Told
+from otel_fr_collector.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.present import render
 
@@ -18,6 +21,61 @@ _log = logging.getLogger(__name__)
 FILES_PATIENCE = 0.4
 """Seconds for which a new incident waits on the terminal for the paths of the flight-recorder files."""
 LOG_EVERY = 60.0
+
+
+class Outlet(Protocol):
+    """Somebody who is told of every change of every incident. No method waits for the other side."""
+
+    def start(self) -> None:
+        """Begin; called in a running event loop."""
+
+    def tell(self, told: Told) -> None:
+        """Take in one change."""
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        """Take in what is known from an earlier life of the collector, before `start`, oldest first."""
+
+    async def stop(self, seconds: float) -> None:
+        """Tell what is not told yet, for at most so long."""
+
+
+def links_of(links: Links, incident: Incident, wall: float) -> dict[str, str]:
+    """An incident's links; ``wall``: Unix time now."""
+    ended = wall if incident.resolved is None else incident.resolved
+    return links.of(incident.data, incident.started or incident.detected, ended)
+
+
+class LogLines:
+    """One line of the collector's log for each change, in logfmt."""
+
+    def start(self) -> None:
+        pass
+
+    def tell(self, told: Told) -> None:
+        data = told.data
+        values = {
+            "incident": data["id"],
+            "change": told.change.value,
+            "category": data["category"],
+            "job": data["job"],
+            "attempt": data["attempt"],
+            "culprits": encode_ranks(sorted(told.incident.finding.culprit_ranks)),
+            "caused_by": data["caused_by"],
+            "summary": data["summary"],
+        }
+        text = " ".join(f"{name}={_logfmt(value)}" for name, value in values.items() if value not in (None, ""))
+        _log.warning("%s", text)
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        pass
+
+    async def stop(self, seconds: float) -> None:
+        pass
+
+
+def _logfmt(value: object) -> str:
+    text = str(value)
+    return text if text.isascii() and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
 
 
 class IncidentsFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from otel_fr.match.sentences import ranks_text
+from otel_fr.printable import printable_data
 from otel_fr_collector.incidents import Change
 
 MAX_FRAMES = 12
@@ -20,6 +21,7 @@ def render(change: Change, data: dict[str, object], *, now: float, issued: float
         now: Unix time. issued: Unix time of the issue of the call that shows the fault; None: unknown.
         color: use ANSI colours.
     """
+    data = printable_data(data)
     if change is Change.RESOLVED:
         return _paint(f"RESOLVED {_title(data)} [incident {data['id']}]", _GREEN, color) + "\n"
     if data["caused_by"]:

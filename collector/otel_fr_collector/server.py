@@ -213,8 +213,7 @@ class CollectorServer:
             web.start()
         if self._outlets.forward is not None:
             self._outlets.forward.start()
-        if self._outlets.alerts is not None:
-            self._outlets.alerts.start()
+        self._outlets.start()
         self._tasks.append(asyncio.get_running_loop().create_task(self._service.run()))
 
     def _listen(self, address: Address, app: Starlette) -> Address:
@@ -251,11 +250,12 @@ class CollectorServer:
         outlets: list[Awaitable[None]] = [self._webs[0].stop()]
         if self._outlets.forward is not None:
             outlets.append(self._outlets.forward.stop(left))
-        if self._outlets.alerts is not None:
-            outlets.append(self._outlets.alerts.stop(left))
+        outlets.append(self._outlets.stop(left))
         await asyncio.gather(*outlets)
         if self._outlets.file is not None:
             self._outlets.file.close()
+        if self._service.store is not None:
+            self._service.store.close()
 
 
 async def _wait(event: asyncio.Event) -> None:

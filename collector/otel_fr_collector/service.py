@@ -11,14 +11,17 @@ from dataclasses import dataclass, field
 from otel_fr.incident_trace import incident_trace
 from otel_fr.match import Finding, diagnose
 from otel_fr_collector import correlate, evidence
-from otel_fr_collector.alertmanager import Alertmanager
 from otel_fr_collector.control import Control
 from otel_fr_collector.forward import Forwarder
-from otel_fr_collector.incidents import Book, Change, Told
+from otel_fr_collector.incidents import MAX_INCIDENTS, Book, Change, Told
 from otel_fr_collector.ingest import TRACES, Ingest
+from otel_fr_collector.links import Links
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets import IncidentsFile, Terminal
+from otel_fr_collector.outlets import IncidentsFile, Outlet, Terminal
+from otel_fr_collector.relearn import Relearning
 from otel_fr_collector.runs import Run, RunId, Runs
+from otel_fr_collector.store import Retention, Store
+from otel_fr_collector.stream import Stream
 
 _log = logging.getLogger(__name__)
 
@@ -32,18 +35,29 @@ DEAD_RESOLVE = 600.0
 
 @dataclass
 class Outlets:
-    """Where things go; None: nowhere."""
+    """Where things go; None: nowhere. ``others``: alerts, webhooks and the like."""
 
     terminal: Terminal = field(default_factory=lambda: Terminal(None))
     file: IncidentsFile | None = None
-    alerts: Alertmanager | None = None
     forward: Forwarder | None = None
+    others: list[Outlet] = field(default_factory=list)
+
+    def start(self) -> None:
+        for outlet in self.others:
+            outlet.start()
+
+    async def stop(self, seconds: float) -> None:
+        """Tell what is not told yet, for at most so long."""
+        await asyncio.gather(*(outlet.stop(seconds) for outlet in self.others))
 
 
 class Service:
     """Runs, incidents, and what is done about them.
 
     Args:
+        store: keeps incidents over the collector's own end; None: they end with it.
+        retention: of resolved incidents in memory; the store has its own.
+        links: shown with incidents.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -53,10 +67,19 @@ class Service:
         outlets: Outlets,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        *,
+        store: Store | None = None,
+        retention: Retention | None = None,
+        links: Links | None = None,
     ) -> None:
         self.metrics = metrics
         self.runs = Runs()
-        self.book = Book()
+        self.book = Book(wall)
+        self.store = store
+        self.links = links or Links()
+        self.stream = Stream()
+        self._retention = retention or Retention()
+        self._relearning = Relearning(clock())
         self.control = Control()
         self.ingest = Ingest(self.runs, metrics, clock, wall)
         self._outlets = outlets
@@ -66,7 +89,10 @@ class Service:
         self._kept_house = clock()
         self._traced: dict[str, None] = {}
         self._failed: set[RunId] = set()
+        self._saved: dict[RunId, tuple[int, int]] = {}
         metrics.watch(self.runs, self.book.open_data)
+        if store is not None:
+            self._restore(store)
 
     async def take(self, signal: str, data: bytes) -> bytes:
         """One OTLP request: taken in, and queued for the backends; returns the response's bytes.
@@ -106,9 +132,11 @@ class Service:
             self._kept_house = now
             self._keep_house(now)
         self._outlets.terminal.step(now, final=final)
+        if final:
+            self.stream.close()
 
     def _judge(self, run: Run, now: float, final: bool) -> None:
-        if run.is_over:
+        if run.is_over or (not final and self._relearning.waits_for(run, now)):
             return
         has_open = bool(self.book.open_of(run.id))
         last_change = self.book.changed.get(run.id, float("-inf"))
@@ -139,7 +167,31 @@ class Service:
         known.update(key for incident in self.book.open_of(run.id) for key in incident.keys)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
 
+    def _restore(self, store: Store) -> None:
+        """Go on where an earlier life of the collector has ended; tells nobody anything."""
+        now, wall = self._clock(), self._wall()
+        saved = store.load(MAX_INCIDENTS)
+        self.book.restore(saved.incidents, now, wall)
+        for known in saved.runs:
+            if self.book.open_of(known.id):
+                run = self.runs.get(known.id, now)
+                run.world_size, run.resource = known.world_size, known.resource
+                for rank in known.ranks(now, wall):
+                    run.ranks.setdefault(rank.rank, rank)
+                self._relearning.expect(run)
+            self._saved[known.id] = (0, 0)
+        for incident in saved.incidents:
+            if incident.is_open:
+                # Its run may have been lost: the incident then waits for word of it, or of a newer attempt.
+                self._relearning.expect(self.runs.get(incident.run, now))
+            trace = incident.data.get("trace_id")
+            if isinstance(trace, str):
+                self._traced[trace] = None
+        for outlet in self._outlets.others:
+            outlet.resume(saved.incidents)
+
     def _keep_house(self, now: float) -> None:
+        self._relearning.step(now)
         for run in self.runs.forget(now):
             self._close(run.id, now)
         newest: dict[str, int] = {}
@@ -154,28 +206,53 @@ class Service:
                 known.is_over = True
             if known.is_over or now - known.last_heard > DEAD_RESOLVE:
                 self._tell(self.book.resolve_run(run_id, now), now)
+        self.book.drop_old(self._wall() - self._retention.seconds)
+        if self.store is not None:
+            if self.store.take_late():
+                self._restore(self.store)
+            if self.store.take_new():
+                self._saved.clear()
+                self.store.save(self.book.known())
+            self._save_runs(self.store)
+            self.store.step(now)
+
+    def _save_runs(self, store: Store) -> None:
+        """Keep how ranks of runs with open incidents ended; it is said only once."""
+        firing = set(self.book.runs())
+        for run_id in [known for known in self._saved if known not in firing]:
+            del self._saved[run_id]
+            store.drop_run(run_id)
+        for run_id in firing:
+            run = self.runs.by_id.get(run_id)
+            if run is None:
+                continue
+            ranks = run.ranks.values()
+            known = (sum(rank.ended is not None for rank in ranks), sum(bool(rank.stack) for rank in ranks))
+            if self._saved.get(run_id) != known:
+                self._saved[run_id] = known
+                store.save((), [run])
 
     def _close(self, run: RunId, now: float) -> None:
         self._tell(self.book.resolve_run(run, now), now)
         self.book.drop_run(run)
 
     def _tell(self, told: list[Told], now: float) -> None:
+        if told and self.store is not None:  # first of all: what anybody has been told, a restart must know
+            self.store.save([item.incident for item in told])
         for item in told:
-            data, is_cause = item.data, item.incident.cause is None
+            data = item.data
             if self._outlets.file is not None:
                 self._outlets.file.write(data)
             run = self.runs.by_id.get(item.incident.run)
             has_files = run is not None and len(item.incident.files) >= len(run.ranks)
             self._outlets.terminal.tell(item, now, has_files=has_files)
-            if item.change is Change.OPENED and is_cause:
+            if item.change is Change.OPENED and item.incident.cause is None:
                 self.metrics.incidents.labels(str(data["category"])).inc()
                 self._call_for_evidence(item)
             self._trace(item)
-            if self._outlets.alerts is not None:
-                if is_cause and item.incident.is_open:
-                    self._outlets.alerts.fire(data, self._wall())
-                else:
-                    self._outlets.alerts.resolve(data, self._wall())
+            for outlet in self._outlets.others:
+                outlet.tell(item)
+            self.stream.incident(item)
 
     def _call_for_evidence(self, told: Told) -> None:
         incident = told.incident

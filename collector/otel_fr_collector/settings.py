@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from otel_fr_collector.alertmanager import parse_label
 from otel_fr_collector.backends import parse_backend
+from otel_fr_collector.links import FIELDS, check_template
 
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -149,6 +151,11 @@ _IN, _OUT, _FORWARD, _STATE = "Input", "Incidents", "Forwarding", "State"
 _SECURITY, _LIMITS, _PROCESS = "Security", "Limits", "Process"
 
 
+def _link(what: str) -> Any:
+    fields = ", ".join(f"{{{name}}}" for name in FIELDS)
+    return _option(_OUT, check_template, None, f"link to {what}, shown with incidents; may hold {fields}", "TEMPLATE")
+
+
 @dataclass(frozen=True)
 class Settings:
     """The effective options. Each field is one option of the same name (``-`` for ``_``)."""
@@ -169,9 +176,12 @@ class Settings:
     )
 
     incidents: Path | None = _option(_OUT, Path, None, "append each state of each incident as a JSON line", "FILE")
-    quiet: bool = _option(_OUT, bool, None, "print no incidents")
+    quiet: bool = _option(_OUT, bool, None, "print no incidents; log one line for each change")
     alertmanager: tuple[str, ...] = _option(
         _OUT, _base_url, None, "post incidents to this Alertmanager (v2 API); once for each replica", "URL", repeat=True
+    )
+    alert_label: tuple[tuple[str, str], ...] = _option(
+        _OUT, parse_label, None, "a further label of every alert", "NAME=VALUE", repeat=True, show="=".join
     )
     webhook: tuple[str, ...] = _option(
         _OUT, _base_url, None, "post each change of an incident to this URL as JSON", "URL", True, _mark_secret
@@ -179,10 +189,10 @@ class Settings:
     webhook_secret_file: Path | None = _option(_OUT, Path, None, "sign webhook posts with the key in this file", "FILE")
     grafana: str | None = _option(_OUT, _base_url, None, "annotate incidents in this Grafana", "URL")
     grafana_token_file: Path | None = _option(_OUT, Path, None, "file with Grafana's service-account token", "FILE")
-    runbook_url: str | None = _option(_OUT, _base_url, None, "link of each alert to what to do about it", "URL")
-    trace_url: str | None = _option(
-        _OUT, _base_url, None, "link of each incident to its trace; {trace_id} stands for the id", "URL"
-    )
+    external_url: str | None = _option(_OUT, _base_url, None, "where browsers reach this collector's page", "URL")
+    runbook_url: str | None = _link("your runbook")
+    trace_url: str | None = _link("a trace")
+    dashboard_url: str | None = _link("a dashboard")
 
     forward: tuple[str, ...] = _option(
         _FORWARD,
@@ -224,8 +234,8 @@ class Settings:
     )
 
     data: Path | None = _option(_STATE, Path, None, "folder for what must outlive the process", "DIR")
-    retention_days: float = _option(_STATE, _number(0), "30", "days to keep resolved incidents under --data", "DAYS")
-    retention_size: int = _option(_STATE, parse_size, "1GiB", "size to keep the incidents under --data below", "SIZE")
+    retention_days: float = _option(_STATE, _number(0), "90", "days to keep resolved incidents under --data", "DAYS")
+    retention_size: int = _option(_STATE, parse_size, "256MiB", "size to keep the incidents under --data below", "SIZE")
 
     tls_cert: Path | None = _option(_SECURITY, Path, None, "certificate chain of all ports (PEM); turns TLS on", "FILE")
     tls_key: Path | None = _option(_SECURITY, Path, None, "key of --tls-cert (PEM)", "FILE")

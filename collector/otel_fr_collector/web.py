@@ -1,4 +1,4 @@
-"""The HTTP side: /metrics, /healthz, /api/v1/incidents; and the server that both HTTP ports use."""
+"""The HTTP side: /metrics, /healthz, the routes of the API and the page; and the server that both HTTP ports use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from otel_fr_collector import api
 from otel_fr_collector.auth import Tokens
 from otel_fr_collector.service import Service
 from otel_fr_collector.tls import ServerTls
@@ -40,20 +41,11 @@ def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def incidents(request: Request) -> Response:
-        state, job = request.query_params.get("state"), request.query_params.get("job")
-        found = [
-            incident
-            for incident in service.book.everything()
-            if state in (None, incident["state"]) and job in (None, incident["job"])
-        ]
-        return JSONResponse({"incidents": found})
-
     return Starlette(
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", healthz),
-            Route("/api/v1/incidents", incidents),
+            *api.routes(service),
         ],
         middleware=[Middleware(Doorkeeper, tokens=tokens)],
     )

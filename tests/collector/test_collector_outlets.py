@@ -7,10 +7,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -20,38 +18,10 @@ import pytest
 from kit import TRACES, WATCH, Collector, Job, running, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from sinks import AlertSink
 
 from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
-
-
-class AlertSink:
-    """A small server of Alertmanager's POST /api/v2/alerts that keeps what it is sent; ``status``: its answer."""
-
-    def __init__(self) -> None:
-        self.posts: list[list[dict[str, Any]]] = []
-        self.status = 200
-        sink = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if self.path == "/api/v2/alerts" and sink.status == 200:
-                    sink.posts.append(body)
-                self.send_response(sink.status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
 
 @pytest.fixture

@@ -57,9 +57,10 @@ class Collector:
 
 
 @contextlib.contextmanager
-def collector(folder: Path, *options: str) -> Iterator[Collector]:
+def collector(folder: Path, *options: str, at: Collector | None = None) -> Iterator[Collector]:
+    """A collector that runs in the block. ``at``: it takes the place, and the addresses, of one that has ended."""
     folder.mkdir(parents=True, exist_ok=True)
-    grpc, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    grpc, http = (at.grpc, at.http) if at else (f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     log, incidents = folder / "collector.log", folder / "incidents.jsonl"
     command = [
         str(BIN / "otel-fr"),

@@ -1,0 +1,135 @@
+"""Deliveries over HTTP by a thread of their own: in order, tried again until they succeed, never waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Generic, TypeVar
+
+import urllib3
+
+from otel_fr_collector.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+MAX_QUEUED = 1_000
+"""Deliveries that wait; the oldest go first."""
+RETRIES = urllib3.Retry(
+    total=4,
+    backoff_factor=0.5,
+    backoff_max=10.0,
+    status_forcelist=(408, 425, 429, 500, 502, 503, 504),
+    allowed_methods=None,
+    redirect=0,
+    raise_on_status=False,
+)
+"""Quick attempts of one delivery. ``Retry-After`` is heeded."""
+TIMEOUT = urllib3.Timeout(connect=2.0, read=5.0)
+PAUSE = 20.0
+"""Seconds between two such rounds."""
+LOG_EVERY = 60.0
+
+T = TypeVar("T")
+
+
+class Outcome(Enum):
+    DONE = "sent"
+    REFUSED = "refused"
+    """The other side will not take it, now or later."""
+    LATER = "failed"
+
+
+class Courier(Generic[T]):
+    """A bounded queue and the thread that empties it.
+
+    Args:
+        name: as in metrics and logs; holds no secret.
+        deliver: makes one attempt, in the thread: what became of it, and if it was no success, why.
+    """
+
+    def __init__(self, name: str, deliver: Callable[[T], tuple[Outcome, str]], metrics: Metrics) -> None:
+        self._name = name
+        self._deliver = deliver
+        self._metrics = metrics
+        self._queue: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"otel-fr {name}", daemon=True)
+        self._logged = float("-inf")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, item: T, supersedes: Callable[[T], bool]) -> None:
+        """Deliver this after all that came before, and instead of those waiting that it supersedes."""
+        with self._changed:
+            kept = [
+                old for at, old in enumerate(self._queue) if at == 0 or not supersedes(old)
+            ]  # the first is on its way
+            if len(kept) < len(self._queue):
+                self._queue = deque(kept)
+            if len(self._queue) >= MAX_QUEUED:
+                self._queue.popleft()
+                self._metrics.deliveries.labels(self._name, "dropped").inc()
+            self._queue.append(item)
+            self._changed.notify()
+
+    async def stop(self, seconds: float) -> None:
+        """Deliver what waits, for at most so long; no further rounds of attempts are begun."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, seconds)
+        if self._queue:
+            _log.warning("%s: %d deliveries were not made before the end", self._name, len(self._queue))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._stopping:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+                item = self._queue[0]
+            outcome, problem = self._attempt(item)
+            self._metrics.deliveries.labels(self._name, outcome.value).inc()
+            if problem:
+                self._complain(problem)
+            with self._changed:
+                if outcome is not Outcome.LATER:
+                    if self._queue and self._queue[0] is item:  # else it was dropped for room meanwhile
+                        self._queue.popleft()
+                elif self._stopping:
+                    return
+                else:
+                    self._changed.wait_for(lambda: self._stopping, PAUSE)
+
+    def _attempt(self, item: T) -> tuple[Outcome, str]:
+        try:
+            return self._deliver(item)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            return Outcome.LATER, str(error)
+        except Exception as error:  # noqa: BLE001  one odd answer must not end the deliveries
+            self._metrics.errors.labels("courier").inc()
+            return Outcome.REFUSED, repr(error)
+
+    def _complain(self, problem: str) -> None:
+        now = time.monotonic()
+        if now - self._logged >= LOG_EVERY:
+            self._logged = now
+            _log.warning("%s: an incident could not be delivered: %s", self._name, problem[:300])
+
+
+def outcome_of(response: urllib3.BaseHTTPResponse) -> tuple[Outcome, str]:
+    """What an answer's status says of a delivery."""
+    if response.status < 300:
+        return Outcome.DONE, ""
+    problem = f"status {response.status}: {response.data[:200]!r}"
+    retryable = response.status in RETRIES.status_forcelist or response.status >= 500
+    return (Outcome.LATER if retryable else Outcome.REFUSED), problem

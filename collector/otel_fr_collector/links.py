@@ -1,0 +1,67 @@
+"""Links from an incident to where a person reads on: the collector's page, a runbook, the trace, a dashboard."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from urllib.parse import quote
+
+FIELDS = ("category", "incident_id", "job", "attempt", "run_id", "trace_id", "from_ms", "to_ms")
+"""What a template may name in braces."""
+MARGIN_MS = 300_000
+"""Milliseconds shown before an incident's start and after its end."""
+
+
+def check_template(text: str) -> str:
+    """The template itself.
+
+    Raises:
+        ValueError: it is no http(s) URL, or names what an incident does not have.
+    """
+    if not text.startswith(("http://", "https://")):
+        raise ValueError(f"{text!r} is not an http:// or https:// URL")
+    for _, name, spec, conversion in string.Formatter().parse(text):
+        if name is not None and (name not in FIELDS or spec or conversion):
+            known = ", ".join(f"{{{field}}}" for field in FIELDS)
+            raise ValueError(f"{text!r} names {{{name}}}; it may name {known}")
+    return text
+
+
+@dataclass(frozen=True)
+class Links:
+    """Templates of URLs (`FIELDS` in braces); "": there is no such link.
+
+    Attributes:
+        page: where a browser reaches the collector's own page, without a slash at the end.
+    """
+
+    page: str = ""
+    runbook: str = ""
+    trace: str = ""
+    dashboard: str = ""
+
+    def of(self, data: dict[str, object], started: float, ended: float) -> dict[str, str]:
+        """An incident's links by name (``page``, ``runbook``, ``trace``, ``dashboard``); those it has.
+
+        Args:
+            data: the incident (`otel_fr.incident.FIELDS`). started, ended: Unix seconds; ended: now while it is open.
+        """
+        values = {
+            "category": data["category"],
+            "incident_id": data["id"],
+            "job": data["job"],
+            "attempt": data["attempt"],
+            "run_id": data["run_id"],
+            "trace_id": data["trace_id"],
+            "from_ms": int(started * 1000) - MARGIN_MS,
+            "to_ms": int(ended * 1000) + MARGIN_MS,
+        }
+        quoted = {name: quote(str(value), safe="") for name, value in values.items() if value is not None}
+        page = self.page.replace("{", "{{").replace("}", "}}") + "/#/incidents/{incident_id}" if self.page else ""
+        templates = {"page": page, "runbook": self.runbook, "trace": self.trace, "dashboard": self.dashboard}
+        links = {}
+        for name, template in templates.items():
+            wanted = {field for _, field, _, _ in string.Formatter().parse(template) if field}
+            if template and wanted <= quoted.keys():
+                links[name] = template.format_map(quoted)
+        return links

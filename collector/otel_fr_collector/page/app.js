@@ -1,0 +1,157 @@
+// Addresses, keys, theme, and the live state that the views show.
+
+import { get, listen, useToken } from "./api.js";
+import { setText } from "./dom.js";
+import { incidentView, incidentsView, jobView, jobsView, missingView } from "./views.js";
+
+const main = document.getElementById("main");
+const live = document.getElementById("live");
+const openCount = document.getElementById("open-count");
+const state = { jobs: null, incidents: null };
+let view = null;
+
+// Addresses.
+
+function route() {
+  const [place, id] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  if (!place) return jobsView();
+  if (place === "jobs" && id) return jobView(id);
+  if (place === "incidents") return id ? incidentView(id) : incidentsView();
+  return missingView();
+}
+
+function open() {
+  view = route();
+  main.replaceChildren(view.node);
+  document.title = `${view.title} · otel-fr`;
+  const here = location.hash.startsWith("#/incidents") ? "incidents" : "jobs";
+  for (const item of document.querySelectorAll("[data-nav]")) {
+    if (item.dataset.nav === here) item.setAttribute("aria-current", "page");
+    else item.removeAttribute("aria-current");
+  }
+  view.update(state, "open");
+  window.scrollTo(0, 0);
+}
+
+window.addEventListener("hashchange", () => {
+  open();
+  main.focus();
+});
+
+// Live state.
+
+function changed(why) {
+  const firing = (state.incidents ?? []).filter((one) => one.state === "firing" && !one.caused_by).length;
+  openCount.hidden = !firing;
+  setText(openCount, String(firing));
+  openCount.setAttribute("aria-label", `${firing} open`);
+  view?.update(state, why);
+}
+
+async function loadIncidents() {
+  state.incidents = (await get("incidents?view=brief")).incidents;
+  changed("incident");
+}
+
+function take(name, data) {
+  if (name === "jobs") {
+    state.jobs = data.jobs;
+    changed("jobs");
+  } else if (name === "incident") {
+    const rest = (state.incidents ?? []).filter((one) => one.id !== data.incident.id || one.run_id !== data.incident.run_id);
+    const known = (state.incidents ?? []).findIndex((one) => one.id === data.incident.id && one.run_id === data.incident.run_id);
+    rest.splice(known < 0 ? rest.length : known, 0, data.incident);
+    state.incidents = rest;
+    changed("incident");
+  }
+}
+
+listen({
+  event: take,
+  async state(name) {
+    live.classList.toggle("on", name === "on");
+    setText(live, name === "on" ? "live" : name === "token" ? "needs a token" : "connection lost, trying again");
+    if (name === "on") await loadIncidents().catch(() => {}); // what was missed while it was not connected
+    if (name === "token") await askToken();
+  },
+});
+
+function askToken() {
+  const dialog = document.getElementById("login");
+  const field = document.getElementById("token");
+  return new Promise((done) => {
+    document.getElementById("login-form").onsubmit = (event) => {
+      event.preventDefault();
+      useToken(field.value.trim());
+      field.value = "";
+      dialog.close();
+    };
+    dialog.onclose = () => {
+      open();
+      done();
+    };
+    if (!dialog.open) dialog.showModal();
+  });
+}
+
+// Theme: as the system says, unless told otherwise.
+
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+const themeButton = document.getElementById("theme");
+const THEMES = ["system", "light", "dark"];
+let theme = localStorage.getItem("otel-fr-theme") ?? "system";
+
+function showTheme() {
+  const isDark = theme === "dark" || (theme === "system" && dark.matches);
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
+  setText(themeButton, `Theme: ${theme}`);
+  view?.redraw?.();
+}
+
+function nextTheme() {
+  theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  localStorage.setItem("otel-fr-theme", theme);
+  showTheme();
+}
+
+dark.addEventListener("change", showTheme);
+themeButton.addEventListener("click", nextTheme);
+
+// Keys.
+
+const help = document.getElementById("help");
+document.getElementById("keys").addEventListener("click", () => help.showModal());
+
+function step(by) {
+  const items = [...main.querySelectorAll("[data-item]")].filter((item) => item.offsetParent !== null);
+  if (!items.length) return;
+  const now = items.indexOf(document.activeElement);
+  const next = items[now < 0 ? (by > 0 ? 0 : items.length - 1) : Math.min(items.length - 1, Math.max(0, now + by))];
+  next.focus();
+  next.scrollIntoView({ block: "nearest" });
+}
+
+const KEYS = {
+  j: () => step(1),
+  k: () => step(-1),
+  u: () => { location.hash = view.up ?? "#/"; },
+  g: () => { location.hash = "#/"; },
+  i: () => { location.hash = "#/incidents"; },
+  o: () => view.outliers?.(),
+  m: () => view.map?.(),
+  t: nextTheme,
+  "?": () => help.showModal(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target instanceof HTMLInputElement;
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const action = KEYS[event.key];
+  if (action) {
+    event.preventDefault();
+    action();
+  }
+});
+
+showTheme();
+open();

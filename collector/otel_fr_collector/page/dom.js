@@ -1,0 +1,88 @@
+// Elements from data. Text is only ever set as text: names of jobs, hosts and exceptions are anybody's.
+
+export function h(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "class") node.className = value;
+    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+// Changes what is there only where it differs, so that focus, selection and open details stay.
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+export function setClass(node, text) {
+  if (node.className !== text) node.className = text;
+}
+
+// Makes the children of a node one for each item, in order; children of known keys are kept and updated.
+export function keyed(parent, items, keyOf, make, update) {
+  const known = parent.keyedChildren ?? (parent.keyedChildren = new Map());
+  const wanted = new Set();
+  let before = parent.firstElementChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    wanted.add(key);
+    let node = known.get(key);
+    if (!node) {
+      node = make(item);
+      known.set(key, node);
+    }
+    if (node !== before) parent.insertBefore(node, before);
+    else before = before.nextElementSibling;
+    update(node, item);
+  }
+  for (const [key, node] of known) {
+    if (!wanted.has(key)) {
+      node.remove();
+      known.delete(key);
+    }
+  }
+}
+
+// [0, 1, 2, 5] -> "0-2, 5"
+export function ranksText(ranks) {
+  const parts = [];
+  for (let i = 0; i < ranks.length; ) {
+    let j = i;
+    while (j + 1 < ranks.length && ranks[j + 1] === ranks[j] + 1) j++;
+    parts.push(i === j ? `${ranks[i]}` : `${ranks[i]}${j > i + 1 ? "-" : ", "}${ranks[j]}`);
+    i = j + 1;
+  }
+  return parts.join(", ");
+}
+
+export function named(ranks) {
+  if (!ranks.length) return "nobody";
+  return `${ranks.length === 1 ? "rank" : "ranks"} ${ranksText(ranks)}`;
+}
+
+export function number(value) {
+  return value.toLocaleString("en");
+}
+
+export function when(text) {
+  if (!text) return "";
+  const time = new Date(text);
+  return Number.isNaN(time.getTime()) ? text : time.toLocaleString();
+}
+
+export function ago(text) {
+  const seconds = Math.max(0, (Date.now() - new Date(text).getTime()) / 1000);
+  if (seconds < 90) return `${Math.round(seconds)} s ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
+  return `${Math.round(seconds / 86400)} days ago`;
+}
+
+// Only http(s) becomes a link: a template of the collector's own, but it costs nothing to be sure.
+export function link(url, text) {
+  if (!/^https?:\/\//.test(url)) return h("span", {}, text);
+  return h("a", { href: url, rel: "noreferrer noopener", target: "_blank" }, text);
+}

@@ -1,0 +1,219 @@
+// Ranks against process groups: a table while it fits a screen; beyond that a map of cells for each lane, and a table
+// of the ranks that differ.
+
+import { h, keyed, number, setClass, setText } from "./dom.js";
+import { STATUSES, describe, judge, outliers } from "./status.js";
+
+const TABLE = 64; // ranks up to which every rank has a row
+const ROWS = 100; // rows of the table of outliers
+const LANES = 12; // lanes with a column or a map of their own; the first are the largest groups
+
+export function makeGrid() {
+  let job = null;
+  let judged = null;
+  let only = false;
+  const picked = new Set();
+  let at = null; // [lane, index] of the keyboard's cursor
+
+  const tally = h("div", { class: "legend", id: "tally" });
+  const filter = h("button", { type: "button", id: "outliers", "aria-pressed": "false", onclick: () => toggle() }, "Outliers only");
+  const maps = h("div", { class: "maps", id: "maps" });
+  const said = h("p", { class: "said", role: "status", id: "said" });
+  const head = h("tr");
+  const body = h("tbody");
+  const more = h("p", { class: "quiet" });
+  const table = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranks" },
+    h("table", { id: "grid" }, h("thead", {}, head), body));
+  const node = h("section", { "aria-label": "Ranks and process groups" },
+    h("div", { class: "tools" }, filter, tally), table, more, said, maps);
+
+  function toggle() {
+    only = !only;
+    filter.setAttribute("aria-pressed", String(only));
+    draw();
+  }
+
+  function update(fresh, incidents) {
+    job = fresh;
+    judged = judge(job, incidents);
+    draw();
+  }
+
+  function draw() {
+    if (!job) return;
+    const small = job.ranks.rank.length <= TABLE;
+    const lanes = job.lanes.slice(0, LANES);
+    drawTally();
+    filter.hidden = !small;
+    maps.hidden = said.hidden = small;
+    if (!small) drawMaps(lanes);
+    drawTable(lanes, small);
+  }
+
+  function drawTally() {
+    const shown = STATUSES.filter(([name]) => judged.tally[name]);
+    keyed(tally, shown, ([name]) => name,
+      ([name]) => h("span", {}, h("i", { class: `sw-${name}` }), h("span")),
+      (item, [name, text]) => setText(item.lastChild, `${number(judged.tally[name])} ${text}`));
+  }
+
+  function drawTable(lanes, small) {
+    const chosen = outliers(judged, ROWS);
+    let rows = small && !only ? job.ranks.rank.map((_, i) => i) : chosen.shown;
+    if (!small) rows = [...new Set([...picked].filter((i) => i < job.ranks.rank.length)), ...rows.filter((i) => !picked.has(i))];
+    const columns = ["rank", "state", ...lanes.map((lane) => lane.name), "where it is"];
+    keyed(head, columns.map((text, i) => ({ text, i })), (c) => c.i, () => h("th", { scope: "col" }), (cell, c) => setText(cell, c.text));
+    keyed(body, rows, (i) => job.ranks.rank[i], makeRow, (row, i) => fillRow(row, i, lanes));
+    table.hidden = !rows.length;
+    const texts = [];
+    if (!rows.length) texts.push(small ? "No rank differs from the rest." : "No rank differs from the rest. Pick one on a map to see it here.");
+    if (chosen.more && rows.length) texts.push(`${number(chosen.more)} more differ.`);
+    if (job.lanes.length > LANES) texts.push(`${job.lanes.length - LANES} further columns are left out.`);
+    setText(more, texts.join(" "));
+  }
+
+  function makeRow(i) {
+    return h("tr", { "data-rank": job.ranks.rank[i] }, h("th", { scope: "row" }, String(job.ranks.rank[i])), h("td"));
+  }
+
+  function fillRow(row, i, lanes) {
+    const { state, how, waits, site, host } = job.ranks;
+    setClass(row, picked.has(i) ? "picked" : "");
+    while (row.children.length < lanes.length + 3) row.append(h("td"));
+    while (row.children.length > lanes.length + 3) row.lastChild.remove();
+    const worst = judged.worst[i];
+    const word = worst === "culprit" ? "culprit" : state[i] === "running" && worst !== "ok" ? worst : state[i];
+    const label = word === "culprit" && state[i] !== "running" ? `culprit, ${state[i]}` : word;
+    setClass(row.children[1], `cell s-${worst}`);
+    setText(row.children[1], label + (how[i] ? ` (${how[i]})` : ""));
+    lanes.forEach((lane, number_) => {
+      const cell = row.children[number_ + 2];
+      const status = judged.cells[number_][i];
+      setClass(cell, status ? `cell s-${status}` : "cell");
+      setText(cell, cellText(lane, i, status));
+    });
+    const last = row.children[lanes.length + 2];
+    setClass(last, "site");
+    const doing = waits[i] ? `in ${waits[i][0]} ${waits[i][1]} for ${waits[i][3]} s` : "";
+    setText(last, [doing, site[i], host[i]].filter(Boolean).join(" · "));
+  }
+
+  function cellText(lane, i, status) {
+    if (status === null) return "";
+    const queued = lane.enqueued[i];
+    if (queued === null) return "–";
+    const front = job.groups[lane.group[i]].enqueued[1];
+    const lag = front - queued;
+    const pending = queued - lane.completed[i];
+    return `${queued}${pending ? ` (${pending} open)` : ""}${lag && status !== "ok" ? ` −${lag}` : ""}`;
+  }
+
+  function drawMaps(lanes) {
+    keyed(maps, lanes.map((lane, i) => ({ lane, i })), (m) => m.i, makeMap, (figure, m) => {
+      const groups = new Set(m.lane.group.filter((g) => g !== null)).size;
+      setText(figure.firstChild, `${m.lane.name}${groups > 1 ? ` · ${groups} groups` : ""}`);
+      paint(figure.lastChild, m.i);
+    });
+  }
+
+  function makeMap(m) {
+    const canvas = h("canvas", {
+      tabindex: "0", role: "img", "data-lane": m.i,
+      onkeydown: (event) => move(event, m.i), onfocus: () => focus(m.i), onblur: () => { at = null; draw(); },
+      onmousemove: (event) => say(m.i, hit(event, canvas)), onclick: (event) => pick(hit(event, canvas)),
+    });
+    return h("figure", { class: "map" }, h("figcaption"), canvas);
+  }
+
+  function layout() {
+    const count = job.ranks.rank.length;
+    const cell = count <= 256 ? 16 : count <= 1024 ? 10 : count <= 4096 ? 4 : 3;
+    const columns = count <= 256 ? 16 : count <= 1024 ? 32 : count <= 4096 ? 64 : 128;
+    return { count, cell, columns, rows: Math.ceil(count / columns) };
+  }
+
+  function paint(canvas, lane) {
+    const { count, cell, columns, rows } = layout();
+    const scale = window.devicePixelRatio || 1;
+    const width = columns * cell;
+    const height = rows * cell;
+    if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+      canvas.width = Math.round(width * scale);
+      canvas.height = Math.round(height * scale);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    const pen = canvas.getContext("2d");
+    const css = getComputedStyle(document.documentElement);
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    const gap = cell > 3 ? 1 : 0;
+    const own = {};
+    for (const [status] of STATUSES) {
+      pen.fillStyle = css.getPropertyValue(`--${status}`);
+      for (let i = 0; i < count; i++) {
+        if (judged.cells[lane][i] !== status) continue;
+        own[status] = (own[status] ?? 0) + 1;
+        pen.fillRect((i % columns) * cell, Math.floor(i / columns) * cell, cell - gap, cell - gap);
+      }
+    }
+    // One cell in thousands is easily overlooked: culprits and the dead get a ring.
+    for (let i = 0; i < count; i++) {
+      const status = judged.cells[lane][i];
+      if (status === "culprit" || status === "dead") ring(pen, i, columns, cell, css.getPropertyValue(`--${status}`), 2);
+      if (picked.has(i)) ring(pen, i, columns, cell, css.getPropertyValue("--accent"), 1.5);
+    }
+    if (at && at[0] === lane) ring(pen, at[1], columns, cell, css.getPropertyValue("--focus"), 2.5);
+    const counts = STATUSES.filter(([name]) => own[name]).map(([name, text]) => `${own[name]} ${text}`);
+    canvas.setAttribute("aria-label", `${job.lanes[lane].name}: ${counts.join(", ") || "no rank"}`);
+  }
+
+  function ring(pen, i, columns, cell, color, width) {
+    const radius = Math.max(cell * 0.9, 6);
+    pen.beginPath();
+    pen.arc(((i % columns) + 0.5) * cell, (Math.floor(i / columns) + 0.5) * cell, radius, 0, 2 * Math.PI);
+    pen.lineWidth = width;
+    pen.strokeStyle = color;
+    pen.stroke();
+  }
+
+  function hit(event, canvas) {
+    const { count, cell, columns } = layout();
+    const box = canvas.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left) / cell);
+    const i = Math.floor((event.clientY - box.top) / cell) * columns + column;
+    return column >= 0 && column < columns && i >= 0 && i < count ? i : null;
+  }
+
+  function say(lane, i) {
+    setText(said, i === null ? "" : describe(job, judged, lane, i));
+  }
+
+  function pick(i) {
+    if (i === null) return;
+    if (!picked.delete(i)) picked.add(i);
+    draw();
+  }
+
+  function focus(lane) {
+    const worst = outliers(judged, 1).shown[0] ?? 0;
+    at = [lane, at ? at[1] : worst];
+    say(lane, at[1]);
+    draw();
+  }
+
+  function move(event, lane) {
+    const { count, columns, rows } = layout();
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Home: -count, End: count, PageUp: -columns * 8, PageDown: columns * 8 };
+    const i = at ? at[1] : 0;
+    if (event.key === "Enter" || event.key === " ") pick(i);
+    else if (event.key in steps && rows) at = [lane, Math.min(count - 1, Math.max(0, i + steps[event.key]))];
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    say(lane, at[1]);
+    draw();
+  }
+
+  return { node, update, toggle, redraw: draw, focusMap: () => maps.querySelector("canvas")?.focus() };
+}

@@ -1,0 +1,96 @@
+// One incident, with its evidence.
+
+import { h, link, named, ranksText, when } from "./dom.js";
+
+const SHOWN = 16; // ranks whose lines are shown at once; the rest are a click away
+
+export function incidentTitle(data) {
+  const who = data.culprit_ranks.length ? `: ${named(data.culprit_ranks.slice(0, 64))}` : "";
+  return `${data.category}${who}`;
+}
+
+export function incidentItem(data) {
+  const item = h("a", { class: `item ${data.state}`, href: `#/incidents/${data.id}`, "data-item": data.id },
+    h("span", { class: `badge ${data.state}` }, data.state),
+    h("span", { class: "name" }, incidentTitle(data)),
+    h("span", { class: "side" }, `${data.job} · attempt ${data.attempt} · ${when(data.detected_at)}`),
+    h("span", { class: "text" }, data.summary));
+  return h("li", {}, item);
+}
+
+export function incidentBody(data) {
+  return [facts(data), values(data), culprits(data), waiting(data), files(data)].flat();
+}
+
+function facts(data) {
+  const group = data.process_group;
+  const rows = [
+    ["Detected", when(data.detected_at)],
+    ["Began", when(data.started_at)],
+    ["Resolved", when(data.resolved_at)],
+    ["Process group", group && `${group.name}${group.description ? ` (${group.description})` : ""}, ${named(group.ranks)}`],
+    ["Collective", data.operation && `${data.operation}${data.sequence_id === null ? "" : ` number ${data.sequence_id}`}`],
+    ["Culprits", data.culprit_ranks.length ? named(data.culprit_ranks) : null],
+    ["Waiting", data.waiting_ranks.length ? named(data.waiting_ranks) : null],
+    ["Trace", data.trace_id && h("code", {}, data.trace_id)],
+    ["Run", `attempt ${data.attempt}, ${data.run_id}`],
+  ];
+  return h("dl", { class: "facts" }, rows.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+function values(data) {
+  const found = Object.entries(data.values ?? {});
+  if (!data.field || !found.length) return [];
+  const by = new Map();
+  for (const [rank, value] of found) {
+    if (!by.has(value)) by.set(value, []);
+    by.get(value).push(Number(rank));
+  }
+  const rows = [...by].sort((a, b) => b[1].length - a[1].length).map(([value, ranks]) =>
+    h("tr", {}, h("th", { scope: "row" }, named(ranks)), h("td", { class: "site" }, value)));
+  return [h("h3", {}, `What differs: ${data.field}`), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, rows)))];
+}
+
+function culprits(data) {
+  if (!data.culprit_ranks.length) return [];
+  const parts = data.culprit_ranks.map((rank, i) => {
+    const stack = data.stacks?.[rank];
+    const line = h("span", {}, h("span", { class: "badge culprit" }, `rank ${rank}`), " ", h("code", {}, data.call_sites?.[rank] ?? "line of code not known"));
+    if (!stack) return h("p", {}, line);
+    return h("details", { open: i < 2 }, h("summary", {}, line), h("pre", { tabindex: "0" }, stack));
+  });
+  return [h("h3", {}, "Culprits"), ...folded(parts)];
+}
+
+function waiting(data) {
+  if (!data.waiting_ranks.length) return [];
+  const by = new Map();
+  for (const rank of data.waiting_ranks) {
+    const site = data.call_sites?.[rank] ?? "line of code not known";
+    if (!by.has(site)) by.set(site, []);
+    by.get(site).push(rank);
+  }
+  const rows = [...by].map(([site, ranks]) => h("tr", {}, h("th", { scope: "row" }, ranksText(ranks)), h("td", { class: "site" }, site)));
+  return [h("h3", {}, "Waiting ranks"), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, rows)))];
+}
+
+function files(data) {
+  const found = Object.entries(data.flight_recorder_files ?? {});
+  if (!found.length) return [];
+  const parts = found.map(([rank, path]) => h("p", {}, `rank ${rank}: `, h("code", {}, path)));
+  return [h("h3", {}, "Flight-recorder files"), ...folded(parts)];
+}
+
+function folded(parts) {
+  if (parts.length <= SHOWN) return parts;
+  const rest = parts.slice(SHOWN);
+  return [...parts.slice(0, SHOWN), h("details", {}, h("summary", {}, `${rest.length} more`), rest)];
+}
+
+const NAMES = { page: "this page", runbook: "Runbook", trace: "Trace", dashboard: "Dashboard" };
+
+export function linkLine(links) {
+  const found = Object.entries(links ?? {}).filter(([name]) => name !== "page");
+  if (!found.length) return [];
+  return [h("p", {}, found.flatMap(([name, url], i) => [i ? " · " : "", link(url, NAMES[name] ?? name)]))];
+}

@@ -1,0 +1,94 @@
+// What each cell of the grid shows: one rank in one process group.
+
+export const STATUSES = [
+  ["culprit", "culprit"],
+  ["dead", "died"],
+  ["behind", "behind, and not moving"],
+  ["silent", "silent"],
+  ["unheard", "not heard of"],
+  ["waits", "waiting"],
+  ["ended", "ended well"],
+  ["ok", "at the front, or moving"],
+];
+const IDLE = 2; // s without a call from which on a rank that is behind is not merely a report late
+const WAITING = 3; // s in one collective from which on a rank counts as waiting
+
+// The grid of a job: cells[lane][i] is a status or null (not a member); worst[i] is a rank's worst one.
+export function judge(job, incidents) {
+  const open = incidents.filter((one) => one.state === "firing" && one.run_id === job.run_id && one.job === job.job);
+  const causes = open.filter((one) => !one.caused_by);
+  const culprits = new Map();
+  for (const one of causes) {
+    for (const rank of one.culprit_ranks) {
+      if (!culprits.has(rank)) culprits.set(rank, []);
+      culprits.get(rank).push(one);
+    }
+  }
+  const { rank, state, idle_s: idle, waits } = job.ranks;
+  const order = new Map(STATUSES.map(([name], index) => [name, index]));
+  const worst = new Array(rank.length).fill("ok");
+  const cells = job.lanes.map((lane) =>
+    lane.group.map((group, i) => {
+      if (group === null) return null;
+      const status = cellStatus(job, lane, group, i, culprits.get(rank[i]));
+      if (order.get(status) < order.get(worst[i])) worst[i] = status;
+      return status;
+    }),
+  );
+  rank.forEach((number, i) => {
+    const own = culprits.has(number) ? "culprit" : rankStatus(state[i]);
+    if (own && order.get(own) < order.get(worst[i])) worst[i] = own;
+  });
+  const tally = {};
+  for (const status of worst) tally[status] = (tally[status] ?? 0) + 1;
+  return { cells, worst, tally, causes, open, culprits };
+
+  function cellStatus(job, lane, group, i, accused) {
+    const id = job.groups[group].id;
+    if (accused && accused.some((one) => !one.process_group || one.process_group.id === id)) return "culprit";
+    const own = rankStatus(state[i]);
+    if (own) return own;
+    const front = job.groups[group].enqueued[1];
+    if ((lane.enqueued[i] ?? 0) < front && (idle[i] ?? 0) >= IDLE) return "behind";
+    if (waits[i] && waits[i][2] === group && waits[i][3] >= WAITING) return "waits";
+    return "ok";
+  }
+}
+
+function rankStatus(state) {
+  if (state === "running") return null;
+  if (state === "raised" || state === "killed" || state === "gone") return "dead";
+  return state;
+}
+
+// The ranks that differ from the rest, worst first. Those that merely wait, or have ended well, do not.
+export function outliers(judged, limit) {
+  const telling = STATUSES.map(([name]) => name).filter((name) => !["waits", "ended", "ok"].includes(name));
+  const found = [];
+  for (const name of telling) {
+    judged.worst.forEach((status, i) => {
+      if (status === name) found.push(i);
+    });
+  }
+  return { shown: found.slice(0, limit), more: Math.max(0, found.length - limit) };
+}
+
+export function describe(job, judged, lane, i) {
+  const { rank, host, state, how, site, waits, idle_s: idle } = job.ranks;
+  const parts = [`rank ${rank[i]}`];
+  const group = lane === null ? null : job.lanes[lane].group[i];
+  if (group !== null) {
+    const done = job.lanes[lane].completed[i];
+    const queued = job.lanes[lane].enqueued[i];
+    const front = job.groups[group].enqueued[1];
+    const known = job.groups[group];
+    parts.push(`${known.description || "group"} (${known.name}): ${queued ?? "nothing"} enqueued, ${done ?? "nothing"} completed`);
+    if (queued !== null && queued < front) parts.push(`${front - queued} behind`);
+  } else if (lane !== null) parts.push(`in no group of ${job.lanes[lane].name}`);
+  parts.push(state[i] === "running" ? "running" : `${state[i]}${how[i] ? ` (${how[i]})` : ""}`);
+  if (waits[i]) parts.push(`in ${waits[i][0]} number ${waits[i][1]} for ${waits[i][3]} s`);
+  else if (idle[i] !== null) parts.push(`idle for ${idle[i]} s`);
+  if (site[i]) parts.push(`at ${site[i]}`);
+  if (host[i]) parts.push(`on ${host[i]}`);
+  return parts.join("; ");
+}

@@ -1,0 +1,142 @@
+"""``otel-fr incidents``: what the collector has told, as a list or as it happens."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from otel_fr.console.client import UNREACHABLE, Client, CollectorError, Json
+from otel_fr.console.client import add_arguments as add_client_arguments
+from otel_fr.match.sentences import ranks_text
+from otel_fr.printable import printable
+
+STATES = ("firing", "resolved")
+PAUSE = 2.0
+"""Seconds before a stream that broke is asked for again."""
+COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its subcommand."""
+    parser.epilog = (
+        "Exit status: 0: some fit; 1: none fits; 2: wrong use; 3: the collector cannot be reached or refuses."
+    )
+    parser.add_argument("--job", metavar="NAME", help="only those of this job")
+    parser.add_argument("--state", choices=STATES, help="only open (firing) or only resolved ones")
+    parser.add_argument("--follow", action="store_true", help="those open now, then each change as it happens")
+    parser.add_argument("--json", action="store_true", help="one JSON object in a line")
+    add_client_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the incidents.
+
+    Returns:
+        the process's exit status: 0: some fit, 1: none does, 3: the collector cannot be reached or refuses.
+    """
+    try:
+        client = Client.from_args(args)
+        return _follow(client, args) if args.follow else _list(client, args)
+    except CollectorError as error:
+        print(f"otel-fr incidents: {printable(str(error))}", file=sys.stderr)
+        return UNREACHABLE
+
+
+def _list(client: Client, args: argparse.Namespace) -> int:
+    view = None if args.json else "brief"
+    found = client.listed("incidents", job=args.job, state=args.state, view=view)
+    if args.json:
+        for incident in found:
+            print(json.dumps(incident))
+    elif found:
+        # A pipe has no width: its reader is to get whole lines.
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+        console.print(_table(found))
+    else:
+        print("no incident fits", file=sys.stderr)
+    return 0 if found else 1
+
+
+def _table(found: list[Json]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("DETECTED", "STATE", "JOB", "CATEGORY", "CULPRITS", "INCIDENT"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("SUMMARY", overflow="fold")
+    for data in found:
+        state = str(data["state"]) + (" (consequence)" if data["caused_by"] else "")
+        table.add_row(
+            str(data["detected_at"])[:19].replace("T", " "),
+            Text(state, COLORS.get(str(data["state"]), "")),
+            Text(printable(f"{data['job']}/{data['attempt']}")),
+            str(data["category"]),
+            ranks_text(data["culprit_ranks"]) if data["culprit_ranks"] else "-",
+            str(data["id"]),
+            Text(printable(str(data["summary"])).replace("\n", " ")),
+        )
+    return table
+
+
+def _follow(client: Client, args: argparse.Namespace) -> int:
+    console = Console(highlight=False, soft_wrap=True)
+    for change, data in _changes(client, args):
+        if args.json:
+            print(json.dumps({"change": change, "incident": data}), flush=True)
+            continue
+        line = Text(f"{change:<8} ", COLORS.get(change, ""))
+        line.append(f"{data['category']} ", "bold")
+        line.append(printable(f"{data['job']}/{data['attempt']} [{data['id']}] "))
+        line.append("consequence: " if data["caused_by"] else "")
+        line.append(printable(str(data["summary"])).replace("\n", " "))
+        console.print(line)
+    return 0
+
+
+def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, Json]]:
+    """What is open, then each change, each once; after a broken connection also what was missed meanwhile."""
+    told: dict[tuple[str, str], int] = {}
+    is_first = True
+    while True:
+        try:
+            for number, (name, data) in enumerate(client.events()):
+                if number == 0:  # from now on nothing is missed
+                    yield from _missed(client, told, args, is_first)
+                    is_first = False
+                if name == "incident" and _is_new(data["incident"], told) and _fits(data["incident"], args):
+                    yield str(data["change"]), data["incident"]
+        except CollectorError as error:
+            if is_first:
+                raise
+            print(f"otel-fr incidents: {printable(str(error))} Trying again.", file=sys.stderr)
+        time.sleep(PAUSE)
+
+
+def _missed(
+    client: Client, told: dict[tuple[str, str], int], args: argparse.Namespace, is_first: bool
+) -> Iterator[tuple[str, Json]]:
+    for data in client.listed("incidents"):
+        known = (data["id"], data["run_id"]) in told
+        if not _is_new(data, told) or not _fits(data, args):
+            continue
+        if data["state"] == "firing":
+            yield ("updated" if known else "opened"), data
+        elif not is_first:
+            yield "resolved", data
+
+
+def _is_new(data: Json, told: dict[tuple[str, str], int]) -> bool:
+    key, revision = (str(data["id"]), str(data["run_id"])), int(data["revision"])
+    if told.get(key, 0) >= revision:
+        return False
+    told[key] = revision
+    return True
+
+
+def _fits(data: Json, args: argparse.Namespace) -> bool:
+    return args.job in (None, data["job"]) and args.state in (None, data["state"])

@@ -1,0 +1,126 @@
+"""``otel-fr top``: the jobs that a collector sees, with what is wrong with them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from datetime import datetime, timezone
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from otel_fr.console.client import UNREACHABLE, Client, CollectorError, Json
+from otel_fr.console.client import add_arguments as add_client_arguments
+from otel_fr.printable import printable
+
+COLORS = {
+    "incident": "bold red",
+    "failed": "magenta",
+    "silent": "yellow",
+    "running": "green",
+    "ended": "dim",
+    "replaced": "dim",
+}
+WIDE = 160
+"""Columns of the table where there is no terminal to measure."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its subcommand."""
+    parser.epilog = "Exit status: 0: shown; 2: wrong use; 3: the collector cannot be reached or refuses."
+    parser.add_argument("--once", action="store_true", help="print once and end (so it is where stdout is no terminal)")
+    parser.add_argument(
+        "--interval", metavar="SECONDS", type=_interval, default=1.0, help="between two looks (default 1)"
+    )
+    add_client_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the jobs, until Ctrl-C at a terminal.
+
+    Returns:
+        the process's exit status: 0, or 3 if the collector cannot be reached or refuses.
+    """
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    try:
+        client = Client.from_args(args)
+        shown = look(client)
+        if args.once or not sys.stdout.isatty():
+            console.print(shown)
+            return 0
+    except CollectorError as error:
+        print(f"otel-fr top: {printable(str(error))}", file=sys.stderr)
+        return UNREACHABLE
+    with Live(shown, console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(args.interval)
+            try:
+                shown = look(client)
+                live.update(shown, refresh=True)
+            except CollectorError as error:
+                note = Text(printable(f"{error} Trying again; what is below is old."), "bold yellow")
+                live.update(Group(note, shown), refresh=True)
+
+
+def look(client: Client) -> Group:
+    """The jobs now, those with incidents first, and what is wrong.
+
+    Raises:
+        CollectorError: the collector cannot be reached, or refuses.
+    """
+    jobs = client.listed("jobs")
+    firing = [one for one in client.listed("incidents", state="firing", view="brief") if not one["caused_by"]]
+    moment = datetime.now().strftime("%H:%M:%S")
+    head = Text(f"{client.url}  {len(jobs)} jobs, {len(firing)} open incidents  {moment}\n", "dim")
+    if not jobs:
+        return Group(head, Text("no job has reported yet"))
+    faults = [
+        Text.assemble(
+            (f"{one['category']} ", "bold red"), printable(f"{one['job']}/{one['attempt']}: {one['summary']}")
+        )
+        for one in firing
+    ]
+    return Group(head, _table(jobs), Text(""), *faults)
+
+
+def _table(jobs: list[Json]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("JOB", "STATE", "RANKS", "NOT RUNNING"):
+        table.add_column(name)
+    for name in ("GROUPS", "LAG", "HEARD"):
+        table.add_column(name, justify="right")
+    for job in jobs:
+        tally, state = job["ranks"], str(job["state"])
+        world = "?" if job["world_size"] is None else str(job["world_size"])
+        others = ", ".join(f"{count} {name}" for name, count in tally.items() if name != "running")
+        table.add_row(
+            Text(printable(f"{job['job']}/{job['attempt']}")),
+            Text(state, COLORS.get(state, "")),
+            f"{tally.get('running', 0)}/{world}",
+            others or "-",
+            str(job["groups"]),
+            str(job["lag"]),
+            _ago(str(job["last_heard_at"])),
+        )
+    return table
+
+
+def _ago(text: str) -> str:
+    heard = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    seconds = max(0.0, (datetime.now(tz=timezone.utc) - heard).total_seconds())
+    if seconds < 100:
+        return f"{seconds:.0f} s ago"
+    return f"{seconds / 60:.0f} min ago" if seconds < 6_000 else f"{seconds / 3_600:.0f} h ago"
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3_600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.1 to 3600")
+    return seconds

@@ -1,0 +1,118 @@
+"""HTTP servers that incidents are posted to in tests."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+class AlertSink:
+    """A small server of Alertmanager's POST /api/v2/alerts that keeps what it is sent; ``status``: its answer."""
+
+    def __init__(self) -> None:
+        self.posts: list[list[dict[str, Any]]] = []
+        self.status = 200
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if self.path == "/api/v2/alerts" and sink.status == 200:
+                    sink.posts.append(body)
+                self.send_response(sink.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Receiver:
+    """Keeps every request it gets: method, path, headers, body. ``status``: its answer; ``reply``: the body of it."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.status = 200
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                receiver.requests.append((self.command, self.path, dict(self.headers.items()), body))
+                status, reply = receiver.reply(self.command, self.path, dict(self.headers.items()), body)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(reply)))
+                self.end_headers()
+                self.wfile.write(reply)
+
+            do_POST = do_GET = do_PATCH = answer  # noqa: N815  http.server's names
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def reply(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        return self.status, b"{}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class FakeGrafana(Receiver):
+    """Checks the documented contract of Grafana's annotations HTTP API, and keeps annotations as Grafana would.
+
+    Grafana itself cannot be installed from the package sources of these tests. What is checked is what
+    grafana.com/docs/grafana/latest/developers/http_api/annotations says: POST needs text and times in milliseconds
+    and answers with an id; PATCH takes the same fields, all optional; GET finds by all of the given tags.
+    """
+
+    TOKEN = "glsa_0123456789"
+
+    def __init__(self) -> None:
+        self.marks: dict[int, dict[str, Any]] = {}
+        self.lose_answers = 0
+        super().__init__()
+
+    def reply(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        if headers.get("Authorization") != f"Bearer {self.TOKEN}":
+            return 401, b'{"message": "Invalid API key"}'
+        if self.status != 200:
+            return self.status, b"{}"
+        parts = urlsplit(path)
+        if method == "GET" and parts.path == "/api/annotations":
+            wanted = set(parse_qs(parts.query)["tags"])
+            found = [{"id": number, **mark} for number, mark in self.marks.items() if wanted <= set(mark["tags"])]
+            return 200, json.dumps(found).encode()
+        data = json.loads(body)
+        known = {"dashboardUID", "panelId", "time", "timeEnd", "tags", "text"}
+        times = [data[name] for name in ("time", "timeEnd") if name in data]
+        if not set(data) <= known or not all(isinstance(t, int) and t > 1_600_000_000_000 for t in times):
+            return 400, b'{"message": "bad request data"}'
+        if method == "POST" and parts.path == "/api/annotations" and data.get("text"):
+            number = len(self.marks) + 1
+            self.marks[number] = data
+            if self.lose_answers:
+                self.lose_answers -= 1
+                return 502, b""
+            return 200, json.dumps({"message": "Annotation added", "id": number}).encode()
+        number = int(parts.path.rpartition("/")[2])
+        if method == "PATCH" and number in self.marks:
+            self.marks[number].update(data)
+            return 200, b'{"message": "Annotation patched"}'
+        return 404, b"{}"

@@ -1,0 +1,139 @@
+"""The collector's HTTP side over a job of any size, set up at once: thousands of ranks, each in ten process groups."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from otel_fr_collector.calls import Interner, Part
+from otel_fr_collector.incidents import Told
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.report import Report
+from otel_fr_collector.runs import Run, RunId
+from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.snapshot import job_key
+from otel_fr_collector.web import WebServer, make_app
+
+from otel_fr import identity
+from otel_fr.match import Category, Finding, Group, Signature, State
+
+_T = TypeVar("_T")
+AHEAD = 3_600.0
+"""Seconds by which the ranks' last words lie in the future, so that none falls silent during a test."""
+
+
+class Stage:
+    """A server at ``url`` whose state tests change by `do`, in its event loop."""
+
+    def __init__(self) -> None:
+        self.service = Service(Metrics(), Outlets())
+        self.loop = asyncio.new_event_loop()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._server = WebServer(make_app(self.service), listener)
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Stage:
+        self._thread.start()
+        self.loop.call_soon_threadsafe(self._server.start)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.do(self._end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+    async def _end(self) -> None:
+        self.service.stream.close()
+        await self._server.stop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def do(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def job(self, world: int, name: str = "job-7") -> Run:
+        """A job whose ranks all run and are level in every group; not shown before `do` has run."""
+        now = time.monotonic()
+        run = Run(RunId(name, 0, f"run-{name}"), now, now + AHEAD, world_size=world)
+        everyone = range(world)
+        self._group(run, "0", "default_pg", everyone)
+        for number in range(7):
+            self._group(run, f"shard_{number}", f"shard_{number}", everyone)
+        for first in range(0, world, 8):
+            self._group(run, f"tp_{first}", "tp", range(first, min(first + 8, world)))
+        for first in range(min(8, world)):
+            self._group(run, f"dp_{first}", "dp", range(first, world, 8))
+        for rank in everyone:
+            state = run.rank(rank)
+            assert state is not None
+            state.report = Report(rank, 9, idle=0.1)
+            state.arrived, state.host = now + AHEAD, f"node-{rank // 8}"
+
+        async def show() -> None:
+            self.service.runs.by_id[run.id] = run
+
+        self.do(show())
+        return run
+
+    def key(self, run: Run) -> str:
+        return job_key(run.id)
+
+    def hang(self, run: Run, culprit: int) -> dict[str, object]:
+        """All ranks but one wait in the next collective of the world's group, and it is told."""
+        return self.do(self._hang(run, culprit))
+
+    async def _hang(self, run: Run, culprit: int) -> dict[str, object]:
+        now = time.monotonic()
+        world = next(place.group for place in run.groups.values() if place.group.description == "default_pg")
+        signature = Interner().signature(Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum"))
+        for state in run.ranks.values():
+            report = state.report
+            assert report is not None
+            report.idle = 7.5
+            if state.rank == culprit:
+                state.site = "/job/data.py:17 load"
+                continue
+            state.stand(world.id, 101, 100)
+            part = Part(state.rank, 5, world.id, "collective", 101, signature, State.IN_FLIGHT, issued=now - 7.5)
+            report.inflight = [part]
+        others = tuple(rank for rank in run.ranks if rank != culprit)
+        finding = Finding(
+            "hang", Category.MISSING_RANK, world, "all_reduce", 101, "collective", (culprit,), others,
+            f"rank {culprit} did not join all_reduce number 101 of group default_pg ('0')",
+        )  # fmt: skip
+        finding.call_sites = {culprit: "/job/data.py:17 load", **dict.fromkeys(others, "/job/train.py:42 step")}
+        finding.stacks = {culprit: 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load'}
+        return self.tell(run, [finding], now)[0].data
+
+    def tell(self, run: Run, findings: list[Finding], now: float) -> list[Told]:
+        """In the event loop: what the engine says of a run, told to all."""
+        told = self.service.book.update(
+            run, findings, now=now, wall=time.time(), issued=lambda _: None, moved_on=lambda _: True
+        )
+        for item in told:
+            self.service.stream.incident(item)
+        return told
+
+    def recover(self, run: Run) -> None:
+        """The fault is over."""
+
+        async def end() -> None:
+            self.tell(run, [], time.monotonic())
+
+        self.do(end())
+
+    def _group(self, run: Run, name: str, description: str, members: range) -> None:
+        group = Group(identity.group_id(name, members), name, description, tuple(members))
+        run.group(group, len(members))
+        for rank in members:
+            state = run.rank(rank)
+            assert state is not None
+            state.stand(group.id, 100, 100)

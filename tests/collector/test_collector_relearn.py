@@ -1,0 +1,80 @@
+"""What a collector that has just started makes of jobs it does not know, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+from otel_fr_collector.incidents import Book
+from otel_fr_collector.relearn import LIFE, PATIENCE, YOUNG, Relearning
+from otel_fr_collector.report import Report
+from otel_fr_collector.runs import Run, RunId
+
+from otel_fr.match import Category, Finding
+
+RUN = RunId("job-7", 0, "r")
+
+
+def heard(run: Run, *ranks: int, number: int) -> None:
+    for rank in ranks:
+        state = run.rank(rank)
+        assert state is not None
+        state.report = Report(rank, number)
+
+
+def make(world: int | None = 3) -> Run:
+    return Run(RUN, 0.0, 0.0, world_size=world)
+
+
+def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_back() -> None:
+    relearning, run = Relearning(0.0), make()
+    heard(run, 0, 1, number=YOUNG + 1)
+    assert relearning.waits_for(run, 1.0)
+    heard(run, 2, number=YOUNG + 2)
+    assert not relearning.waits_for(run, 2.0)
+    run.ranks[2].report = None
+    assert not relearning.waits_for(run, 3.0)  # once is enough: from then on silence is silence
+
+
+def test_the_patience_with_those_who_do_not_come_back_ends() -> None:
+    relearning, run = Relearning(0.0), make()
+    heard(run, 0, number=100)
+    assert relearning.waits_for(run, 10.0)
+    assert relearning.waits_for(run, 10.0 + PATIENCE - 0.1)
+    assert not relearning.waits_for(run, 10.0 + PATIENCE)
+
+
+def test_a_rank_that_has_ended_is_not_waited_for() -> None:
+    relearning, run = Relearning(0.0), make()
+    heard(run, 0, 1, number=100)
+    state = run.rank(2)
+    assert state is not None
+    state.ended = 0.5
+    assert not relearning.waits_for(run, 1.0)
+
+
+@pytest.mark.parametrize(("started", "number"), [(0.0, YOUNG), (-LIFE - 1.0, 100)])
+def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) -> None:
+    relearning, run = Relearning(started), make()
+    heard(run, 0, number=number)
+    assert not relearning.waits_for(run, 1.0)
+
+
+def test_a_run_that_is_expected_is_waited_for_before_its_first_word_but_not_for_ever() -> None:
+    relearning, run = Relearning(0.0), make(None)
+    relearning.expect(run)
+    assert relearning.waits_for(run, LIFE)
+    relearning.step(LIFE + PATIENCE + 1.0)
+    assert not relearning.waits_for(run, LIFE + PATIENCE + 2.0)
+
+
+def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
+    wall = [1_000.0]
+    book = Book(lambda: wall[0])
+    finding = Finding("k", Category.RANK_DEAD, None, "", None, "collective", (1,), (), "rank 1 died")
+    for attempt in range(2):
+        run = Run(RunId("job", attempt, f"r{attempt}"), 0.0, 0.0)
+        book.update(run, [finding], now=0.0, wall=wall[0], issued=lambda _: None, moved_on=lambda _: False)
+    book.resolve_run(RunId("job", 0, "r0"), 0.0)
+    book.drop_old(900.0)
+    assert len(book.known()) == 2
+    book.drop_old(1_001.0)
+    assert [incident.run.run for incident in book.known()] == ["r1"]

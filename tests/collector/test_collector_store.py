@@ -1,0 +1,185 @@
+"""The incidents' file: retention, schema versions, and that what is read back is what was written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otel_fr_collector import store as store_module
+from otel_fr_collector.incidents import FIRING, RESOLVED, Incident
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.records import dump_incident, dump_run, load_incident, load_run
+from otel_fr_collector.runs import RankState, Run, RunId
+from otel_fr_collector.store import Retention, Store
+
+from otel_fr.match import Category, Ending, Finding, Group
+
+RUN = RunId("job-7", 1, "0123456789abcdef")
+NOW = 1_800_000_000.0
+
+
+def incident(number: int, state: str = RESOLVED, changed: float = NOW, text: str = "rank 1 did not join") -> Incident:
+    finding = Finding("g/collective/5", Category.MISSING_RANK, None, "all_reduce", 5, "collective", (1,), (0,), text)
+    made = Incident(f"{number:016x}", RUN, finding, [finding.key], None, 0.0, changed, None, changed, state=state)
+    made.resolved = changed if state == RESOLVED else None
+    made.data = made.told()
+    return made
+
+
+def numbers(store: Store) -> list[int]:
+    return [int(str(data["id"]), 16) for data in store.find(job=None, state=None)]
+
+
+def test_resolved_incidents_go_by_age_and_open_ones_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics(), Retention(seconds=3_600), wall=lambda: NOW)
+    store.save([incident(1, changed=NOW - 4_000), incident(2, FIRING, NOW - 9_000), incident(3, changed=NOW - 3_000)])
+    store.note("hook", {f"{1:016x}": "1", f"{3:016x}": "1"})
+    assert store.prune() == 1
+    assert numbers(store) == [2, 3]
+    assert list(store.notes("hook")) == [f"{3:016x}"]
+    store.close()
+
+
+def test_the_oldest_resolved_incidents_go_when_the_file_is_too_large(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics(), Retention(size=2 << 20), wall=lambda: NOW)
+    store.save([incident(0, FIRING, NOW - 9_000)])
+    store.save([incident(n, changed=NOW - 2_000 + n, text="x" * 4_000) for n in range(1, 1_001)])
+    assert store.path.stat().st_size + _wal(store) > 4 << 20
+    assert store.prune() > 0
+    left = numbers(store)
+    assert left[0] == 0
+    assert left[-1] == 1_000
+    assert left[1:] == list(range(left[1], 1_001))  # the youngest, none left out
+    store.close()
+    assert store.path.stat().st_size < 2.5 * (1 << 20)  # the space is given back to the disk
+
+
+def _wal(store: Store) -> int:
+    wal = store.path.with_name(store.path.name + "-wal")
+    return wal.stat().st_size if wal.exists() else 0
+
+
+def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Store(tmp_path, Metrics())
+    old.save([incident(1)])
+    old.close()
+    newer = (*store_module.MIGRATIONS, "ALTER TABLE incidents ADD COLUMN acknowledged TEXT NOT NULL DEFAULT 'no'")
+    monkeypatch.setattr(store_module, "MIGRATIONS", newer)
+    store = Store(tmp_path, Metrics())
+    assert numbers(store) == [1]
+    with contextlib.closing(sqlite3.connect(store.path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (len(newer),)
+        assert db.execute("SELECT acknowledged FROM incidents").fetchall() == [("no",)]
+    store.close()
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Store(tmp_path, Metrics())
+    old.save([incident(1)])
+    old.close()
+    half = "CREATE TABLE more (x TEXT); INSERT INTO nowhere VALUES (1)"
+    monkeypatch.setattr(store_module, "MIGRATIONS", (*store_module.MIGRATIONS, half))
+    store = Store(tmp_path, Metrics())
+    assert not store.is_up
+    store.save([incident(2)])  # held in memory
+    store.close()
+    monkeypatch.undo()
+    again = Store(tmp_path, Metrics())
+    assert numbers(again) == [1]
+    again.close()
+
+
+def test_damage_that_shows_while_it_runs_loses_nothing_that_is_held(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics())
+    store.save(incident(n, text="x" * 4_000) for n in range(4, 1_000))  # more than SQLite keeps in its own memory
+    store.close()
+    store = Store(tmp_path, Metrics())
+    pages = bytearray(store.path.read_bytes())
+    pages[4_096:] = b"\x5a" * (len(pages) - 4_096)
+    store.path.write_bytes(pages)
+    with pytest.raises(sqlite3.DatabaseError) as damage:
+        numbers(store)
+    store.broken(damage.value)
+    assert store.take_new()  # so the service saves again what it holds
+    assert not store.take_new()
+    store.save([incident(2), incident(3, FIRING)])
+    assert store.is_up
+    assert numbers(store) == [2, 3]
+    assert len(list(tmp_path.glob("incidents.db.damaged-*"))) >= 1
+    store.close()
+
+
+def test_one_row_that_makes_no_sense_costs_only_itself(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics())
+    store.save([incident(1), incident(2)])
+    store.close()
+    with contextlib.closing(sqlite3.connect(store.path)) as db, db:
+        db.execute("UPDATE incidents SET memory = '[]' WHERE id = ?", (f"{1:016x}",))
+    store = Store(tmp_path, Metrics())
+    assert [one.id for one in store.load(10).incidents] == [f"{2:016x}"]
+    store.close()
+
+
+def test_open_incidents_are_loaded_before_any_number_of_resolved_ones(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics())
+    store.save([incident(1, FIRING, NOW - 9_000), *(incident(n, changed=NOW + n) for n in range(2, 30))])
+    assert [int(one.id, 16) for one in store.load(3).incidents] == [1, 28, 29]
+    store.close()
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+ranks = st.integers(0, 10_000)
+by_rank = st.dictionaries(ranks, texts, max_size=3)
+findings = st.builds(
+    Finding,
+    key=texts,
+    category=st.sampled_from(Category),
+    group=st.none() | st.builds(Group, texts, texts, texts, st.lists(ranks, max_size=3).map(tuple)),
+    operation=texts,
+    sequence_id=st.none() | ranks,
+    stream=st.sampled_from(["collective", "p2p", "monitored_barrier"]),
+    culprit_ranks=st.lists(ranks, max_size=3).map(tuple),
+    waiting_ranks=st.lists(ranks, max_size=3).map(tuple),
+    summary=texts,
+    field=st.none() | texts,
+    values=by_rank,
+    call_sites=by_rank,
+    stacks=by_rank,
+    caused_by=st.none() | texts,
+    age=st.none() | st.floats(0, 1e6),
+    p2p=st.none() | st.tuples(ranks, ranks, ranks, ranks),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(findings, by_rank, st.none() | st.floats(0, 2e9), st.booleans())
+def test_an_incident_is_read_back_as_it_was_written(
+    finding: Finding, files: dict[int, str], started: float | None, is_open: bool
+) -> None:
+    made = Incident("ab" * 8, RUN, finding, [finding.key], None, 0.0, NOW, started, NOW, files=files)
+    if not is_open:
+        made.state, made.resolved = RESOLVED, NOW
+    made.take_labels()
+    made.data = made.told()
+    assert load_incident(json.loads(json.dumps(dump_incident(made))), made.data) == made
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(Ending), texts, st.none() | ranks, st.dictionaries(texts, st.lists(ranks, min_size=2, max_size=2))
+)
+def test_a_rank_that_ended_is_read_back_as_it_was_written(
+    ending: Ending, text: str, number: int | None, standings: dict[str, list[int]]
+) -> None:
+    run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": text})
+    state = RankState(1, arrived=50.0, ended=50.0, ending=ending, host=text, exception=text, signal=number)
+    state.standings, state.stack, state.stack_arrived = standings, text, 40.0
+    run.ranks = {0: RankState(0), 1: state}
+    saved = load_run(json.loads(json.dumps(dump_run(run, 50.0, NOW))))
+    assert (saved.id, saved.world_size, saved.resource) == (run.id, 2, run.resource)
+    assert saved.ranks(50.0, NOW) == [state]

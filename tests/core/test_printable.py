@@ -1,0 +1,30 @@
+"""Nothing from a job reaches a terminal as a command."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_fr.printable import printable, printable_data
+
+hostile = st.text(st.characters() | st.sampled_from("\x1b\x9b\x07\r\b\u202e\u200b"))
+
+
+@given(hostile)
+def test_no_control_and_no_invisible_character_is_left(text: str) -> None:
+    shown = printable(text)
+    assert len(shown) == len(text)
+    assert all(unicodedata.category(char) not in ("Cc", "Cf", "Cs") for char in shown if char not in "\n\t")
+    assert [a for a, b in zip(text, shown, strict=True) if a != b and a.isprintable()] == []
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S"], include_characters=" \n\t")))
+def test_ordinary_text_in_any_script_stays_as_it_is(text: str) -> None:
+    assert printable(text) == text
+
+
+def test_data_is_cleaned_all_through() -> None:
+    data = {"a\x1b": ["\x1b[2J", 1, None, {"b": "ok\n"}]}
+    assert printable_data(data) == {"a\ufffd": ["\ufffd[2J", 1, None, {"b": "ok\n"}]}
