@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from otel_fr_collector.runs import Runs
@@ -54,13 +54,14 @@ class _State(Collector):
         self._runs = runs
         self._open = open_incidents
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         runs = list(self._runs.by_id.values())
+        evicted, usage = self._runs.evicted(), self._runs.usage
         yield _single("runs", "Runs known", len(runs))
         yield _single("ranks", "Ranks known", sum(len(run.ranks) for run in runs))
         yield _single("calls_kept", "Calls of collectives that are not yet complete", sum(run.parts for run in runs))
-        evicted = sum(place.evicted for run in runs for place in run.groups.values())
-        yield _single("instances_evicted", "Incomplete collectives forgotten for lack of room", evicted)
+        yield _tally("evicted", "Runs, incomplete collectives and their calls forgotten for lack of room", evicted)
+        yield _tally("refused", "What found no room, by the limit that it met", usage.refused)
         yield self._incidents()
         yield self._lag()
 
@@ -96,6 +97,13 @@ class _State(Collector):
         for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
             family.add_metric(values, lags[values])
         return family
+
+
+def _tally(name: str, text: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"otel_fr_collector_{name}", text, labels=("kind",))
+    for kind in sorted(counts):
+        family.add_metric((kind,), counts[kind])
+    return family
 
 
 def _single(name: str, text: str, value: float) -> GaugeMetricFamily:
