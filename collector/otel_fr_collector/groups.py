@@ -173,22 +173,6 @@ class GroupState:
             if part.stream != "p2p" and self.size == 1 and part.state is State.COMPLETED:
                 return False
             instance = self._open(key, part)
-        elif (
-            instance.signature is part.signature
-            and part.state is State.COMPLETED
-            and instance.members
-            and part.rank not in instance.parts
-            and not instance.extra
-        ):
-            # The rule: one more member of a collective in which all do the same.
-            parts = instance.parts
-            if len(parts) + 1 >= instance.members and not instance.unsettled and key not in self.unplaced:
-                self._close(instance)
-            else:
-                parts[part.rank] = part
-                self.parts += 1
-                self.weight += 1
-            return False
         if not instance.members:
             instance.members = self.size
         if not self.group.ranks and part.signature.operation in PAIRWISE:
@@ -197,6 +181,25 @@ class GroupState:
         if not instance.disagrees and instance.is_complete and key not in self.unplaced:
             self._close(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
+
+    def count(self, rank: int, part: Part, sequence: int, signature: Signature) -> bool:
+        """Put a completed collective in its place if it is one more member of an instance in which all do the same.
+
+        That is the rule, so it is all that is done for it; False: it is something else, see `add`.
+        """
+        instance = self.open.get((self.group.id, "collective", sequence))
+        if instance is None or instance.signature is not signature:
+            return False
+        parts = instance.parts
+        if rank in parts or instance.extra or not instance.members:
+            return False
+        if len(parts) + 1 >= instance.members and not instance.unsettled and instance.key not in self.unplaced:
+            self._close(instance)
+        else:
+            parts[rank] = part
+            self.parts += 1
+            self.weight += 1
+        return True
 
     def place_pieces(self) -> bool:
         """Judge what came before the members were known (spans may outrun the first report). True: some disagree."""

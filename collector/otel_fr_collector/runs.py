@@ -202,63 +202,71 @@ class Run:
             return
         self.last_heard = now
         self.has_news = True
-        groups, standings = self.groups, state.standings
+        groups, standings, new = self.groups, state.standings, tuple.__new__
+        latest = state.latest
+        previous, previous_end = state.previous_record, state.previous_end
         for template, sequence, record, pair, start, end in calls:
-            gid = template.group.id
-            place = groups.get(gid)
+            group_id = template.group.id
+            place = groups.get(group_id)
             if place is None or not place.group.ranks:
                 place = self.group(template.group, template.size)
                 if place is None:
                     continue
-            wall = start / 1e9
+            began = start / 1e9
+            of_call = template.state
             duration = gap = age = None
-            completed = template.state is State.COMPLETED
-            if template.state is State.IN_FLIGHT:
+            if of_call is State.IN_FLIGHT:
                 age = max(0, end - start) / 1e9
             else:
                 duration = (end - start) / 1e9 if end > start else 0.0
-                if state.previous_record == record - 1:
-                    gap = max(0.0, wall - state.previous_end)
-                if record > state.previous_record:
-                    state.previous_record = record
-                    state.previous_end = wall + duration
-            # What `Part(...)` does, without the call: this is the busiest line of the collector.
-            part = tuple.__new__(
+                if previous == record - 1:
+                    gap = began - previous_end
+                    if gap < 0.0:
+                        gap = 0.0
+                if record > previous:
+                    previous = record
+                    previous_end = began + duration
+            stream, signature = template.stream, template.signature
+            # What `Part(...)` does, without the call: these are the busiest lines of the collector.
+            part = new(
                 Part,
                 (
                     rank,
                     record,
-                    gid,
-                    template.stream,
+                    group_id,
+                    stream,
                     sequence,
-                    template.signature,
-                    template.state,
+                    signature,
+                    of_call,
                     pair,
                     template.site,
                     template.error,
                     template.timeout,
                     duration,
                     gap,
-                    wall,
+                    began,
                     None,
                     age,
                 ),
             )
-            if template.stream == "collective":
-                own = standings.get(gid)
+            if stream == "collective":
+                own = standings.get(group_id)
                 if own is None:
-                    self.stand(state, gid, sequence, 0)
-                    own = standings.get(gid)
+                    self.stand(state, group_id, sequence, 0)
+                    own = standings.get(group_id)
                 elif sequence > own[0]:
                     own[0] = sequence
-                if own is not None and completed:
-                    latest = state.latest.get(gid)
-                    if latest is None or latest.sequence_id <= sequence:
-                        state.latest[gid] = part
+                if of_call is State.COMPLETED and own is not None:
                     if sequence > own[1]:
                         own[1] = sequence
+                        latest[group_id] = part
+                    elif (known := latest.get(group_id)) is None or known.sequence_id <= sequence:
+                        latest[group_id] = part
+                    if place.count(rank, part, sequence, signature):
+                        continue
             if place.add(part) and self.mismatch_since is None:
                 self.mismatch_since = now
+        state.previous_record, state.previous_end = previous, previous_end
 
     def add_report(self, report: Report, now: float) -> bool:
         """Take in one rank's report. False: an older one that came late, or a rank too many."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr import semconv as names
 from otel_fr.match import Group, Signature, State
@@ -26,26 +28,38 @@ from otel_fr_collector.calls import (
 )
 from otel_fr_collector.report import MAX_RANK
 from otel_fr_collector.runs import RunId
-from otel_fr_collector.wire import RawSpan
 
 _TEXTS = frozenset(
     {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
     | {names.INPUT_SPLITS, names.OUTPUT_SPLITS, names.GROUP_ID, names.GROUP_NAME, names.GROUP_DESCRIPTION}
     | {names.CODE_FUNCTION, names.CODE_FILE, names.ERROR_TYPE}
 )
-_NUMBERS = frozenset(
-    {names.SEQUENCE_ID, names.RECORD_ID, names.ROOT, names.PEER, names.TAG, names.PAIR_INDEX, names.TIMEOUT}
-    | {names.GROUP_SIZE, names.CODE_LINE}
-)
+_NUMBERS = frozenset({names.ROOT, names.PEER, names.TAG, names.TIMEOUT, names.GROUP_SIZE, names.CODE_LINE})
 _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
-_OF_ONE_CALL = {key.encode(): key for key in (names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX)}
-"""What differs from one call of a site and shape to the next; monitors send these last, in this order."""
-_OP_HEAD = b"\x0a" + bytes((len(names.OP_ID),)) + names.OP_ID.encode() + b"\x12"
+_OF_ONE_CALL = frozenset({names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX})
+"""What differs from one call of a site and shape to the next; monitors send these last."""
 _GROUP_KEY = names.GROUP_ID.encode()
+
+# A span as every encoder writes it that takes the fields in their order, which protobuf recommends and OTLP's
+# implementations do: ids; name and kind; times; attributes; status. Tags and lengths: a field's number * 8 + its type.
+_IDS = struct.Struct("<H16xH8xH8xxB")
+"""trace_id, span_id, parent_span_id, each after its tag and length; the tag of the name, and its length."""
+_TRACE_ID, _SPAN_ID, _PARENT_ID = 0x100A, 0x0812, 0x0822
+_NAME = 38
+"""Where the name begins: after the ids."""
+_NAME_AND_KIND = 4
+"""Bytes of these two besides the name's text."""
+_TIMES = struct.Struct("<BQBQ")
+"""start_time_unix_nano and end_time_unix_nano, each after its tag."""
+_START, _END = 0x39, 0x41
+_SEQUENCE = b"\x0a" + bytes((len(names.SEQUENCE_ID),)) + names.SEQUENCE_ID.encode() + b"\x12"
+"""The beginning of the sequence id's `KeyValue`: its key, and the tag of its value."""
+_OUTER = 2
+"""Bytes of the tag and the length before it."""
 
 MAX_TEMPLATE_BYTES = 16 << 20
 """Attributes, as sent, whose meaning is remembered."""
-MAX_NUMBERS = 65_536
+MAX_TAILS = 65_536
 MAX_ORIGIN_BYTES = 8 << 20
 MAX_GROUP_ID = 256
 
@@ -107,7 +121,6 @@ class Template:
 
     Attributes:
         size: of the group; 0: not said. timeout: seconds.
-        sequence_id, record, pair_index: where they came among what calls have in common; as a rule they do not.
     """
 
     group: Group
@@ -118,9 +131,6 @@ class Template:
     site: str = ""
     error: str | None = None
     timeout: float | None = None
-    sequence_id: int = -1
-    record: int = 0
-    pair_index: int = 0
 
 
 SpanCall = tuple[Template, int, int, int, int, int]
@@ -128,126 +138,153 @@ SpanCall = tuple[Template, int, int, int, int, int]
 
 
 class SpanReader:
-    """Reads spans. The same attributes mean the same, so their bytes are decoded once."""
+    """Reads spans. What the calls of one site and shape send alike is decoded once.
+
+    A serialised message is the concatenation of its fields, so a span may be cut between any two of them, and each
+    piece looked up by itself. Where to cut is a guess at how monitors write; that a piece which is new is whole fields
+    is then checked by decoding it. A span of any other form is decoded as a whole.
+    """
 
     def __init__(self, interner: Interner) -> None:
         self._interner = interner
+        self._heads: Cache[bytes, Template] = Cache(MAX_TEMPLATE_BYTES)
+        self._tails: Cache[bytes, tuple[int, int, int]] = Cache(MAX_TAILS)
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(MAX_TEMPLATE_BYTES)
-        self._sequences: Cache[bytes, int] = Cache(MAX_NUMBERS)
-        self._records: Cache[bytes, int] = Cache(MAX_NUMBERS)
-        self._pairs: Cache[bytes, int] = Cache(MAX_NUMBERS)
-        self._numbers = {
-            names.SEQUENCE_ID: self._sequences,
-            names.RECORD_ID: self._records,
-            names.PAIR_INDEX: self._pairs,
-        }
 
-    def read(self, spans: Sequence[RawSpan], invalid: list[str]) -> list[SpanCall]:
-        """The spans that are a collective's; of those that lack what a call cannot do without, why, in ``invalid``."""
+    def read(self, spans: Iterable[bytes], invalid: list[str]) -> list[SpanCall]:
+        """The spans that are a collective's; of those that cannot be read, why, in ``invalid``."""
         found: list[SpanCall] = []
         append = found.append
-        templates, sequences = self._templates.young, self._sequences.young
-        records, pairs = self._records.young, self._pairs.young
+        heads, tails = self._heads.young, self._tails.young
+        ids, times, sequence_mark = _IDS.unpack_from, _TIMES.unpack_from, _SEQUENCE
         for span in spans:
-            attributes = span.attributes[:]
             try:
-                last = attributes[-1]
-                if last in records:
-                    if not attributes[-2].startswith(_OP_HEAD):
-                        raise KeyError
-                    template = templates[tuple(attributes[:-3])]
-                    sequence, record, pair = sequences[attributes[-3]], records[last], template.pair_index
-                else:
-                    pair = pairs[last]
-                    if not attributes[-3].startswith(_OP_HEAD):
-                        raise KeyError
-                    template = templates[tuple(attributes[:-4])]
-                    sequence, record = sequences[attributes[-4]], records[attributes[-2]]
-            except (KeyError, IndexError):
+                cut = span.rindex(sequence_mark) - _OUTER
+                trace_tag, span_tag, parent_tag, length = ids(span)
+                at = _NAME + _NAME_AND_KIND + length
+                start_tag, start, end_tag, end = times(span, at)
+                if (
+                    trace_tag != _TRACE_ID
+                    or span_tag != _SPAN_ID
+                    or parent_tag != _PARENT_ID
+                    or start_tag != _START
+                    or end_tag != _END
+                ):
+                    raise KeyError
+                template = heads[span[_NAME:at] + span[at + 18 : cut]]
+                sequence, record, pair = tails[span[cut:]]
+                append((template, sequence, record, pair, start, end))
+            except (KeyError, ValueError, struct.error):
                 try:
-                    read = self._read(attributes)
+                    read = self._read_pieces(span) or self._read_whole(span)
+                except DecodeError:
+                    invalid.append("a span is garbled")
                 except ValueError as error:
                     invalid.append(str(error))
-                    continue
-                if read is None:
-                    continue
-                template, sequence, record, pair = read
-            append((template, sequence, record, pair, span.start_time_unix_nano, span.end_time_unix_nano))
+                else:
+                    if read is not None:
+                        append(read)
         return found
 
-    def _read(self, attributes: Sequence[bytes]) -> tuple[Template, int, int, int] | None:
-        """A span some of whose bytes are new.
+    def _read_pieces(self, span: bytes) -> SpanCall | None:
+        """A span of the form that monitors send, some of whose pieces are new; None: it is of another form."""
+        try:
+            cut = span.rindex(_SEQUENCE) - _OUTER
+            trace_tag, span_tag, parent_tag, length = _IDS.unpack_from(span)
+            at = _NAME + _NAME_AND_KIND + length
+            start_tag, start, end_tag, end = _TIMES.unpack_from(span, at)
+        except (ValueError, struct.error):
+            return None
+        tags = (trace_tag, span_tag, parent_tag, start_tag, end_tag)
+        if tags != (_TRACE_ID, _SPAN_ID, _PARENT_ID, _START, _END):
+            return None
+        first, shared, tail = span[_NAME:at], span[at + _TIMES.size : cut], span[cut:]
+        numbers = self._tails.get(tail)
+        if numbers is None:
+            numbers = _read_tail(tail)
+            if numbers is None:
+                return None
+            self._tails.put(tail, numbers)
+        head = first + shared
+        weight = 512 + 2 * len(head)
+        template = self._heads.get(head, weight)
+        if template is None:
+            # ``first`` is of the length that its own second byte says, so equal heads are cut alike.
+            named, common = _decode(first), _decode(shared)
+            if named is None or named.attributes or common is None:
+                return None
+            if any(item.key in _OF_ONE_CALL for item in common.attributes):
+                return None
+            template = _read_template(common.attributes, self._interner)
+            if template is None:
+                return None
+            self._heads.put(head, template, weight)
+        return template, *numbers, start, end
+
+    def _read_whole(self, span: bytes) -> SpanCall | None:
+        """Any span; None: it is no collective's.
 
         Raises:
-            ValueError: it lacks what a call cannot do without, or is garbled.
+            DecodeError, ValueError: it is garbled, or lacks what a call cannot do without.
         """
-        if len(attributes) > 3 and attributes[-2].startswith(_OP_HEAD):
-            # As monitors send it, only the numbers are new.
-            template = self._templates.get(tuple(attributes[:-3]))
-            if template is not None:
-                sequence = self._number(names.SEQUENCE_ID, attributes[-3])
-                record = self._number(names.RECORD_ID, attributes[-1])
-                if sequence is not None and sequence >= 0 and record is not None:
-                    return template, sequence, record, template.pair_index
-        shared: list[bytes] = []
-        own: dict[str, int] = {}
-        for item in attributes:
-            # A key of less than 128 bytes that comes first, as every encoder writes it; anything else is read below.
-            key = _OF_ONE_CALL.get(item[2 : 2 + item[1]]) if len(item) > 2 else None
-            number = self._number(key, item) if key is not None else None
-            if key is None or number is None:
-                shared.append(item)
-            else:
-                own[key] = number
-        if not own and not any(_GROUP_KEY in item for item in shared):
+        if _GROUP_KEY not in span:
             return None
-        template_key = tuple(shared)
-        weight = 512 + 2 * sum(map(len, shared))
-        template = self._templates.get(template_key, weight)
+        decoded = Span.FromString(span)
+        own: dict[str, int] = {}
+        shared: list[KeyValue] = []
+        for item in decoded.attributes:
+            if item.key in _OF_ONE_CALL and item.value.WhichOneof("value") == "int_value":
+                own[item.key] = item.value.int_value
+            else:
+                shared.append(item)
+        key = tuple(item.SerializeToString() for item in shared)
+        weight = 512 + 2 * sum(map(len, key))
+        template = self._templates.get(key, weight)
         if template is None:
             template = _read_template(shared, self._interner)
             if template is None:
                 return None
-            self._templates.put(template_key, template, weight)
-        sequence = own.get(names.SEQUENCE_ID, template.sequence_id)
+            self._templates.put(key, template, weight)
+        sequence = own.get(names.SEQUENCE_ID, -1)
         if sequence < 0:
-            raise ValueError(f"a span of {template.signature.operation[:80]!r} has no sequence id")
-        record, pair = own.get(names.RECORD_ID, template.record), own.get(names.PAIR_INDEX, template.pair_index)
-        return template, sequence, record, pair
+            raise ValueError(f"span {decoded.name[:80]!r} has no sequence id")
+        record, pair = own.get(names.RECORD_ID, 0), own.get(names.PAIR_INDEX, 0)
+        return template, sequence, record, pair, decoded.start_time_unix_nano, decoded.end_time_unix_nano
 
-    def _number(self, key: str, item: bytes) -> int | None:
-        """The value of an attribute of one call; None: it is no integer."""
-        cache = self._numbers.get(key)
-        known = cache.get(item) if cache is not None else None
-        if known is not None:
-            return known
-        try:
-            attribute = KeyValue.FromString(item)
-        except DecodeError as error:
-            raise ValueError("a span's attribute is garbled") from error
-        value = attribute.value
-        number = value.int_value
-        if attribute.key != key or (number == 0 and value.WhichOneof("value") != "int_value"):
+
+def _decode(piece: bytes) -> Span | None:
+    """The piece of a span's bytes, if it is whole fields and none of them the times."""
+    try:
+        span = Span.FromString(piece)
+    except DecodeError:
+        return None
+    return None if span.start_time_unix_nano or span.end_time_unix_nano else span
+
+
+def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
+    """Sequence id, record and pair index; None: the piece is no whole fields, or says other things as well."""
+    span = _decode(piece)
+    if span is None:
+        return None
+    own: dict[str, int] = {}
+    for item in span.attributes:
+        if item.key not in _OF_ONE_CALL or item.value.WhichOneof("value") != "int_value":
             return None
-        if cache is not None and number >= 0 and len(item) < 128:
-            cache.put(item, number)
-        return number
+        own[item.key] = item.value.int_value
+    sequence = own.get(names.SEQUENCE_ID, -1)
+    return None if sequence < 0 else (sequence, own.get(names.RECORD_ID, 0), own.get(names.PAIR_INDEX, 0))
 
 
-def _read_template(attributes: Iterable[bytes], interner: Interner) -> Template | None:
+def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Template | None:
     """What the attributes say; None: they are no collective's.
 
     Raises:
-        ValueError: they lack what a call cannot do without, or are garbled.
+        ValueError: they lack what a call cannot do without.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
     lists: dict[str, tuple[str, ...]] = {}
-    for raw in attributes:
-        try:
-            item = KeyValue.FromString(raw)
-        except DecodeError as garbled:
-            raise ValueError("a span's attribute is garbled") from garbled
+    for item in attributes:
         key = item.key
         if key in _TEXTS:
             texts[key] = item.value.string_value
@@ -291,9 +328,6 @@ def _read_template(attributes: Iterable[bytes], interner: Interner) -> Template 
         interner.text(site) if site else "",
         error,
         None if timeout is None else timeout / 1_000,
-        number(names.SEQUENCE_ID, -1),
-        number(names.RECORD_ID, 0),
-        number(names.PAIR_INDEX, 0),
     )
 
 

@@ -1,6 +1,6 @@
-"""OTLP trace requests decoded as far as the correlator needs: a span's attributes stay the bytes they came as.
+"""OTLP trace requests decoded as far as the correlator needs: resources and spans stay the bytes they came as.
 
-The calls of one site and shape send the same attributes again and again, so what they mean is looked up by their bytes
+The calls of one site and shape send the same bytes again and again, so what they mean is looked up by these
 (`spans.SpanReader`) instead of being decoded once more. The messages are built at import from OTLP's own descriptors,
 with a field's type turned into ``bytes``, which has the same encoding; fields that nobody here reads are left out.
 """
@@ -15,28 +15,21 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
 _PACKAGE = "otel_fr.wire"
 _KEPT: dict[Descriptor, dict[str, bool]] = {
     ExportTraceServiceRequest.DESCRIPTOR: {"resource_spans": False},
     ResourceSpans.DESCRIPTOR: {"resource": True, "scope_spans": False},
-    ScopeSpans.DESCRIPTOR: {"spans": False},
-    Span.DESCRIPTOR: {"start_time_unix_nano": False, "end_time_unix_nano": False, "attributes": True},
+    ScopeSpans.DESCRIPTOR: {"spans": True},
 }
 """By message: the fields that are read; True: as the bytes of a message."""
 
 
-class RawSpan(Protocol):
-    """``attributes``: each the bytes of a `KeyValue`."""
-
-    start_time_unix_nano: int
-    end_time_unix_nano: int
-    attributes: Sequence[bytes]
-
-
 class RawScopeSpans(Protocol):
-    spans: Sequence[RawSpan]
+    """``spans``: each the bytes of a `Span`."""
+
+    spans: Sequence[bytes]
 
 
 class RawResourceSpans(Protocol):
@@ -81,12 +74,3 @@ def parse_request(data: bytes) -> RawRequest:
         google.protobuf.message.DecodeError: it is none.
     """
     return cast("RawRequest", _CLASSES["ExportTraceServiceRequest"].FromString(data))
-
-
-def parse_span(data: bytes) -> RawSpan:
-    """One span.
-
-    Raises:
-        google.protobuf.message.DecodeError: it is none.
-    """
-    return cast("RawSpan", _CLASSES["Span"].FromString(data))

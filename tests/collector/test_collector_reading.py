@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector.calls import Interner
 from otel_fr_collector.report import parse_report
 from otel_fr_collector.spans import SpanCall, SpanReader
-from otel_fr_collector.wire import parse_span
 
 from otel_fr import semconv
 from otel_fr.match import Ending, State
@@ -79,8 +77,7 @@ def test_a_call_reads_the_same_from_its_span_and_from_its_report(
 
 def read_spans(spans: list[Span], interner: Interner | None = None) -> list[SpanCall]:
     invalid: list[str] = []
-    raw = [parse_span(span.SerializeToString()) for span in spans]
-    found = SpanReader(interner or Interner()).read(raw, invalid)
+    found = SpanReader(interner or Interner()).read([span.SerializeToString() for span in spans], invalid)
     assert not invalid
     return found
 
@@ -126,24 +123,30 @@ def test_spans_read_the_same_whether_their_attributes_are_new_or_known_and_in_an
 
 
 @settings(max_examples=300)
-@given(st.lists(st.binary(max_size=60) | st.none(), max_size=30), st.binary(max_size=200))
-def test_any_span_is_a_call_or_counted(attributes: list[bytes | None], data: bytes) -> None:
+@given(st.binary(max_size=200), st.integers(0, 2**63), st.binary(max_size=3), st.booleans())
+def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
+    data: bytes, place: int, change: bytes, known: bool
+) -> None:
+    """Where the bytes are decoded as a whole and where they are looked up in pieces, the same comes out."""
     span = Issued(3, GROUP, "collective", 7, "all_reduce", 11, 90.0, 4e9, [[1]], took=0.1).span("run", 100.0)
-    known = [item.SerializeToString() for item in span.attributes]
+    attributes = sorted(span.attributes, key=lambda item: item.key in (semconv.SEQUENCE_ID, semconv.RECORD_ID))
+    del span.attributes[:]
+    span.attributes.extend(attributes)
+    whole = span.SerializeToString()
+    place %= len(whole)
     reader = SpanReader(Interner())
-    for raws in (attributes, [*attributes, *known], [*known, *attributes]):
-        mixed = [item if item is not None else known[index % len(known)] for index, item in enumerate(raws)]
+    if known:
+        reader.read([whole], [])
+    for raw in (data, whole + data, whole[:place] + change + whole[place + len(change) :], whole[:place]):
         invalid: list[str] = []
-        assert len(reader.read([GarbledSpan(0, 2**64 - 1, mixed)], invalid)) + len(invalid) <= 1
-    with contextlib.suppress(DecodeError):
-        reader.read([parse_span(span.SerializeToString() + data)], [])
-
-
-@dataclass
-class GarbledSpan:
-    start_time_unix_nano: int
-    end_time_unix_nano: int
-    attributes: list[bytes]
+        found = reader.read([raw], invalid)
+        assert len(found) + len(invalid) <= 1
+        with contextlib.suppress(DecodeError):
+            decoded = Span.FromString(raw)
+            sequences = [item.value.int_value for item in decoded.attributes if item.key == semconv.SEQUENCE_ID]
+            for _, sequence, _, _, start, end in found:
+                assert sequence == sequences[-1]
+                assert (start, end) == (decoded.start_time_unix_nano, decoded.end_time_unix_nano)
 
 
 @pytest.mark.parametrize(
