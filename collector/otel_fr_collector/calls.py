@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from otel_fr.match import Call, Signature, State
+from otel_fr.match import Call, Group, Signature, State
 from otel_fr.match.instances import InstanceKey, instance_key
 from otel_fr.match.model import Sizes, Stream
 from otel_fr_collector.bounded import Cache
@@ -86,6 +87,62 @@ class Part(NamedTuple):
         if self.stream != "p2p":
             return self.group, self.stream, self.sequence_id
         return instance_key(self.call(0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all spans of one call site, signature, group and state say alike; without its members in ``group``.
+
+    Attributes:
+        size: of the group; 0: not said. weight: see `weight_of`. timeout: seconds.
+    """
+
+    group: Group
+    size: int
+    signature: Signature
+    weight: int
+    stream: Stream
+    state: State
+    site: str = ""
+    error: str | None = None
+    timeout: float | None = None
+
+
+SpanCall = tuple[Template, int, int, int, int, int]
+"""One span: template, sequence id, record, pair index, start and end in Unix nanoseconds."""
+
+Word = tuple[int, SpanCall, float | None]
+"""A call as its span told of it: rank, span, seconds since the rank's previous call (`Part.gap`).
+
+Healthy calls are kept as these, and no more is made of them: `part_of` is for those that somebody asks about.
+"""
+
+
+def part_of(word: Part | Word) -> Part:
+    """The call that a span told of."""
+    if isinstance(word, Part):
+        return word
+    rank, (template, sequence, record, pair, start, end), gap = word
+    took = max(0, end - start) / 1e9
+    in_flight = template.state is State.IN_FLIGHT
+    return Part(
+        rank,
+        record,
+        template.group.id,
+        template.stream,
+        sequence,
+        template.signature,
+        template.state,
+        pair,
+        template.site,
+        template.error,
+        template.timeout,
+        None if in_flight else took,
+        gap,
+        start / 1e9,
+        None,
+        took if in_flight else None,
+    )
 
 
 def stream_of(kind: str, operation: str) -> Stream:

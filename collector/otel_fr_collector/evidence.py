@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from otel_fr.match import Call, Ending, Evidence, Group, Rank, Standing, State
 from otel_fr.match.instances import InstanceKey
-from otel_fr_collector.calls import UNENDED, Part
+from otel_fr_collector.calls import UNENDED, Part, part_of
 from otel_fr_collector.groups import GroupState, OpenInstance
 from otel_fr_collector.runs import SILENCE, RankState, Run
 
@@ -95,7 +95,7 @@ def _parts(run: Run) -> list[Part]:
             add(state.report.failed)
             if state.report.last is not None and state.report.last.state is not State.IN_FLIGHT:
                 add([state.report.last])
-        add(state.latest.values())
+        add(part_of(word) for word in state.latest.values())
     return list(found.values())
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from otel_fr.match import Group, Signature, State, compare
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.bounded import Ranges
-from otel_fr_collector.calls import PAIRWISE, Part, is_even, weight_of
+from otel_fr_collector.calls import PAIRWISE, Part, Template, Word, is_even, part_of, weight_of
 
 MAX_OPEN = 4_096
 """Instances of one group that are not yet complete; the oldest go first."""
@@ -71,7 +72,7 @@ class OpenInstance:
 
     key: InstanceKey
     members: int
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, Part | Word] = field(default_factory=dict)
     extra: dict[tuple[int, int], Part] = field(default_factory=dict)
     disagrees: bool = False
     unsettled: int = 0
@@ -79,11 +80,19 @@ class OpenInstance:
     weight: int = INSTANCE_WEIGHT
 
     def all_parts(self) -> list[Part]:
-        return [*self.parts.values(), *self.extra.values()]
+        return [*map(part_of, self.parts.values()), *self.extra.values()]
+
+    def first_of(self, rank: int) -> Part | None:
+        """The rank's call, of a batch the one that came first."""
+        known = self.parts.get(rank)
+        if known is None or isinstance(known, Part):
+            return known
+        part = self.parts[rank] = part_of(known)
+        return part
 
     def part(self, rank: int, record: int) -> Part | None:
         """The rank's call with that record number."""
-        first = self.parts.get(rank)
+        first = self.first_of(rank)
         if first is not None and first.record == record:
             return first
         return self.extra.get((rank, record))
@@ -110,7 +119,7 @@ class OpenInstance:
 
     def by_rank(self) -> dict[int, list[Part]]:
         """Each rank's calls in its own order."""
-        calls = {rank: [part] for rank, part in self.parts.items()}
+        calls = {rank: [part_of(word)] for rank, word in self.parts.items()}
         for part in self.extra.values():
             calls[part.rank].append(part)
         for own in calls.values():
@@ -182,21 +191,30 @@ class GroupState:
             self._close(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
 
-    def count(self, rank: int, part: Part, sequence: int, signature: Signature) -> bool:
-        """Put a completed collective in its place if it is one more member of an instance in which all do the same.
+    def count(self, word: Word, rank: int, template: Template, sequence: int) -> bool:
+        """Put a completed collective in its place if it does the same as every other member of its instance so far.
 
         That is the rule, so it is all that is done for it; False: it is something else, see `add`.
         """
-        instance = self.open.get((self.group.id, "collective", sequence))
-        if instance is None or instance.signature is not signature:
-            return False
+        key = (self.group.id, "collective", sequence)
+        instance = self.open.get(key)
+        if instance is None:
+            if self.size < 2 or template.signature.operation in PAIRWISE or key in self.closed:
+                return False
+            weight = INSTANCE_WEIGHT + template.weight
+            self.open[key] = OpenInstance(key, self.size, {rank: word}, signature=template.signature, weight=weight)
+            self.parts += 1
+            self.weight += weight + 1
+            if len(self.open) > MAX_OPEN:
+                self.evict()
+            return True
         parts = instance.parts
-        if rank in parts or instance.extra or not instance.members:
+        if instance.signature is not template.signature or rank in parts or instance.extra or not instance.members:
             return False
-        if len(parts) + 1 >= instance.members and not instance.unsettled and instance.key not in self.unplaced:
+        if len(parts) + 1 >= instance.members and not instance.unsettled and key not in self.unplaced:
             self._close(instance)
         else:
-            parts[rank] = part
+            parts[rank] = word
             self.parts += 1
             self.weight += 1
         return True
@@ -207,7 +225,7 @@ class GroupState:
             return False
         found = False
         for instance in [self.open[key] for key in self.unplaced if key in self.open]:
-            for part in list(instance.parts.values()):
+            for part in list(map(part_of, instance.parts.values())):
                 found |= self._judge(instance, part)
             if not instance.disagrees and instance.is_complete:
                 self._close(instance)
@@ -274,7 +292,7 @@ class GroupState:
             instance.extra[part.rank, part.record] = part
         else:
             return False
-        if part.signature is not next(iter(instance.parts.values())).signature:
+        if part.signature is not part_of(next(iter(instance.parts.values()))).signature:
             instance.signature = None
             weight = weight_of(part.signature)
             instance.weight += weight
@@ -304,13 +322,12 @@ class GroupState:
         signature = part.signature
         if instance.signature is signature:
             return False
-        if signature.operation not in PAIRWISE or len(instance.parts) > MAX_COMPARED:
-            first = next(iter(instance.parts.values()))
-            others = [first]
+        words = list(islice(instance.parts.values(), MAX_COMPARED + 1))
+        if signature.operation not in PAIRWISE or len(words) > MAX_COMPARED:
+            del words[1:]
             if signature.operation in PAIRWISE and signature.root in instance.parts:
-                others.append(instance.parts[signature.root])
-        else:
-            others = list(instance.parts.values())
+                words.append(instance.parts[signature.root])
+        others = map(part_of, words)
         return any(self._differ(other, part) for other in others if other.rank != part.rank)
 
     def _batch_disagrees(self, instance: OpenInstance) -> bool:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from otel_fr.match import Ending, Group, State
 from otel_fr.stacks import site_of
-from otel_fr_collector.calls import UNENDED, Part
+from otel_fr_collector.calls import UNENDED, Part, SpanCall, Word, part_of
 from otel_fr_collector.groups import GroupState
 from otel_fr_collector.report import MAX_RANKS as MAX_GROUP_RANKS
 from otel_fr_collector.report import Report
-
-if TYPE_CHECKING:
-    from otel_fr_collector.spans import SpanCall
 
 MAX_RUNS = 1_024
 MAX_RANKS_PER_RUN = 16_384
@@ -74,10 +70,11 @@ class RankState:
     file: str = ""
     standings: dict[str, list[int]] = field(default_factory=dict)
     """By group id: last number enqueued, last completed, from reports and spans alike."""
-    latest: dict[str, Part] = field(default_factory=dict)
+    latest: dict[str, Word] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""
     previous_record: int = -1
-    previous_end: float = 0.0
+    previous_end: int = 0
+    """Of the newest call that a span tells of: its record, and its end in Unix nanoseconds."""
     held: int = 0
     """What its report holds, see `MAX_REPORTED`."""
 
@@ -183,17 +180,18 @@ class Run:
             state.learn(group, size)
         return state
 
-    def stand(self, state: RankState, group: str, enqueued: int, completed: int) -> None:
-        """The rank has got at least so far in the group."""
+    def stand(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
+        """The rank has got at least so far in the group; None: there is no room to keep that."""
         own = state.standings.get(group)
         if own is None:
             if self.usage.standings >= MAX_STANDINGS:
                 self.usage.refused["standings"] += 1
-                return
+                return None
             own = state.standings[group] = [0, 0]
             self.usage.standings += 1
         own[0] = max(own[0], enqueued)
         own[1] = max(own[1], completed)
+        return own
 
     def add_spans(self, rank: int, calls: Iterable[SpanCall], now: float) -> None:
         """Take in calls that one rank's spans tell of."""
@@ -202,69 +200,41 @@ class Run:
             return
         self.last_heard = now
         self.has_news = True
-        groups, standings, new = self.groups, state.standings, tuple.__new__
-        latest = state.latest
+        groups, standings, latest = self.groups, state.standings, state.latest
         previous, previous_end = state.previous_record, state.previous_end
-        for template, sequence, record, pair, start, end in calls:
+        completed = State.COMPLETED
+        for call in calls:
+            template, sequence, record, _, start, end = call
             group_id = template.group.id
             place = groups.get(group_id)
             if place is None or not place.group.ranks:
                 place = self.group(template.group, template.size)
                 if place is None:
                     continue
-            began = start / 1e9
             of_call = template.state
-            duration = gap = age = None
-            if of_call is State.IN_FLIGHT:
-                age = max(0, end - start) / 1e9
-            else:
-                duration = (end - start) / 1e9 if end > start else 0.0
-                if previous == record - 1:
-                    gap = began - previous_end
-                    if gap < 0.0:
-                        gap = 0.0
+            gap = None
+            if of_call is not State.IN_FLIGHT:
+                if record == previous + 1:
+                    gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
                 if record > previous:
                     previous = record
-                    previous_end = began + duration
-            stream, signature = template.stream, template.signature
-            # What `Part(...)` does, without the call: these are the busiest lines of the collector.
-            part = new(
-                Part,
-                (
-                    rank,
-                    record,
-                    group_id,
-                    stream,
-                    sequence,
-                    signature,
-                    of_call,
-                    pair,
-                    template.site,
-                    template.error,
-                    template.timeout,
-                    duration,
-                    gap,
-                    began,
-                    None,
-                    age,
-                ),
-            )
-            if stream == "collective":
+                    previous_end = max(start, end)
+            word = (rank, call, gap)
+            if template.stream == "collective":
                 own = standings.get(group_id)
                 if own is None:
-                    self.stand(state, group_id, sequence, 0)
-                    own = standings.get(group_id)
+                    own = self.stand(state, group_id, sequence, 0)
                 elif sequence > own[0]:
                     own[0] = sequence
-                if of_call is State.COMPLETED and own is not None:
+                if of_call is completed and own is not None:
                     if sequence > own[1]:
                         own[1] = sequence
-                        latest[group_id] = part
-                    elif (known := latest.get(group_id)) is None or known.sequence_id <= sequence:
-                        latest[group_id] = part
-                    if place.count(rank, part, sequence, signature):
-                        continue
-            if place.add(part) and self.mismatch_since is None:
+                        latest[group_id] = word
+                    elif (known := latest.get(group_id)) is None or known[1][1] <= sequence:
+                        latest[group_id] = word
+                if of_call is completed and place.count(word, rank, template, sequence):
+                    continue
+            if place.add(part_of(word)) and self.mismatch_since is None:
                 self.mismatch_since = now
         state.previous_record, state.previous_end = previous, previous_end
 

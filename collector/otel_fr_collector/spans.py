@@ -12,19 +12,21 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr import semconv as names
-from otel_fr.match import Group, Signature, State
-from otel_fr.match.model import Stream
+from otel_fr.match import Group, Signature
 from otel_fr_collector.bounded import Cache
 from otel_fr_collector.calls import (
     MAX_NAME,
     MAX_TENSORS,
     Interner,
+    SpanCall,
+    Template,
     parse_json,
     read_names,
     read_sizes,
     read_splits,
     state_of,
     stream_of,
+    weight_of,
 )
 from otel_fr_collector.report import MAX_RANK
 from otel_fr_collector.runs import RunId
@@ -56,6 +58,8 @@ _SEQUENCE = b"\x0a" + bytes((len(names.SEQUENCE_ID),)) + names.SEQUENCE_ID.encod
 """The beginning of the sequence id's `KeyValue`: its key, and the tag of its value."""
 _OUTER = 2
 """Bytes of the tag and the length before it."""
+_TIMES_SIZE = _TIMES.size
+_SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
 
 MAX_TEMPLATE_BYTES = 16 << 20
 """Attributes, as sent, whose meaning is remembered."""
@@ -115,28 +119,6 @@ class Origins:
         return known[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Template:
-    """What all spans of one call site, signature, group and state say alike; without its members in ``group``.
-
-    Attributes:
-        size: of the group; 0: not said. timeout: seconds.
-    """
-
-    group: Group
-    size: int
-    signature: Signature
-    stream: Stream
-    state: State
-    site: str = ""
-    error: str | None = None
-    timeout: float | None = None
-
-
-SpanCall = tuple[Template, int, int, int, int, int]
-"""One span: template, sequence id, record, pair index, start and end in Unix nanoseconds."""
-
-
 class SpanReader:
     """Reads spans. What the calls of one site and shape send alike is decoded once.
 
@@ -155,71 +137,63 @@ class SpanReader:
         """The spans that are a collective's; of those that cannot be read, why, in ``invalid``."""
         found: list[SpanCall] = []
         append = found.append
-        heads, tails = self._heads.young, self._tails.young
+        known_head, known_tail = self._heads.young.get, self._tails.young.get
         ids, times, sequence_mark = _IDS.unpack_from, _TIMES.unpack_from, _SEQUENCE
         for span in spans:
-            try:
-                cut = span.rindex(sequence_mark) - _OUTER
+            cut = span.rfind(sequence_mark) - _OUTER
+            if cut > _SHORTEST:
                 trace_tag, span_tag, parent_tag, length = ids(span)
-                at = _NAME + _NAME_AND_KIND + length
-                start_tag, start, end_tag, end = times(span, at)
-                if (
-                    trace_tag != _TRACE_ID
-                    or span_tag != _SPAN_ID
-                    or parent_tag != _PARENT_ID
-                    or start_tag != _START
-                    or end_tag != _END
-                ):
-                    raise KeyError
-                template = heads[span[_NAME:at] + span[at + 18 : cut]]
-                sequence, record, pair = tails[span[cut:]]
-                append((template, sequence, record, pair, start, end))
-            except (KeyError, ValueError, struct.error):
-                try:
-                    read = self._read_pieces(span) or self._read_whole(span)
-                except DecodeError:
-                    invalid.append("a span is garbled")
-                except ValueError as error:
-                    invalid.append(str(error))
-                else:
-                    if read is not None:
-                        append(read)
+                named = _NAME + _NAME_AND_KIND + length
+                timed = named + _TIMES_SIZE
+                if timed < cut and trace_tag == _TRACE_ID and span_tag == _SPAN_ID and parent_tag == _PARENT_ID:
+                    start_tag, start, end_tag, end = times(span, named)
+                    tail = span[cut:]
+                    numbers = known_tail(tail) or self._tail(tail)
+                    template = known_head(span[_NAME:named] + span[timed:cut]) or self._head(span, named, timed, cut)
+                    if start_tag == _START and end_tag == _END and numbers is not None and template is not None:
+                        append((template, *numbers, start, end))
+                        continue
+            try:
+                read = self._read_whole(span)
+            except DecodeError:
+                invalid.append("a span is garbled")
+            except ValueError as error:
+                invalid.append(str(error))
+            else:
+                if read is not None:
+                    append(read)
         return found
 
-    def _read_pieces(self, span: bytes) -> SpanCall | None:
-        """A span of the form that monitors send, some of whose pieces are new; None: it is of another form."""
-        try:
-            cut = span.rindex(_SEQUENCE) - _OUTER
-            trace_tag, span_tag, parent_tag, length = _IDS.unpack_from(span)
-            at = _NAME + _NAME_AND_KIND + length
-            start_tag, start, end_tag, end = _TIMES.unpack_from(span, at)
-        except (ValueError, struct.error):
-            return None
-        tags = (trace_tag, span_tag, parent_tag, start_tag, end_tag)
-        if tags != (_TRACE_ID, _SPAN_ID, _PARENT_ID, _START, _END):
-            return None
-        first, shared, tail = span[_NAME:at], span[at + _TIMES.size : cut], span[cut:]
-        numbers = self._tails.get(tail)
+    def _tail(self, piece: bytes) -> tuple[int, int, int] | None:
+        """What the last piece of a span says, see `_read_tail`."""
+        numbers = self._tails.get(piece)
         if numbers is None:
-            numbers = _read_tail(tail)
-            if numbers is None:
-                return None
-            self._tails.put(tail, numbers)
-        head = first + shared
-        weight = 512 + 2 * len(head)
-        template = self._heads.get(head, weight)
+            numbers = _read_tail(piece)
+            if numbers is not None:
+                self._tails.put(piece, numbers)
+        return numbers
+
+    def _head(self, span: bytes, named: int, timed: int, cut: int) -> Template | None:
+        """What the pieces of a span before and after its times say together; None: they are not such pieces.
+
+        The first is as long as its own second byte says, so equal bytes of both together are cut alike.
+        """
+        first, shared = span[_NAME:named], span[timed:cut]
+        weight = 512 + 2 * (len(first) + len(shared))
+        template = self._heads.get(first + shared, weight)
         if template is None:
-            # ``first`` is of the length that its own second byte says, so equal heads are cut alike.
-            named, common = _decode(first), _decode(shared)
-            if named is None or named.attributes or common is None:
+            name, common = _decode(first), _decode(shared)
+            if name is None or name.attributes or common is None:
                 return None
             if any(item.key in _OF_ONE_CALL for item in common.attributes):
                 return None
-            template = _read_template(common.attributes, self._interner)
-            if template is None:
+            try:
+                template = _read_template(common.attributes, self._interner)
+            except ValueError:
                 return None
-            self._heads.put(head, template, weight)
-        return template, *numbers, start, end
+            if template is not None:
+                self._heads.put(first + shared, template, weight)
+        return template
 
     def _read_whole(self, span: bytes) -> SpanCall | None:
         """Any span; None: it is no collective's.
@@ -268,9 +242,10 @@ def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
         return None
     own: dict[str, int] = {}
     for item in span.attributes:
-        if item.key not in _OF_ONE_CALL or item.value.WhichOneof("value") != "int_value":
+        key, value = item.key, item.value
+        if key not in _OF_ONE_CALL or not (value.int_value or value.HasField("int_value")):
             return None
-        own[item.key] = item.value.int_value
+        own[key] = value.int_value
     sequence = own.get(names.SEQUENCE_ID, -1)
     return None if sequence < 0 else (sequence, own.get(names.RECORD_ID, 0), own.get(names.PAIR_INDEX, 0))
 
@@ -323,6 +298,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
         Group(group_id, name, description, ()),
         max(0, number(names.GROUP_SIZE, 0)),
         signature,
+        weight_of(signature),
         stream_of(text(names.KIND, ""), operation),
         state_of(text(names.STATE, "completed"), error),
         interner.text(site) if site else "",

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector import groups, present
-from otel_fr_collector.calls import Interner, Part
+from otel_fr_collector.calls import Interner, Part, SpanCall, Template
 from otel_fr_collector.groups import GroupState
 from otel_fr_collector.incidents import Change
 from otel_fr_collector.runs import RunId, Runs
-from otel_fr_collector.spans import SpanCall, Template
 
 from otel_fr.match import Group, Signature, State
 
@@ -24,7 +23,7 @@ def part(rank: int, seq: int, state: State = State.COMPLETED, size: int = 3, rec
 
 
 def call(seq: int, group: Group = GROUP, size: int = 3) -> SpanCall:
-    template = Template(group, size, part(0, 0).signature, "collective", State.COMPLETED)
+    template = Template(group, size, part(0, 0).signature, 0, "collective", State.COMPLETED)
     return template, seq, seq, 0, 10**18, 10**18 + 1_000
 
 
