@@ -104,7 +104,7 @@ class Run:
         resource: text attributes of the job's resource, for what the collector itself sends about it.
         mismatch_since, ended_since: when an unjudged disagreement / bad end was first seen; None: nothing waits.
         has_news: something arrived since the last diagnosis.
-        diagnosed: when the run was last diagnosed.
+        diagnosed: when the run was last diagnosed. judging_took: seconds that took; it rests for as long.
         silence_floor: nobody's silence counts from before this time.
         is_over: a newer attempt of its job has taken its place; it is judged no more.
     """
@@ -120,6 +120,7 @@ class Run:
     ended_since: float | None = None
     has_news: bool = False
     diagnosed: float = float("-inf")
+    judging_took: float = 0.0
     silence_floor: float = 0.0
     is_over: bool = False
     usage: Usage = field(default_factory=Usage)

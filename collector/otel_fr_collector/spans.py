@@ -240,14 +240,21 @@ def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
     span = _decode(piece)
     if span is None:
         return None
-    own: dict[str, int] = {}
+    sequence, record, pair = -1, 0, 0
     for item in span.attributes:
         key, value = item.key, item.value
-        if key not in _OF_ONE_CALL or not (value.int_value or value.HasField("int_value")):
+        number = value.int_value
+        if not number and not value.HasField("int_value"):
             return None
-        own[key] = value.int_value
-    sequence = own.get(names.SEQUENCE_ID, -1)
-    return None if sequence < 0 else (sequence, own.get(names.RECORD_ID, 0), own.get(names.PAIR_INDEX, 0))
+        if key == names.SEQUENCE_ID:
+            sequence = number
+        elif key == names.RECORD_ID:
+            record = number
+        elif key == names.PAIR_INDEX:
+            pair = number
+        elif key != names.OP_ID:
+            return None
+    return None if sequence < 0 else (sequence, record, pair)
 
 
 def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Template | None:
