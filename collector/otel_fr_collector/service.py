@@ -76,6 +76,11 @@ class Service:
         self._judging: dict[RunId, tuple[correlate.Due, asyncio.Task[None]]] = {}
         metrics.watch(self.runs, self.book.open_data)
 
+    @property
+    def judging(self) -> int:
+        """How many runs are being judged in a thread just now."""
+        return len(self._judging)
+
     async def take(self, signal: str, data: bytes) -> bytes:
         """One OTLP request: taken in, and handed on unchanged if it holds spans; returns the response's bytes.
 
