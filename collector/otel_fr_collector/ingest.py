@@ -26,6 +26,8 @@ from otel_fr_collector.wire import parse_request
 CHUNK = 500
 """Spans taken in before other work gets its turn; a request of 64 MiB holds 250,000."""
 
+CHUNK_REPORTS = 16
+
 TRACES, LOGS, METRICS = "traces", "logs", "metrics"
 
 
@@ -114,6 +116,7 @@ class Ingest:
         request = ExportLogsServiceRequest.FromString(data)
         counts = {"ours": 0, "foreign": 0, "invalid": 0}
         problem = ""
+        done = 0
         for resource_logs in request.resource_logs:
             origin = read_origin(resource_logs.resource)
             for scope_logs in resource_logs.scope_logs:
@@ -129,7 +132,9 @@ class Ingest:
                         counts["invalid"] += 1
                         self._metrics.reports.labels("invalid").inc()
                         problem = str(error)[:200]
-            await asyncio.sleep(0)
+                    done += 1
+                    if done % CHUNK_REPORTS == 0:
+                        await asyncio.sleep(0)
         self._count(LOGS, counts)
         response = ExportLogsServiceResponse()
         if problem:
