@@ -85,15 +85,28 @@ class RankState:
 
 @dataclass(slots=True)
 class Usage:
-    """What all runs together hold, and what found no room: by kind, how often."""
+    """What all runs together hold, and what found no room: by kind, how often.
 
+    Attributes:
+        runs: how many there are.
+        is_full: a run that holds less than its share found no room since room was last made.
+    """
+
+    runs: int = 0
     ranks: int = 0
     groups: int = 0
     members: int = 0
     standings: int = 0
     reported: int = 0
+    is_full: bool = False
     refused: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
+
+    def refuse(self, kind: str, held: int, limit: int) -> None:
+        """There is no room for one more of a kind of which the run holds so many, and all together may hold so many."""
+        self.refused[kind] += 1
+        if held * self.runs < limit:
+            self.is_full = True
 
 
 @dataclass(slots=True)
@@ -106,6 +119,7 @@ class Run:
         has_news: something arrived since the last diagnosis.
         diagnosed: when the run was last diagnosed. judging_took: seconds that took; it rests for as long.
         silence_floor: nobody's silence counts from before this time.
+        members, standings: how many its groups' member lists, and its ranks' standings, hold.
         is_over: a newer attempt of its job has taken its place; it is judged no more.
     """
 
@@ -121,6 +135,8 @@ class Run:
     has_news: bool = False
     diagnosed: float = float("-inf")
     judging_took: float = 0.0
+    members: int = 0
+    standings: int = 0
     silence_floor: float = 0.0
     is_over: bool = False
     usage: Usage = field(default_factory=Usage)
@@ -155,7 +171,7 @@ class Run:
         state = self.ranks.get(rank)
         if state is None:
             if len(self.ranks) >= MAX_RANKS_PER_RUN or self.usage.ranks >= MAX_RANKS:
-                self.usage.refused["ranks"] += 1
+                self.usage.refuse("ranks", len(self.ranks), MAX_RANKS)
                 return None
             state = self.ranks[rank] = RankState(rank)
             self.usage.ranks += 1
@@ -166,7 +182,7 @@ class Run:
         state = self.groups.get(group.id)
         if state is None:
             if len(self.groups) >= MAX_GROUPS_PER_RUN or self.usage.groups >= MAX_GROUPS:
-                self.usage.refused["groups"] += 1
+                self.usage.refuse("groups", len(self.groups), MAX_GROUPS)
                 return None
             state = self.groups[group.id] = GroupState(replace(group, ranks=()))
             self.usage.groups += 1
@@ -175,8 +191,9 @@ class Run:
                 # All ranks, which torch keeps in rising order: no need to wait for a report, which may never come.
                 group = replace(group, ranks=tuple(range(size)))
             if self.usage.members + len(group.ranks) > MAX_MEMBERS:
-                self.usage.refused["members"] += 1
+                self.usage.refuse("members", self.members, MAX_MEMBERS)
                 group = replace(group, ranks=())
+            self.members += len(group.ranks)
             self.usage.members += len(group.ranks)
             state.learn(group, size)
         return state
@@ -186,9 +203,10 @@ class Run:
         own = state.standings.get(group)
         if own is None:
             if self.usage.standings >= MAX_STANDINGS:
-                self.usage.refused["standings"] += 1
+                self.usage.refuse("standings", self.standings, MAX_STANDINGS)
                 return None
             own = state.standings[group] = [0, 0]
+            self.standings += 1
             self.usage.standings += 1
         own[0] = max(own[0], enqueued)
         own[1] = max(own[1], completed)
@@ -354,16 +372,20 @@ class Runs:
                 self.usage.refused["runs"] += 1
                 return None
             run = Run(run_id, now, now, usage=self.usage)
+            self.usage.runs += 1
         self.by_id[run_id] = run
         return run
 
     def trim(self, added: int | None = None) -> None:
-        """Hold the bound on calls kept.
+        """Hold the bound on calls kept, and make room where something found none.
 
         Args:
             added: how many calls have come since the last time; they are weighed when there are enough of them to
                 matter. None: weigh now.
         """
+        if self.usage.is_full and self.by_id:
+            self.usage.is_full = False
+            self._make_room(next(reversed(self.by_id.values())).last_heard)
         if added is not None:
             self._unweighed += added
             if self._unweighed < self._max_weight // 32:
@@ -425,8 +447,9 @@ class Runs:
         usage = self.usage
         usage.evicted["instances"] += sum(place.evicted for place in run.groups.values())
         usage.evicted["calls"] += sum(place.evicted_parts for place in run.groups.values())
+        usage.runs -= 1
         usage.ranks -= len(run.ranks)
         usage.groups -= len(run.groups)
-        usage.members -= sum(len(place.group.ranks) for place in run.groups.values())
-        usage.standings -= sum(len(rank.standings) for rank in run.ranks.values())
+        usage.members -= run.members
+        usage.standings -= run.standings
         usage.reported -= sum(rank.held for rank in run.ranks.values())

@@ -209,6 +209,32 @@ def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest
     assert (usage.ranks, usage.groups, usage.standings, usage.members) == (0, 0, 0, 0)
 
 
+def test_a_job_finds_room_though_somebody_has_invented_a_thousand_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_GROUPS", 100)
+    everything = Runs()
+    for number in range(10):
+        invented = a_run(everything, f"invented-{number}")
+        invented.add_spans(0, [span(1, f"g{number}") for number in range(10)], 0.0)
+        everything.trim(10)
+    for _ in range(3):
+        job = a_run(everything, "job")
+        job.last_heard = 10.0
+        job.add_spans(0, [span(1, f"g{number}") for number in range(5)], 10.0)
+        everything.trim(5)
+    assert set(job.groups) == {f"g{number}" for number in range(5)}
+    assert everything.evicted()["runs"] == 1
+
+
+def test_a_run_that_holds_more_than_its_share_drives_out_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_GROUPS", 100)
+    everything = Runs()
+    a_run(everything, "job").add_spans(0, [span(1)], 0.0)
+    for _ in range(3):
+        a_run(everything, "greedy").add_spans(0, [span(1, f"g{number}") for number in range(500)], 10.0)
+        everything.trim(500)
+    assert {run_id.job for run_id in everything.by_id} == {"job", "greedy"}
+
+
 def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "MAX_MEMBERS", 10)
     run = a_run(Runs())
