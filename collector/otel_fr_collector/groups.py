@@ -12,6 +12,8 @@ from otel_fr_collector.calls import PAIRWISE, Part, Template, Word, is_even, par
 
 MAX_OPEN = 4_096
 """Instances of one group that are not yet complete; the oldest go first."""
+SKEW_EVERY = 16
+"""Of so many collectives one is measured for skew, at the same numbers in every run."""
 MAX_STREAMS = 1_024
 """Streams of one group (each pair of ranks and tag is one) whose complete instances are remembered."""
 MAX_DISAGREEING = 64
@@ -150,6 +152,7 @@ def merge(old: Part, new: Part) -> Part:
 class GroupState:
     """One process group of one run. ``group.ranks`` is empty until a report names the members.
 
+    ``skew_sum``: seconds, over ``skew_count`` complete collectives.
     ``unplaced``: open instances whose pieces could not be held against each other for want of the members' order.
     """
 
@@ -163,6 +166,8 @@ class GroupState:
     weight: int = 0
     evicted: int = 0
     evicted_parts: int = 0
+    skew_sum: float = 0.0
+    skew_count: int = 0
 
     def learn(self, group: Group, size: int) -> None:
         """Take in what a span or a report says of the group itself."""
@@ -211,12 +216,11 @@ class GroupState:
         parts = instance.parts
         if instance.signature is not template.signature or rank in parts or instance.extra or not instance.members:
             return False
-        if len(parts) + 1 >= instance.members and not instance.unsettled and key not in self.unplaced:
+        parts[rank] = word
+        self.parts += 1
+        self.weight += 1
+        if len(parts) >= instance.members and not instance.unsettled and key not in self.unplaced:
             self._close(instance)
-        else:
-            parts[rank] = word
-            self.parts += 1
-            self.weight += 1
         return True
 
     def place_pieces(self) -> bool:
@@ -264,6 +268,13 @@ class GroupState:
         self.weight -= self.closed.forget_oldest() * STREAM_WEIGHT
         return 0
 
+    def _measure_skew(self, instance: OpenInstance) -> None:
+        """By how much longer the first member was in the collective than the last, each by its own clock."""
+        durations = [part.duration for part in map(part_of, instance.parts.values()) if part.duration is not None]
+        if len(durations) == len(instance.parts):
+            self.skew_sum += max(durations) - min(durations)
+            self.skew_count += 1
+
     def _open(self, key: InstanceKey, part: Part) -> OpenInstance:
         signature = part.signature
         weight = INSTANCE_WEIGHT + weight_of(signature)
@@ -303,6 +314,8 @@ class GroupState:
         return True
 
     def _close(self, instance: OpenInstance) -> None:
+        if instance.key[-1] % SKEW_EVERY == 0 and instance.key[1] == "collective" and not instance.extra:
+            self._measure_skew(instance)
         del self.open[instance.key]
         gone = len(instance.parts) + len(instance.extra)
         self.parts -= gone

@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from otel_fr_collector.runs import Runs
@@ -64,6 +64,7 @@ class _State(Collector):
         yield _tally("refused", "What found no room, by the limit that it met", usage.refused)
         yield self._incidents()
         yield self._lag()
+        yield self._skew()
 
     def _incidents(self) -> GaugeMetricFamily:
         labels = ("job_id", "process_group", "category")
@@ -96,6 +97,23 @@ class _State(Collector):
                     lags[label] = max(lags.get(label, 0), max(counts) - min(counts))
         for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
             family.add_metric(values, lags[values])
+        return family
+
+    def _skew(self) -> SummaryMetricFamily:
+        family = SummaryMetricFamily(
+            "otel_fr_collective_skew_seconds",
+            "How much longer a collective took the member that came first than the one that came last; one of 16",
+            labels=("job_id", "process_group"),
+        )
+        skews: dict[tuple[str, str], tuple[int, float]] = {}
+        for run in self._runs.by_id.values():
+            for place in run.groups.values():
+                if place.skew_count:
+                    label = (run.id.job, place.group.description or place.group.name)
+                    count, total = skews.get(label, (0, 0.0))
+                    skews[label] = (count + place.skew_count, total + place.skew_sum)
+        for values in sorted(skews, key=lambda key: -skews[key][1])[:MAX_SERIES]:
+            family.add_metric(values, *skews[values])
         return family
 
 
