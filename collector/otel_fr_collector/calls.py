@@ -22,7 +22,7 @@ MAX_NAME = 1_024
 """Characters kept of a name: a job's, a group's, a call site's, an error's."""
 
 MAX_DIMENSIONS = 64
-"""Of one tensor: PyTorch's own limit (c10/core/SymIntArrayRef and TensorIterator: 64)."""
+"""Of one tensor: the most that PyTorch reduces over (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
 
 MAX_TENSORS = 256
 """Tensors of a call that are compared. Spans name no more than that, reports do: both are cut to the same length."""

@@ -10,7 +10,8 @@ from otel_fr.match import Ending, Evidence, Group, Rank, Standing, State
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.calls import UNENDED, Part, part_of
 from otel_fr_collector.groups import GroupState, OpenInstance
-from otel_fr_collector.runs import SILENCE, RankState, Run
+from otel_fr_collector.ranks import SILENCE, RankState
+from otel_fr_collector.runs import Run
 
 WAIT_SHARE = 0.87
 """Share of a rank's stall time after which its call counts as waiting: the rest is the way to the alert."""

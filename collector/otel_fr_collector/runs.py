@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from otel_fr.match import Ending, Group, State
 from otel_fr.stacks import site_of
-from otel_fr_collector.calls import UNENDED, Part, SpanCall, Word, part_of
+from otel_fr_collector.calls import UNENDED, Part, SpanCall, part_of
 from otel_fr_collector.groups import GroupState
+from otel_fr_collector.ranks import RankState
 from otel_fr_collector.report import MAX_RANKS as MAX_GROUP_RANKS
 from otel_fr_collector.report import Report
+from otel_fr_collector.usage import Usage
 
 MAX_RUNS = 1_024
 MAX_RANKS_PER_RUN = 16_384
@@ -32,8 +33,6 @@ CUT_CALLS, CUT_STACK = 4, 4_096
 """Calls in flight, and characters of the stack, that are kept of a report that is cut short."""
 ESTABLISHED = 5.0
 """Seconds over which a run must have been heard before it no longer makes way for others that come."""
-SILENCE = 2.5
-"""Seconds without a report after which a rank counts as silent: two reports and a half."""
 IDLE_FORGET = 3_600.0
 """Seconds without a word after which a run is forgotten."""
 CLEAN_FORGET = 60.0
@@ -47,66 +46,6 @@ class RunId:
     job: str
     attempt: int
     run: str
-
-
-@dataclass(slots=True)
-class RankState:
-    """One rank. ``arrived``: the collector's monotonic clock at its latest report; times in seconds."""
-
-    rank: int
-    report: Report | None = None
-    arrived: float = 0.0
-    ending: Ending = Ending.RUNNING
-    ended: float | None = None
-    host: str = ""
-    stack: str = ""
-    stack_arrived: float = 0.0
-    site: str = ""
-    python_blocked: bool = False
-    exit_code: int | None = None
-    signal: int | None = None
-    exception: str = ""
-    exception_site: str = ""
-    file: str = ""
-    standings: dict[str, list[int]] = field(default_factory=dict)
-    """By group id: last number enqueued, last completed, from reports and spans alike."""
-    latest: dict[str, Word] = field(default_factory=dict)
-    """By group id: the newest collective a span shows completed."""
-    previous_record: int = -1
-    previous_end: int = 0
-    """Of the newest call that a span tells of: its record, and its end in Unix nanoseconds."""
-    held: int = 0
-    """What its report holds, see `MAX_REPORTED`."""
-
-    def is_silent(self, now: float, floor: float = 0.0) -> bool:
-        """No report for longer than `SILENCE` and no word of its end. ``floor``: silence counts from then at most."""
-        return self.ended is None and now - max(self.arrived, floor) > SILENCE
-
-
-@dataclass(slots=True)
-class Usage:
-    """What all runs together hold, and what found no room: by kind, how often.
-
-    Attributes:
-        runs: how many there are.
-        is_full: a run that holds less than its share found no room since room was last made.
-    """
-
-    runs: int = 0
-    ranks: int = 0
-    groups: int = 0
-    members: int = 0
-    standings: int = 0
-    reported: int = 0
-    is_full: bool = False
-    refused: Counter[str] = field(default_factory=Counter)
-    evicted: Counter[str] = field(default_factory=Counter)
-
-    def refuse(self, kind: str, held: int, limit: int) -> None:
-        """There is no room for one more of a kind of which the run holds so many, and all together may hold so many."""
-        self.refused[kind] += 1
-        if held * self.runs < limit:
-            self.is_full = True
 
 
 @dataclass(slots=True)
