@@ -1,6 +1,6 @@
 """What the collector takes in: spans per second of one core, its memory, and a do-nothing OTLP sink beside it.
 
-    python benchmarks/collector.py [--spans 160000] [--rounds 2] [--forward]
+    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward]
 
 Real monitors' requests (512 spans of one rank each) come over gRPC from several sender processes, to a real collector
 process and to a sink: OTLP's own generated gRPC service, which decodes each request and returns. Both are loaded as
@@ -240,7 +240,7 @@ def correlated(server: Server, result: Result) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spans", type=int, default=160_000, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=2, help="of sink and collector in turn")
+    parser.add_argument("--rounds", type=int, default=3, help="of sink and collector in turn")
     parser.add_argument("--forward", action="store_true", help="also with the sink as the collector's backend")
     options = parser.parse_args()
     one = Load.of(1, options.spans)

@@ -10,8 +10,11 @@ from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.bounded import Ranges
 from otel_fr_collector.calls import PAIRWISE, Part, Template, Word, is_even, part_of, weight_of
 
-MAX_OPEN = 4_096
-"""Instances of one group that are not yet complete; the oldest go first."""
+MAX_OPEN = 20_000
+"""Instances of one group that are not yet complete; the oldest go first. As many calls as a monitor holds back while it
+finds no collector (otel_fr/monitor/export.py, MAX_SPANS): so far may one rank's spans be behind another's."""
+MAX_EXTRA = 4_096
+"""Calls of one instance besides each member's first."""
 SKEW_EVERY = 16
 """Of so many collectives one is measured for skew, at the same numbers in every run."""
 MAX_STREAMS = 1_024
@@ -299,7 +302,7 @@ class GroupState:
             return False
         if part.rank not in instance.parts:
             instance.parts[part.rank] = part
-        elif len(instance.extra) < MAX_OPEN:
+        elif len(instance.extra) < MAX_EXTRA:
             instance.extra[part.rank, part.record] = part
         else:
             return False
