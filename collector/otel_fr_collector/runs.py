@@ -31,6 +31,8 @@ MAX_REPORTED = 500_000
 """What the ranks' latest reports hold over all runs, in the same unit; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
 """Calls in flight, and characters of the stack, that are kept of a report that is cut short."""
+DELAY = 0.5
+"""Seconds that a report may have been under way: so much later than its stack a rank must have moved to be seen to."""
 ESTABLISHED = 5.0
 """Seconds over which a run must have been heard before it no longer makes way for others that come."""
 IDLE_FORGET = 3_600.0
@@ -272,7 +274,7 @@ class Run:
         stack = report.stack or report.exception_stack
         if stack:
             state.stack, state.stack_arrived = stack, now
-        elif state.ended is None and report.idle is not None and report.idle < now - state.stack_arrived:
+        elif state.ended is None and report.idle is not None and report.idle + DELAY < now - state.stack_arrived:
             state.stack = state.site = ""
         state.site = report.site or (site_of(stack) if stack else state.site)
         if report.python_blocked is not None or not state.stack:
