@@ -11,6 +11,7 @@ PARTS = {
     "cost per collective in the training thread (fake process group)": ["capture.py"],
     "step time of DDP and FSDP2 on gloo": ["steps.py"],
     "the monitor at 300 collectives/s": ["monitor.py"],
+    "the collector against a do-nothing sink": ["collector.py"],
     "from the skip to the incident": ["latency.py"],
 }
 

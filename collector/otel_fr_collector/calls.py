@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-from otel_fr.match import Call, Signature, State
+from otel_fr.match import Call, Group, Signature, State
 from otel_fr.match.instances import InstanceKey, instance_key
 from otel_fr.match.model import Sizes, Stream
+from otel_fr_collector.bounded import Cache
 
 MAX_INTERNED = 65_536
-"""Signatures kept; dynamic shapes make new ones for ever, so at the limit all are forgotten and learnt anew."""
+"""Weight of the signatures kept, in units of about 0.3 kB: dynamic shapes make new ones for ever."""
 
 MAX_TEXT = 262_144
 """Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
+
+MAX_NAME = 1_024
+"""Characters kept of a name: a job's, a group's, a call site's, an error's."""
+
+MAX_DIMENSIONS = 64
+"""Of one tensor: the most that PyTorch reduces over (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
 
 MAX_TENSORS = 256
 """Tensors of a call that are compared. Spans name no more than that, reports do: both are cut to the same length."""
@@ -80,6 +89,62 @@ class Part(NamedTuple):
         return instance_key(self.call(0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all spans of one call site, signature, group and state say alike; without its members in ``group``.
+
+    Attributes:
+        size: of the group; 0: not said. weight: see `weight_of`. timeout: seconds.
+    """
+
+    group: Group
+    size: int
+    signature: Signature
+    weight: int
+    stream: Stream
+    state: State
+    site: str = ""
+    error: str | None = None
+    timeout: float | None = None
+
+
+SpanCall = tuple[Template, int, int, int, int, int]
+"""One span: template, sequence id, record, pair index, start and end in Unix nanoseconds."""
+
+Word = tuple[int, SpanCall, float | None]
+"""A call as its span told of it: rank, span, seconds since the rank's previous call (`Part.gap`).
+
+Healthy calls are kept as these, and no more is made of them: `part_of` is for those that somebody asks about.
+"""
+
+
+def part_of(word: Part | Word) -> Part:
+    """The call that a span told of."""
+    if isinstance(word, Part):
+        return word
+    rank, (template, sequence, record, pair, start, end), gap = word
+    took = max(0, end - start) / 1e9
+    in_flight = template.state is State.IN_FLIGHT
+    return Part(
+        rank,
+        record,
+        template.group.id,
+        template.stream,
+        sequence,
+        template.signature,
+        template.state,
+        pair,
+        template.site,
+        template.error,
+        template.timeout,
+        None if in_flight else took,
+        gap,
+        start / 1e9,
+        None,
+        took if in_flight else None,
+    )
+
+
 def stream_of(kind: str, operation: str) -> Stream:
     """The number stream of a call from its kind as sent and its operation."""
     if operation == "monitored_barrier" or kind == "monitored_barrier":
@@ -104,14 +169,14 @@ def read_sizes(value: object) -> Sizes:
     for shape in value[:MAX_TENSORS]:
         if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
             return ()
-        shapes.append(tuple(shape))
+        shapes.append(tuple(shape[:MAX_DIMENSIONS]))
     return tuple(shapes)
 
 
 def read_names(value: object) -> tuple[str, ...]:
     """dtype names from JSON; what is no list of texts is ``()``."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
-        return tuple(value[:MAX_TENSORS])
+        return tuple(name[:MAX_NAME] for name in value[:MAX_TENSORS])
     return ()
 
 
@@ -122,74 +187,59 @@ def read_splits(value: object) -> tuple[int, ...] | None:
     return None
 
 
+def weight_of(signature: Signature) -> int:
+    """What a signature holds beyond an ordinary one, in units of about 0.3 kB (eight numbers or texts)."""
+    shapes = (*signature.input_sizes, *signature.output_sizes)
+    lists = (
+        signature.input_dtypes,
+        signature.output_dtypes,
+        signature.input_splits or (),
+        signature.output_splits or (),
+    )
+    return (sum(map(len, shapes)) + len(shapes) + sum(map(len, lists))) // 8
+
+
+def is_even(signature: Signature) -> bool:
+    """Members that all bring this very signature cannot disagree, wherever they stand in the group."""
+    return signature.operation not in PAIRWISE or _pieces_alike(signature)
+
+
+@lru_cache(maxsize=4_096)
+def _pieces_alike(signature: Signature) -> bool:
+    splits = signature.input_splits or signature.output_splits
+    return not splits and len(set(signature.input_sizes)) <= 1 and len(set(signature.output_sizes)) <= 1
+
+
 class Interner:
-    """Equal signatures become one object, so that comparing two healthy ranks' calls is an ``is``."""
+    """Equal signatures become one object, so that comparing two healthy ranks' calls is an ``is``.
+
+    What is no longer in use is forgotten and learnt anew, so two equal objects are possible, only rare.
+    """
 
     def __init__(self, limit: int = MAX_INTERNED) -> None:
-        self._limit = limit
-        self._signatures: dict[Signature, Signature] = {}
-        self._texts: dict[str, object] = {}
-        self._sites: dict[str, str] = {}
-        self._raw: dict[tuple[object, ...], Signature] = {}
+        self._signatures: Cache[Signature, Signature] = Cache(limit)
+        self._texts: Cache[str, str] = Cache(limit)
 
     def signature(self, signature: Signature) -> Signature:
-        known = self._signatures.get(signature)
+        known = self._signatures.young.get(signature)
         if known is None:
-            if len(self._signatures) >= self._limit:
-                self._signatures.clear()
-                self._raw.clear()
-            known = self._signatures[signature] = signature
+            weight = 1 + weight_of(signature)
+            known = self._signatures.get(signature, weight) or self._signatures.put(signature, signature, weight)
         return known
 
     def text(self, text: str) -> str:
         """One object for equal texts (call sites), so that a million calls hold a few of them."""
-        if len(self._sites) >= self._limit:
-            self._sites.clear()
-        return self._sites.setdefault(text, text)
+        text = text[:MAX_NAME]
+        weight = 1 + len(text) // 256
+        return self._texts.get(text, weight) or self._texts.put(text, text, weight)
 
-    def from_texts(
-        self,
-        raw: tuple[
-            str, str, str, tuple[str, ...], tuple[str, ...], str | None, int | None, int | None, int | None, str, str
-        ],
-    ) -> Signature:
-        """The signature of a span's attributes: (operation, input sizes, output sizes, input dtypes, output dtypes,
-        reduce op, root, peer, tag, input splits, output splits), sizes and splits as their JSON text or ``""``."""
-        known = self._raw.get(raw)
-        if known is not None:
-            return known
-        operation, in_sizes, out_sizes, in_types, out_types, reduce_op, root, peer, tag, in_splits, out_splits = raw
-        signature = self.signature(
-            Signature(
-                operation,
-                read_sizes(self._json(in_sizes)),
-                read_sizes(self._json(out_sizes)),
-                in_types[:MAX_TENSORS],
-                out_types[:MAX_TENSORS],
-                reduce_op,
-                root,
-                peer,
-                tag,
-                read_splits(self._json(in_splits)),
-                read_splits(self._json(out_splits)),
-                any_source=operation == "recv" and peer is None,
-            )
-        )
-        if len(self._raw) >= self._limit:
-            self._raw.clear()
-        self._raw[raw] = signature
-        return signature
 
-    def _json(self, text: str) -> object:
-        if not text or len(text) > MAX_TEXT:
-            return None
-        known = self._texts.get(text)
-        if known is None:
-            try:
-                known = json.loads(text)
-            except (ValueError, RecursionError):
-                known = None
-            if len(self._texts) >= self._limit:
-                self._texts.clear()
-            self._texts[text] = known
-        return known
+def parse_json(text: str) -> object:
+    """A JSON value; None where the text is none, or too long."""
+    if not text or len(text) > MAX_TEXT:
+        return None
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value

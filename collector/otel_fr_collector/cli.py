@@ -227,14 +227,17 @@ def _own_folder(folder: Path | None) -> Iterator[None]:
     """Make the data folder, readable by this user only, and keep other collectors out of it.
 
     Raises:
-        SettingsError: another collector uses it.
-        OSError: it cannot be written.
+        SettingsError: it cannot be used, or another collector uses it.
     """
     if folder is None:
         yield
         return
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise SettingsError(f"--data {folder}: {error.strerror or error}") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

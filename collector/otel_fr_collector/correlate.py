@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from otel_fr.match import Category, Ending, Finding, State
 from otel_fr.match.endings import STOP_SIGNALS
 from otel_fr.match.instances import InstanceKey
-from otel_fr_collector.calls import UNENDED, Part
-from otel_fr_collector.evidence import WAIT_SHARE, reported_parts
+from otel_fr_collector.calls import Part
+from otel_fr_collector.evidence import WAIT_SHARE, Snapshot, reported_parts
 from otel_fr_collector.groups import GroupState
-from otel_fr_collector.runs import RankState, Run
+from otel_fr_collector.runs import Run
 
 MISMATCH_SETTLE = 0.3
 """Seconds after a disagreement in which the other ranks' calls arrive: who is odd is told by the majority."""
@@ -65,7 +65,7 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
         last_change: when the run's incidents last changed (monotonic); negative infinity: never.
         final: the collector stops: what waits to settle is judged as it is.
     """
-    if not final and now - run.diagnosed < MIN_INTERVAL:
+    if not final and now - run.diagnosed < max(MIN_INTERVAL, run.judging_took):
         return Due()
     oldest = oldest_wait(run, now)
     slow = not final and now - run.diagnosed < SLOW_INTERVAL
@@ -97,7 +97,7 @@ def oldest_wait(run: Run, now: float) -> float | None:
 
 
 def mark_judged(run: Run, reason: Due, now: float) -> None:
-    """The run was judged for that reason."""
+    """A snapshot of the run is taken to be judged for that reason; what comes from now on waits for the next."""
     run.diagnosed = now
     run.has_news = False
     if reason.mismatch:
@@ -106,23 +106,32 @@ def mark_judged(run: Run, reason: Due, now: float) -> None:
         run.ended_since = None
 
 
-def is_credible(run: Run, finding: Finding, reason: Due, now: float) -> bool:
+def is_credible(taken: Snapshot, finding: Finding, reason: Due) -> bool:
     """Does the finding rest on fresh word of all it accuses, and of somebody who waits?
 
     A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
-    of each accused rank from after the wait became long, or that rank's end, or its silence.
+    of each accused rank from after the wait became long, or that rank's end, or its silence. What has come since the
+    snapshot is no such word, for the finding does not know it.
     """
     if finding.category in MISMATCHES:
-        return run.mismatch_since is None or reason.mismatch
-    if run.ended_since is not None and not reason.ended:
+        return not taken.mismatch_pending or reason.mismatch
+    if taken.ended_pending and not reason.ended:
         return False
     if finding.category is Category.RANK_DEAD:
         return True
-    reached = _reached(run, finding, now)
-    waiting = [_has_word(run, rank, reached, now) for rank in finding.waiting_ranks]
+    reached = _reached(taken, finding)
+    waiting = [_has_word(taken, rank, reached) for rank in finding.waiting_ranks]
     if waiting and not any(waiting):
         return False
-    return all(_has_word(run, rank, reached, now) for rank in finding.culprit_ranks)
+    return all(_has_word(taken, rank, reached) for rank in finding.culprit_ranks)
+
+
+def has_completed(run: Run, finding: Finding) -> bool:
+    """Is the collective that a wait was found in complete by now?"""
+    if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
+        return False
+    key, place = place_of(finding), run.groups.get(finding.group.id)
+    return key is not None and place is not None and key not in place.open and key in place.closed
 
 
 def has_moved_on(run: Run, finding: Finding) -> bool:
@@ -135,7 +144,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
     place = run.groups.get(finding.group.id)
     if place is None or key is None:
         return False
-    if key in place.closed:
+    if key not in place.open and key in place.closed:
         return True
     if any(part.state is State.FAILED for part in _instance_parts(place, key)):
         return False
@@ -162,13 +171,10 @@ def place_of(finding: Finding) -> InstanceKey | None:
     return finding.group.id, finding.stream, finding.sequence_id
 
 
-def issue_time(run: Run, finding: Finding) -> float | None:
+def issue_time(taken: Snapshot, finding: Finding) -> float | None:
     """Unix time of the earliest known issue of the finding's collective, by the issuing ranks' clocks."""
     key = place_of(finding)
-    place = run.groups.get(finding.group.id) if finding.group is not None else None
-    if key is None or place is None:
-        return None
-    return min((p.issued_wall for p in _instance_parts(place, key) if p.issued_wall is not None), default=None)
+    return taken.issued_wall.get(key) if key is not None else None
 
 
 def _instance_parts(place: GroupState, key: InstanceKey) -> list[Part]:
@@ -176,24 +182,18 @@ def _instance_parts(place: GroupState, key: InstanceKey) -> list[Part]:
     return instance.all_parts() if instance is not None else []
 
 
-def _reached(run: Run, finding: Finding, now: float) -> float:
+def _reached(taken: Snapshot, finding: Finding) -> float:
     """When the finding's longest wait came within `FRESH_BEFORE` of its threshold, on our clock."""
     key = place_of(finding)
-    place = run.groups.get(finding.group.id) if finding.group is not None else None
-    parts = _instance_parts(place, key) if place is not None and key is not None else []
-    issued = [p.issued for p in parts if p.state in UNENDED and p.issued is not None]
-    return min(issued) + WAIT_SHARE * run.stall - FRESH_BEFORE if issued else now - MISMATCH_PATIENCE
+    issued = taken.issued.get(key) if key is not None else None
+    if issued is None:
+        return taken.moment - MISMATCH_PATIENCE
+    return issued + WAIT_SHARE * taken.stall - FRESH_BEFORE
 
 
-def _has_word(run: Run, rank: int, reached: float, now: float) -> bool:
-    state = run.ranks.get(rank)
-    if state is None or state.report is None:
-        return _never_heard(run, state, now)
-    return state.ended is not None or state.arrived >= reached or state.is_silent(now, run.silence_floor)
-
-
-def _never_heard(run: Run, state: RankState | None, now: float) -> bool:
-    return now - max(run.first_heard, run.silence_floor) > run.stall / 2 if state is None else True
+def _has_word(taken: Snapshot, rank: int, reached: float) -> bool:
+    word = taken.words.get(rank)
+    return not taken.awaits_unheard if word is None else word >= reached
 
 
 def _mismatch_settled(run: Run, now: float) -> bool:

@@ -2,36 +2,103 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from otel_fr.match import Call, Ending, Evidence, Group, Rank, Standing, State
+from otel_fr.match import Ending, Evidence, Group, Rank, Standing, State
 from otel_fr.match.instances import InstanceKey
-from otel_fr_collector.calls import UNENDED, Part
+from otel_fr_collector.calls import UNENDED, Part, part_of
 from otel_fr_collector.groups import GroupState, OpenInstance
-from otel_fr_collector.runs import SILENCE, RankState, Run
+from otel_fr_collector.ranks import SILENCE, RankState
+from otel_fr_collector.runs import Run
 
 WAIT_SHARE = 0.87
 """Share of a rank's stall time after which its call counts as waiting: the rest is the way to the alert."""
 EPSILON = 0.05
 """Seconds by which the engine's window is shorter, so that what made us ask counts as waiting there too."""
 MAX_CALLS = 50_000
+MAX_EXPECTED = 65_536
+"""Largest world of which those ranks are named that were never heard of."""
 
 
-def window(run: Run) -> float:
-    """Seconds in flight after which a call counts as waiting."""
-    return WAIT_SHARE * run.stall
+@dataclass(slots=True)
+class Snapshot:
+    """What a run's verdict rests on, as it was at one moment: it holds nothing that changes later.
+
+    Taking it is all of judging that holds up the intake; `evidence` may run in another thread.
+
+    Attributes:
+        moment: when it was taken (monotonic).
+        until: rank -> the monotonic time up to which its calls in flight have aged.
+        words: rank -> when it last reported; infinity: more word of it than we have is not to be waited for.
+        awaits_unheard: a rank that was never heard of may still report.
+        mismatch_pending, ended_pending: a disagreement, a bad end, was waiting to be judged.
+        issued: instance -> the earliest issue of a call that waits there, on our clock.
+        issued_wall: instance -> the earliest known issue, Unix time by the issuing rank's clock.
+    """
+
+    moment: float
+    groups: dict[str, Group]
+    ranks: dict[int, Rank]
+    parts: list[Part]
+    until: dict[int, float]
+    words: dict[int, float]
+    stall: float
+    world_size: int | None
+    awaits_unheard: bool
+    mismatch_pending: bool
+    ended_pending: bool
+    issued: dict[InstanceKey, float] = field(default_factory=dict)
+    issued_wall: dict[InstanceKey, float] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How much there is to judge: ranks and calls."""
+        return len(self.ranks) + len(self.parts)
+
+    def evidence(self) -> Evidence:
+        """The engine's form of it; fills ``issued`` and ``issued_wall`` as well."""
+        for part in self.parts:
+            key = part.key()
+            if key is None:
+                continue
+            if part.issued is not None and part.state in UNENDED:
+                self.issued[key] = min(part.issued, self.issued.get(key, part.issued))
+            if part.issued_wall is not None:
+                self.issued_wall[key] = min(part.issued_wall, self.issued_wall.get(key, part.issued_wall))
+        calls = [part.call(self.until.get(part.rank, self.moment)) for part in self.parts]
+        if any(part.state in (State.IN_FLIGHT, State.FAILED) for part in self.parts):
+            for rank in _expected(self):
+                self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
+        window = max(0.0, WAIT_SHARE * self.stall - EPSILON)
+        return Evidence(self.groups, calls, self.ranks, window, self.world_size)
 
 
-def build(run: Run, now: float) -> Evidence:
-    """The evidence of one run at the monotonic time ``now``."""
-    groups = {gid: place.group for gid, place in run.groups.items()}
-    parts = _parts(run)
-    ranks = {state.rank: _rank(run, state, now) for state in run.ranks.values()}
-    calls = [_aged(part, run, now) for part in parts]
-    if any(part.state in (State.IN_FLIGHT, State.FAILED) for part in parts):
-        for rank in _expected(run, groups, parts):
-            ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
-    return Evidence(groups, calls, ranks, max(0.0, window(run) - EPSILON), run.world_size)
+def snapshot(run: Run, now: float) -> Snapshot:
+    """The run at the monotonic time ``now``."""
+    stall, floor = run.stall, run.silence_floor
+    taken = Snapshot(
+        now,
+        {gid: place.group for gid, place in run.groups.items()},
+        {},
+        _parts(run),
+        {},
+        {},
+        stall,
+        run.world_size,
+        now - max(run.first_heard, floor) <= stall / 2,
+        run.mismatch_since is not None,
+        run.ended_since is not None,
+    )
+    for state in run.ranks.values():
+        silent = state.is_silent(now, floor)
+        taken.ranks[state.rank] = _rank(state, now, silent)
+        settled = state.report is None or state.ended is not None or silent
+        taken.words[state.rank] = math.inf if settled else state.arrived
+        # A call ages as long as its rank lives and reports; what became of it after that nobody knows.
+        taken.until[state.rank] = min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
+    return taken
 
 
 def reported_parts(run: Run, state: RankState) -> list[Part]:
@@ -46,9 +113,8 @@ def reported_parts(run: Run, state: RankState) -> list[Part]:
     return found
 
 
-def _rank(run: Run, state: RankState, now: float) -> Rank:
+def _rank(state: RankState, now: float, silent: bool) -> Rank:
     report = state.report
-    silent = state.is_silent(now, run.silence_floor)
     ending = state.ending
     if ending is Ending.RUNNING and silent:
         ending = Ending.UNKNOWN
@@ -70,14 +136,6 @@ def _rank(run: Run, state: RankState, now: float) -> Rank:
     )
 
 
-def _aged(part: Part, run: Run, now: float) -> Call:
-    """A call ages as long as its rank lives and reports; what became of it after that nobody knows."""
-    state = run.ranks.get(part.rank)
-    if state is not None and part.issued is not None:
-        now = min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
-    return part.call(now)
-
-
 def _parts(run: Run) -> list[Part]:
     found: dict[tuple[int, int, str, int], Part] = {}
 
@@ -95,7 +153,7 @@ def _parts(run: Run) -> list[Part]:
             add(state.report.failed)
             if state.report.last is not None and state.report.last.state is not State.IN_FLIGHT:
                 add([state.report.last])
-        add(state.latest.values())
+        add(part_of(word) for word in state.latest.values())
     return list(found.values())
 
 
@@ -115,11 +173,12 @@ def _telling(place: GroupState) -> list[OpenInstance]:
     return list(chosen.values())
 
 
-def _expected(run: Run, groups: dict[str, Group], parts: list[Part]) -> set[int]:
+def _expected(taken: Snapshot) -> set[int]:
     """Every rank that should be there: the world's, and the members of the groups somebody waits in."""
-    expected = set(range(run.world_size)) if run.world_size is not None and run.world_size <= 65_536 else set()
-    for gid in {part.group for part in parts if part.state is not State.COMPLETED}:
-        group = groups.get(gid)
+    world = taken.world_size
+    expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
+    for gid in {part.group for part in taken.parts if part.state is not State.COMPLETED}:
+        group = taken.groups.get(gid)
         if group is not None:
             expected.update(group.ranks)
     return expected

@@ -12,10 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_fr import semconv as names
@@ -23,10 +20,13 @@ from otel_fr_collector.calls import Interner
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.report import parse_report
 from otel_fr_collector.runs import Run, Runs
-from otel_fr_collector.spans import Origin, find_text, read_origin, read_span
+from otel_fr_collector.spans import Origin, Origins, SpanReader, find_text, read_origin
+from otel_fr_collector.wire import parse_request
 
 CHUNK = 500
 """Spans taken in before other work gets its turn; a request of 64 MiB holds 250,000."""
+
+CHUNK_REPORTS = 16
 
 TRACES, LOGS, METRICS = "traces", "logs", "metrics"
 
@@ -54,6 +54,8 @@ class Ingest:
         self._clock = clock
         self._wall = wall
         self._interner = Interner()
+        self._spans = SpanReader(self._interner)
+        self._origins = Origins()
 
     async def take(self, signal: str, data: bytes) -> bytes:
         """Take one request in; returns the response's bytes.
@@ -75,42 +77,46 @@ class Ingest:
         return response
 
     async def _traces(self, data: bytes) -> bytes:
-        request = ExportTraceServiceRequest.FromString(data)
+        request = parse_request(data)
         counts = {"ours": 0, "foreign": 0, "invalid": 0}
-        problem = ""
-        done = 0
+        invalid: list[str] = []
         for resource_spans in request.resource_spans:
-            origin = read_origin(resource_spans.resource)
+            try:
+                origin = self._origins.read(resource_spans.resource)
+            except DecodeError:
+                counts["invalid"] += sum(len(scope.spans) for scope in resource_spans.scope_spans)
+                invalid = ["a resource is garbled"]
+                continue
             for scope_spans in resource_spans.scope_spans:
+                spans = scope_spans.spans
                 if origin is None:
-                    counts["foreign"] += len(scope_spans.spans)
+                    counts["foreign"] += len(spans)
                     continue
-                for span in scope_spans.spans:
-                    done += 1
-                    if done % CHUNK == 0:
+                for start in range(0, len(spans), CHUNK):
+                    if start:
                         await asyncio.sleep(0)
-                    try:
-                        read = read_span(span, origin, self._interner)
-                    except ValueError as error:
-                        counts["invalid"] += 1
-                        problem = str(error)
-                        continue
-                    if read is None:
-                        counts["foreign"] += 1
-                        continue
-                    counts["ours"] += 1
-                    self._run(origin).add_span(*read, self._clock())
+                    some = spans[start : start + CHUNK]
+                    before = len(invalid)
+                    calls = self._spans.read(some, invalid)
+                    counts["ours"] += len(calls)
+                    counts["invalid"] += len(invalid) - before
+                    counts["foreign"] += len(some) - len(calls) - len(invalid) + before
+                    del invalid[1:-1]
+                    run = self._run(origin)
+                    if run is not None:
+                        run.add_spans(origin.rank, calls, self._clock())
         self._count(TRACES, counts)
-        self._runs.trim()
+        self._runs.trim(counts["ours"])
         response = ExportTraceServiceResponse()
-        if problem:  # a warning as OTLP defines it: nothing is rejected, so nothing is to be sent again
-            response.partial_success.error_message = problem
+        if invalid:  # a warning as OTLP defines it: nothing is rejected, so nothing is to be sent again
+            response.partial_success.error_message = invalid[-1]
         return response.SerializeToString()
 
     async def _logs(self, data: bytes) -> bytes:
         request = ExportLogsServiceRequest.FromString(data)
         counts = {"ours": 0, "foreign": 0, "invalid": 0}
         problem = ""
+        done = 0
         for resource_logs in request.resource_logs:
             origin = read_origin(resource_logs.resource)
             for scope_logs in resource_logs.scope_logs:
@@ -126,7 +132,9 @@ class Ingest:
                         counts["invalid"] += 1
                         self._metrics.reports.labels("invalid").inc()
                         problem = str(error)[:200]
-            await asyncio.sleep(0)
+                    done += 1
+                    if done % CHUNK_REPORTS == 0:
+                        await asyncio.sleep(0)
         self._count(LOGS, counts)
         response = ExportLogsServiceResponse()
         if problem:
@@ -148,13 +156,20 @@ class Ingest:
         if event == names.EVENT_DUMP_FAILED:
             report.file = ""
         run = self._run(origin)
+        if run is None:
+            return
+        held = len(report.inflight) + len(report.failed) + 1
         taken = run.add_report(report, now)
+        self._runs.trim(held)
         self._metrics.reports.labels("accepted" if taken else "late").inc()
         if not taken and report.file and origin.rank in run.ranks:
             run.ranks[origin.rank].file = report.file
 
-    def _run(self, origin: Origin) -> Run:
+    def _run(self, origin: Origin) -> Run | None:
+        """The run an origin is of; None: there is no room for it."""
         run = self._runs.get(origin.run, self._clock())
+        if run is None:
+            return None
         run.last_heard = self._clock()
         if origin.world_size is not None:
             run.world_size = origin.world_size

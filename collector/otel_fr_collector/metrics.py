@@ -6,7 +6,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from otel_fr_collector.runs import Runs
@@ -75,15 +75,17 @@ class _State(Collector):
         self._runs = runs
         self._open = open_incidents
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         runs = list(self._runs.by_id.values())
+        evicted, usage = self._runs.evicted(), self._runs.usage
         yield _single("runs", "Runs known", len(runs))
         yield _single("ranks", "Ranks known", sum(len(run.ranks) for run in runs))
         yield _single("calls_kept", "Calls of collectives that are not yet complete", sum(run.parts for run in runs))
-        evicted = sum(place.evicted for run in runs for place in run.groups.values())
-        yield _single("instances_evicted", "Incomplete collectives forgotten for lack of room", evicted)
+        yield _tally("evicted", "Runs, incomplete collectives and their calls forgotten for lack of room", evicted)
+        yield _tally("refused", "What found no room, by the limit that it met", usage.refused)
         yield self._incidents()
         yield self._lag()
+        yield self._skew()
 
     def _incidents(self) -> GaugeMetricFamily:
         labels = ("job_id", "process_group", "category")
@@ -117,6 +119,30 @@ class _State(Collector):
         for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
             family.add_metric(values, lags[values])
         return family
+
+    def _skew(self) -> SummaryMetricFamily:
+        family = SummaryMetricFamily(
+            "otel_fr_collective_skew_seconds",
+            "How much longer a collective took the member that came first than the one that came last; one of 16",
+            labels=("job_id", "process_group"),
+        )
+        skews: dict[tuple[str, str], tuple[int, float]] = {}
+        for run in self._runs.by_id.values():
+            for place in run.groups.values():
+                if place.skew_count:
+                    label = (run.id.job, place.group.description or place.group.name)
+                    count, total = skews.get(label, (0, 0.0))
+                    skews[label] = (count + place.skew_count, total + place.skew_sum)
+        for values in sorted(skews, key=lambda key: -skews[key][1])[:MAX_SERIES]:
+            family.add_metric(values, *skews[values])
+        return family
+
+
+def _tally(name: str, text: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"otel_fr_collector_{name}", text, labels=("kind",))
+    for kind in sorted(counts):
+        family.add_metric((kind,), counts[kind])
+    return family
 
 
 class _Queues(Collector):

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from otel_fr.match import Category, Ending, Finding, Group
 from otel_fr_collector.incidents import Incident
-from otel_fr_collector.runs import RankState, Run, RunId
+from otel_fr_collector.ranks import RankState
+from otel_fr_collector.runs import Run, RunId
 
 _T = TypeVar("_T")
 Json = dict[str, Any]

@@ -8,15 +8,25 @@ from dataclasses import dataclass, field
 
 from otel_fr import identity
 from otel_fr.match import Ending, Group, Signature
-from otel_fr_collector.calls import Interner, Part, read_names, read_sizes, read_splits, state_of, stream_of
+from otel_fr_collector.bounded import Cache
+from otel_fr_collector.calls import MAX_NAME, Interner, Part, read_names, read_sizes, read_splits, state_of, stream_of
 
+MAX_BODY = 4 << 20
+"""Characters of a report."""
 MAX_GROUPS = 4_096
-MAX_CALLS = 256
-"""Calls read from each list of a report; monitors send at most 64."""
+MAX_GROUP_ID = 256
+MAX_CALLS = 64
+"""Calls read from each list of a report: as many as monitors send."""
 MAX_RANKS = 65_536
 MAX_RANK = 1_000_000
 MAX_STACK = 65_536
 """Characters kept of a stack; a hundred frames are under 20,000."""
+MAX_EXCEPTION = 16_384
+MAX_PATH = 4_096
+"""Linux's PATH_MAX."""
+
+_members: Cache[str, tuple[int, ...]] = Cache(1_000_000)
+"""Member lists by their text: every rank of a group sends the same, and one tuple serves them all."""
 
 Json = dict[str, object]
 
@@ -68,6 +78,8 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> R
     Raises:
         ValueError: it is no report of this version, or a list in it is out of all proportion.
     """
+    if len(text) > MAX_BODY:
+        raise ValueError(f"report of more than {MAX_BODY} characters")
     try:
         data = json.loads(text)
     except RecursionError as error:
@@ -84,15 +96,15 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> R
         rank,
         number,
         stall=min(max(_number(data, "stall_s") or 5.0, 0.1), 86_400.0),
-        groups=[_group(item) for item in groups if isinstance(item, dict)],
+        groups=[_group(item) for item in groups if isinstance(item, dict) and _is_id(item.get("id"))],
         inflight=_calls(data.get("inflight"), rank, interner, now, wall),
         inflight_more=max(0, _integer(data, "inflight_more", 0)),
         failed=_calls(data.get("failed"), rank, interner, now, wall),
         idle=_number(data, "idle_s"),
         stack=_text(data, "stack")[:MAX_STACK],
         python_blocked=_flag(data, "python_blocked"),
-        site=_text(data, "site"),
-        file=_text(data, "file"),
+        site=_text(data, "site", MAX_NAME),
+        file=_text(data, "file", MAX_PATH),
     )
     last = data.get("last")
     if isinstance(last, dict):
@@ -105,9 +117,9 @@ def _read_end(data: Json, report: Report) -> None:
     exception = data.get("exception")
     if isinstance(exception, dict):
         kind, message = _text(exception, "type"), _text(exception, "message")
-        report.exception = f"{kind}: {message}" if message else kind
+        report.exception = (f"{kind}: {message}" if message else kind)[:MAX_EXCEPTION]
         report.exception_stack = _text(exception, "stack")[:MAX_STACK]
-        report.exception_site = _text(exception, "site")
+        report.exception_site = _text(exception, "site", MAX_NAME)
         report.ending = Ending.RAISED
     how = data.get("exit")
     if not isinstance(how, dict):
@@ -126,10 +138,22 @@ def _read_end(data: Json, report: Report) -> None:
         report.ending = Ending.GONE
 
 
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_GROUP_ID
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    known = _members.young.get(text)
+    if known is None:
+        ranks = tuple(identity.decode_ranks(text, limit=MAX_RANKS))
+        known = _members.put(text, ranks, 1 + len(ranks) + len(text) // 32)
+    return known
+
+
 def _group(data: Json) -> GroupReport:
-    ranks = tuple(identity.decode_ranks(_text(data, "ranks"), limit=MAX_RANKS))
+    name, description = _text(data, "name", MAX_NAME), _text(data, "desc", MAX_NAME)
     return GroupReport(
-        Group(_text(data, "id"), _text(data, "name"), _text(data, "desc"), ranks),
+        Group(_text(data, "id"), name, description, _ranks(_text(data, "ranks"))),
         enqueued=_integer(data, "enq", 0),
         completed=_integer(data, "done", 0),
         issued=_integer(data, "issued", 0),
@@ -145,7 +169,7 @@ def _calls(value: object, rank: int, interner: Interner, now: float, wall: float
 
 
 def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) -> Part:
-    operation, error = _text(data, "op"), _text(data, "err") or None
+    operation, error = _text(data, "op", MAX_NAME), _text(data, "err", MAX_NAME) or None
     peer = _optional(data, "peer")
     signature = interner.signature(
         Signature(
@@ -154,7 +178,7 @@ def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) ->
             read_sizes(data.get("out")),
             read_names(data.get("idt")),
             read_names(data.get("odt")),
-            _text(data, "ro") or None,
+            _text(data, "ro", MAX_NAME) or None,
             _optional(data, "root"),
             peer,
             _optional(data, "tag"),
@@ -167,13 +191,13 @@ def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) ->
     return Part(
         rank=rank,
         record=_integer(data, "rec", 0),
-        group=_text(data, "g"),
+        group=_text(data, "g", MAX_GROUP_ID),
         stream=stream_of(_text(data, "k"), operation),
         sequence_id=_integer(data, "seq", 0),
         signature=signature,
         state=state_of(_text(data, "st"), error),
         pair_index=_integer(data, "i", 0),
-        site=_text(data, "site"),
+        site=interner.text(_text(data, "site")),
         error=error,
         timeout=None if timeout is None else timeout / 1_000,
         duration=_number(data, "dur_s"),
@@ -183,9 +207,9 @@ def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) ->
     )
 
 
-def _text(data: Json, key: str) -> str:
+def _text(data: Json, key: str, limit: int | None = None) -> str:
     value = data.get(key)
-    return value if isinstance(value, str) else ""
+    return value[:limit] if isinstance(value, str) else ""
 
 
 def _integer(data: Json, key: str, default: int) -> int:
@@ -195,7 +219,7 @@ def _integer(data: Json, key: str, default: int) -> int:
 
 def _optional(data: Json, key: str) -> int | None:
     value = data.get(key)
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
 def _number(data: Json, key: str) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from otel_fr.incident_trace import incident_trace
 from otel_fr.match import Finding, diagnose
@@ -29,6 +31,11 @@ TICK = 0.1
 HELD_UP = 1.0
 """Seconds between two ticks from which on the collector itself was held up, so that nobody's silence counts."""
 HOUSEKEEPING = 1.0
+AT_ONCE = 1_000
+"""Ranks and calls that are judged on the spot, within some milliseconds; more are judged in a thread."""
+GC_THRESHOLD = (5_000, 5, 10)
+SWITCH_INTERVAL = 0.000_5
+"""Seconds for which a thread that judges may keep the interpreter from the intake; Python's own are ten times that."""
 DEAD_RESOLVE = 600.0
 """Seconds without a word of a run after which its incidents are over."""
 
@@ -90,9 +97,15 @@ class Service:
         self._traced: dict[str, None] = {}
         self._failed: set[RunId] = set()
         self._saved: dict[RunId, tuple[int, int]] = {}
+        self._judging: dict[RunId, tuple[correlate.Due, asyncio.Task[None]]] = {}
         metrics.watch(self.runs, self.book.open_data)
         if store is not None:
             self._restore(store)
+
+    @property
+    def judging(self) -> int:
+        """How many runs are being judged in a thread just now."""
+        return len(self._judging)
 
     async def take(self, signal: str, data: bytes) -> bytes:
         """One OTLP request: taken in, and queued for the backends; returns the response's bytes.
@@ -108,6 +121,11 @@ class Service:
 
     async def run(self) -> None:
         """Judge what has arrived, for ever."""
+        # Calls come by the ten thousand and are in no cycle; requests of half a megabyte are (gRPC's), but are few.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLD)
+        sys.setswitchinterval(SWITCH_INTERVAL)
         while True:
             await asyncio.sleep(TICK)
             self.step()
@@ -122,12 +140,7 @@ class Service:
             try:
                 self._judge(run, now, final)
             except Exception:  # noqa: BLE001  one run's odd data must not cost the others their verdict
-                self.metrics.errors.labels("judge").inc()
-                run.diagnosed = now
-                run.mismatch_since = run.ended_since = None
-                if run.id not in self._failed and len(self._failed) < 1_000:
-                    self._failed.add(run.id)
-                    _log.exception("job %r could not be judged", run.id.job)
+                self._cannot_judge(run)
         if final or now - self._kept_house >= HOUSEKEEPING:
             self._kept_house = now
             self._keep_house(now)
@@ -136,33 +149,73 @@ class Service:
             self.stream.close()
 
     def _judge(self, run: Run, now: float, final: bool) -> None:
-        if run.is_over or (not final and self._relearning.waits_for(run, now)):
+        if run.is_over or (run.id in self._judging and not final):
+            return
+        if not final and self._relearning.waits_for(run, now):
             return
         has_open = bool(self.book.open_of(run.id))
         last_change = self.book.changed.get(run.id, float("-inf"))
         reason = correlate.due(run, now, has_open=has_open, last_change=last_change, final=final)
+        if run.id in self._judging:  # the collector stops before that verdict is there, so it is found anew
+            begun, task = self._judging.pop(run.id)
+            task.cancel()
+            reason = correlate.Due(*(a or b for a, b in zip(astuple(begun), astuple(reason), strict=True)))
         if reason:
             started = time.perf_counter()
-            findings = diagnose(evidence.build(run, now))
-            self.metrics.diagnoses.inc()
-            self.metrics.diagnosis_seconds.inc(time.perf_counter() - started)
-            credible = self._credible(run, findings, reason, now)
-            told = self.book.update(
-                run,
-                credible,
-                now=now,
-                wall=self._wall(),
-                issued=lambda finding: correlate.issue_time(run, finding),
-                moved_on=lambda finding: correlate.has_moved_on(run, finding),
-            )
+            taken = evidence.snapshot(run, now)
             correlate.mark_judged(run, reason, now)
-            self._tell(told, now)
+            if not final and taken.size > AT_ONCE:
+                task = asyncio.get_running_loop().create_task(self._judge_aside(run, taken, reason, started))
+                self._judging[run.id] = reason, task
+            else:
+                self._conclude(run, taken, reason, diagnose(taken.evidence()), started)
         if has_open or reason:
             self._tell(self.book.add_files(run, now), now)
 
-    def _credible(self, run: Run, findings: list[Finding], reason: correlate.Due, now: float) -> list[Finding]:
+    async def _judge_aside(self, run: Run, taken: evidence.Snapshot, reason: correlate.Due, started: float) -> None:
+        """Judge a run of many ranks in another thread, so that the intake goes on meanwhile."""
+        try:
+            findings = await asyncio.to_thread(lambda: diagnose(taken.evidence()))
+            if self.runs.by_id.get(run.id) is run and not run.is_over:
+                self._conclude(run, taken, reason, findings, started)
+        except Exception:  # noqa: BLE001  as in `step`
+            self._cannot_judge(run)
+        finally:
+            self._judging.pop(run.id, None)
+
+    def _conclude(
+        self, run: Run, taken: evidence.Snapshot, reason: correlate.Due, findings: list[Finding], started: float
+    ) -> None:
+        """Tell what follows from the findings, which hold for the moment of the snapshot."""
+        now = self._clock()
+        took = time.perf_counter() - started
+        run.diagnosed, run.judging_took = now, took
+        self.metrics.diagnoses.inc()
+        self.metrics.diagnosis_seconds.inc(took)
+        told = self.book.update(
+            run,
+            self._credible(run, taken, findings, reason),
+            now=now,
+            wall=self._wall(),
+            issued=lambda finding: correlate.issue_time(taken, finding),
+            moved_on=lambda finding: correlate.has_moved_on(run, finding),
+        )
+        self._tell(told, now)
+
+    def _cannot_judge(self, run: Run) -> None:
+        self.metrics.errors.labels("judge").inc()
+        run.diagnosed = self._clock()
+        run.mismatch_since = run.ended_since = None
+        if run.id not in self._failed and len(self._failed) < 1_000:
+            self._failed.add(run.id)
+            _log.exception("job %r could not be judged", run.id.job)
+
+    def _credible(
+        self, run: Run, taken: evidence.Snapshot, findings: list[Finding], reason: correlate.Due
+    ) -> list[Finding]:
         """The causes that rest on fresh word, and the consequences of these or of causes told before."""
-        causes = [f for f in findings if f.caused_by is None and correlate.is_credible(run, f, reason, now)]
+        findings = [finding for finding in findings if not correlate.has_completed(run, finding)]
+        causes = [f for f in findings if f.caused_by is None and correlate.is_credible(taken, f, reason)]
         known = {finding.key for finding in causes}
         known.update(key for incident in self.book.open_of(run.id) for key in incident.keys)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
@@ -175,15 +228,17 @@ class Service:
         for known in saved.runs:
             if self.book.open_of(known.id):
                 run = self.runs.get(known.id, now)
-                run.world_size, run.resource = known.world_size, known.resource
-                for rank in known.ranks(now, wall):
-                    run.ranks.setdefault(rank.rank, rank)
-                self._relearning.expect(run)
+                if run is not None:
+                    run.world_size, run.resource = known.world_size, known.resource
+                    run.restore(known.ranks(now, wall))
+                    self._relearning.expect(run)
             self._saved[known.id] = (0, 0)
         for incident in saved.incidents:
             if incident.is_open:
                 # Its run may have been lost: the incident then waits for word of it, or of a newer attempt.
-                self._relearning.expect(self.runs.get(incident.run, now))
+                lost = self.runs.get(incident.run, now)
+                if lost is not None:
+                    self._relearning.expect(lost)
             trace = incident.data.get("trace_id")
             if isinstance(trace, str):
                 self._traced[trace] = None

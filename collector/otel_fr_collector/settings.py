@@ -63,7 +63,8 @@ def _number(low: float, high: float = float("inf")) -> Callable[[str], float]:
     def parse(text: str) -> float:
         value = float(text) if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else float("nan")
         if not low <= value <= high:
-            raise ValueError(f"{text!r} is not a number from {low:g} to {high:g}")
+            wanted = f"from {low:g} to {high:g}" if high < float("inf") else f"of at least {low:g}"
+            raise ValueError(f"{text!r} is not a number {wanted}")
         return value
 
     return parse
@@ -234,7 +235,7 @@ class Settings:
     )
 
     data: Path | None = _option(_STATE, Path, None, "folder for what must outlive the process", "DIR")
-    retention_days: float = _option(_STATE, _number(0), "90", "days to keep resolved incidents under --data", "DAYS")
+    retention_days: float = _option(_STATE, _number(0.01), "90", "days to keep resolved incidents under --data", "DAYS")
     retention_size: int = _option(_STATE, parse_size, "256MiB", "size to keep the incidents under --data below", "SIZE")
 
     tls_cert: Path | None = _option(_SECURITY, Path, None, "certificate chain of all ports (PEM); turns TLS on", "FILE")

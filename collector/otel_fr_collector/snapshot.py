@@ -11,7 +11,8 @@ from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
 from otel_fr_collector.evidence import reported_parts
 from otel_fr_collector.incidents import Book
-from otel_fr_collector.runs import RankState, Run, RunId
+from otel_fr_collector.ranks import RankState
+from otel_fr_collector.runs import Run, RunId
 
 Json = dict[str, object]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -28,8 +29,9 @@ from otel_fr_collector.tls import ServerTls
 STOP_SECONDS = 1
 SILENT_SECONDS = 60.0
 """A connection on which no first request has come for so long is closed."""
-OPEN_PATHS = frozenset({"/healthz"})
-"""Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives."""
+OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
+"""Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives, and the page
+is the same for everybody: it asks for a token itself and shows what the API then tells."""
 
 
 def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
@@ -71,13 +73,15 @@ class Doorkeeper:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if self._tokens is not None and scope["path"] not in OPEN_PATHS:
+        if self._tokens is not None and OPEN_PATHS.fullmatch(scope["path"]) is None:
             access = self._tokens.find(headers.get("authorization", ""))
             if access is None:
+                # A browser asks for a password itself where Basic is offered; the page asks in its own words.
+                scheme = "Bearer" if scope["path"].startswith("/api/") else "Basic"
                 return PlainTextResponse(
                     "a token is needed: Authorization: Bearer TOKEN, or the token as password\n",
                     401,
-                    {"www-authenticate": 'Basic realm="otel-fr collector: the token is the password"'},
+                    {"www-authenticate": f'{scheme} realm="otel-fr collector: the token is the password"'},
                 )
             if not access.read:
                 return PlainTextResponse("the token is for writing only\n", 403)

@@ -101,7 +101,7 @@ class Stage:
             if state.rank == culprit:
                 state.site = "/job/data.py:17 load"
                 continue
-            state.stand(world.id, 101, 100)
+            run.stand(state, world.id, 101, 100)
             part = Part(state.rank, 5, world.id, "collective", 101, signature, State.IN_FLIGHT, issued=now - 7.5)
             report.inflight = [part]
         others = tuple(rank for rank in run.ranks if rank != culprit)
@@ -136,4 +136,4 @@ class Stage:
         for rank in members:
             state = run.rank(rank)
             assert state is not None
-            state.stand(group.id, 100, 100)
+            run.stand(state, group.id, 100, 100)

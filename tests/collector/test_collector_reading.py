@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, cast
+import random
+from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import Group, Issued
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from otel_fr_collector.calls import Interner
+from otel_fr_collector.calls import Interner, SpanCall
 from otel_fr_collector.report import parse_report
-from otel_fr_collector.runs import RunId
-from otel_fr_collector.spans import Origin, read_span
+from otel_fr_collector.spans import SpanReader
 
+from otel_fr import semconv
 from otel_fr.match import Ending, State
 
-ORIGIN = Origin(RunId("job", 0, "run"), 3)
 GROUP = Group("0", [0, 1, 2, 3], "default_pg")
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -63,25 +64,89 @@ def test_a_call_reads_the_same_from_its_span_and_from_its_report(
     interner = Interner()
     body = {"v": 1, "rank": 3, "n": 1, "groups": [], "last": call.report(100.0)}
     reported = parse_report(json.dumps(body), interner, now=100.0, wall=5e9).last
-    read_back = read_span(call.span("run", 100.0), ORIGIN, interner)
+    ((template, sequence, record, pair, start, end),) = read_spans([call.span("run", 100.0)], interner)
     assert reported is not None
-    assert read_back is not None
-    spanned, group, size = read_back
-    assert spanned.signature is reported.signature
-    for field in ("rank", "record", "group", "stream", "sequence_id", "state", "site", "timeout", "pair_index"):
-        assert getattr(spanned, field) == getattr(reported, field)
-    assert spanned.key() == reported.key()
-    assert (group.id, size) == (GROUP.id, 4)
+    assert template.signature is reported.signature
+    assert (sequence, record, pair) == (reported.sequence_id, reported.record, reported.pair_index)
+    assert (template.group.id, template.size) == (GROUP.id, 4)
+    for field in ("stream", "state", "site", "timeout"):
+        assert getattr(template, field) == getattr(reported, field)
+    assert start == 4 * 10**18
+    assert end - start == pytest.approx(5 * 10**8, rel=1e-5)  # the kit computes in floats
+
+
+def read_spans(spans: list[Span], interner: Interner | None = None) -> list[SpanCall]:
+    invalid: list[str] = []
+    found = SpanReader(interner or Interner()).read([span.SerializeToString() for span in spans], invalid)
+    assert not invalid
+    return found
 
 
 @settings(max_examples=200)
-@given(st.binary(max_size=200))
-def test_any_span_is_a_call_or_a_value_error(data: bytes) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 300),
+            st.integers(0, 2**40),
+            st.none() | st.integers(0, 300),
+            st.sampled_from(["all_reduce", "broadcast"]),
+            st.none() | st.sampled_from(["timeout", "rank_exited"]),
+            st.randoms(use_true_random=False) | st.none(),
+        ),
+        max_size=12,
+    )
+)
+def test_spans_read_the_same_whether_their_attributes_are_new_or_known_and_in_any_order(
+    drawn: list[tuple[int, int, int | None, str, str | None, random.Random | None]],
+) -> None:
+    """What is remembered of one span must not leak into another."""
+    spans: list[Span] = []
+    for sequence, record, pair, op, error, order in drawn:
+        kind = "collective" if pair is None else "p2p"
+        call = Issued(3, GROUP, kind, sequence, op, record, 90.0, 4e9, [[1]], pair_index=pair or 0, error=error, took=1)
+        span = call.span("run", 100.0)
+        # As monitors send it: what differs from call to call comes last.
+        last = [semconv.SEQUENCE_ID, semconv.OP_ID, semconv.RECORD_ID, semconv.PAIR_INDEX, semconv.ERROR_TYPE]
+        attributes = sorted(span.attributes, key=lambda item: last.index(item.key) if item.key in last else -1)
+        if order is not None:
+            order.shuffle(attributes)
+        del span.attributes[:]
+        span.attributes.extend(attributes)
+        spans.append(span)
+    interner = Interner()
+    together = read_spans([*spans, *spans], interner)
+    assert together[: len(spans)] == together[len(spans) :]
+    assert together[: len(spans)] == [read_spans([span], interner)[0] for span in spans]
+    for (sequence, record, pair, op, error, _), (template, *numbers) in zip(drawn, together, strict=False):
+        assert numbers[:3] == [sequence, record, pair or 0]
+        assert (template.signature.operation, template.error) == (op, error)
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200), st.integers(0, 2**63), st.binary(max_size=3), st.booleans())
+def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
+    data: bytes, place: int, change: bytes, known: bool
+) -> None:
+    """Where the bytes are decoded as a whole and where they are looked up in pieces, the same comes out."""
     span = Issued(3, GROUP, "collective", 7, "all_reduce", 11, 90.0, 4e9, [[1]], took=0.1).span("run", 100.0)
-    with contextlib.suppress(Exception):
-        span.MergeFromString(data)
-    with contextlib.suppress(ValueError):
-        read_span(cast("Span", span), ORIGIN, Interner())
+    attributes = sorted(span.attributes, key=lambda item: item.key in (semconv.SEQUENCE_ID, semconv.RECORD_ID))
+    del span.attributes[:]
+    span.attributes.extend(attributes)
+    whole = span.SerializeToString()
+    place %= len(whole)
+    reader = SpanReader(Interner())
+    if known:
+        reader.read([whole], [])
+    for raw in (data, whole + data, whole[:place] + change + whole[place + len(change) :], whole[:place]):
+        invalid: list[str] = []
+        found = reader.read([raw], invalid)
+        assert len(found) + len(invalid) <= 1
+        with contextlib.suppress(DecodeError):
+            decoded = Span.FromString(raw)
+            sequences = [item.value.int_value for item in decoded.attributes if item.key == semconv.SEQUENCE_ID]
+            for _, sequence, _, _, start, end in found:
+                assert sequence == sequences[-1]
+                assert (start, end) == (decoded.start_time_unix_nano, decoded.end_time_unix_nano)
 
 
 @pytest.mark.parametrize(

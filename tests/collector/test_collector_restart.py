@@ -261,8 +261,8 @@ def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--retention-days", "never"), "no number of days"),
-        (("--retention-size", "10"), "512MiB"),
+        (("--retention-days", "never"), "not a number of at least"),
+        (("--retention-size", "ten"), "64MiB"),
         (("--trace-url", "http://jaeger/{trace}"), "{trace_id}"),
         (("--alert-label", "team-a=x"), "NAME=VALUE"),
         (("--alert-label", "job_id=x"), "set by otel-fr"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector import groups, present
-from otel_fr_collector.calls import Interner, Part
+from otel_fr_collector.calls import Interner, Part, SpanCall, Template
 from otel_fr_collector.groups import GroupState
 from otel_fr_collector.incidents import Change
 from otel_fr_collector.runs import RunId, Runs
@@ -20,6 +20,11 @@ INTERNER = Interner()
 def part(rank: int, seq: int, state: State = State.COMPLETED, size: int = 3, record: int | None = None) -> Part:
     signature = INTERNER.signature(Signature("all_reduce", ((size,),), ((size,),), ("Float",), ("Float",), "sum"))
     return Part(rank, seq if record is None else record, "g", "collective", seq, signature, state, issued_wall=1.0)
+
+
+def call(seq: int, group: Group = GROUP, size: int = 3) -> SpanCall:
+    template = Template(group, size, part(0, 0).signature, 0, "collective", State.COMPLETED)
+    return template, seq, seq, 0, 10**18, 10**18 + 1_000
 
 
 events = [
@@ -68,14 +73,15 @@ def test_incomplete_collectives_are_forgotten_oldest_first_but_a_disagreement_st
 
 
 def test_calls_over_all_runs_are_bounded() -> None:
-    runs = Runs(max_parts=1_000)
+    runs = Runs(max_weight=1_000)
     for job in range(4):
         run = runs.get(RunId(f"job-{job}", 0, f"run-{job}"), 0.0)
-        for seq in range(600):
-            run.add_span(part(0, seq), GROUP, 3, 0.0)
+        assert run is not None
+        run.add_spans(0, [call(seq) for seq in range(600)], 0.0)
     runs.trim()
-    assert sum(run.parts for run in runs.by_id.values()) <= 1_000
-    assert runs.evicted_parts >= 1_400
+    kept = sum(run.parts for run in runs.by_id.values())
+    assert 200 <= kept <= 1_000
+    assert runs.evicted() == {"runs": 0, "instances": 2_400 - kept, "calls": 2_400 - kept}
 
 
 def test_the_run_not_heard_of_for_longest_goes_first() -> None:
@@ -84,6 +90,20 @@ def test_the_run_not_heard_of_for_longest_goes_first() -> None:
     for run_id in (first, second, first, third):
         runs.get(run_id, 0.0)
     assert set(runs.by_id) == {first, third}
+
+
+def test_invented_job_names_drive_out_no_job() -> None:
+    runs = Runs(max_runs=4)
+    jobs = [RunId("job", attempt, str(attempt)) for attempt in range(3)]
+    for second in range(20):
+        for job in jobs:
+            run = runs.get(job, float(second))
+            assert run is not None
+            run.last_heard = float(second)
+        for number in range(50 if second > 1 else 0):
+            runs.get(RunId(f"invented-{second}-{number}", 0, ""), float(second))
+    assert set(jobs) <= set(runs.by_id)
+    assert runs.evicted()["runs"] == 18 * 50 - 1
 
 
 def incident(**more: object) -> dict[str, object]:
@@ -162,9 +182,9 @@ def test_pieces_that_come_before_the_members_are_known_are_judged_once_they_are(
 
 def test_a_group_of_the_whole_world_needs_no_report_to_know_its_members() -> None:
     run = Runs().get(RunId("job", 0, "r"), 0.0)
+    assert run is not None
     run.world_size = 3
     for rank in range(2):
-        run.add_span(part(rank, 1), Group("g", "0", "default_pg", ()), 3, 1.0)
-        run.add_span(part(rank, 1)._replace(group="h"), Group("h", "1", "pair", ()), 2, 1.0)
+        run.add_spans(rank, [call(1), call(1, Group("h", "1", "pair", ()), 2)], 1.0)
     assert run.groups["g"].group.ranks == (0, 1, 2)
     assert run.groups["h"].group.ranks == ()

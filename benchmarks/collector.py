@@ -1,0 +1,296 @@
+"""What the collector takes in: spans per second of one core, its memory, and a do-nothing OTLP sink beside it.
+
+    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward]
+
+Real monitors' requests (512 spans of one rank each) come over gRPC from several sender processes, to a real collector
+process and to a sink: OTLP's own generated gRPC service, which decodes each request and returns. Both are loaded as
+fast as they answer; CPU time is read from /proc, so that "per core" is honest on a shared machine. ``--forward`` puts
+the sink behind the collector as well. The bars: 50,000 spans/s per core, half of the sink's rate, and memory that does
+not grow with the number of jobs, nor with how much is sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import grpc
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_fr import identity, semconv
+from otel_fr.monitor.export import BATCH_SPANS, spans_request
+from otel_fr.monitor.spans import SpanBuilder, attribute
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, SignatureDef, SiteDef, State
+
+LIMIT_RATE = 50_000
+LIMIT_SINK_RATIO = 0.5
+LIMIT_GROWTH = 2.0
+"""Highest memory at more jobs and under overload, as a multiple of that at one job; requests under way included."""
+WORLD = 8
+SENDERS = 2
+AT_ONCE = 4
+"""Requests that one sender has under way."""
+OVERLOAD = 10
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+
+_SINK = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace, trace_service_pb2_grpc as trace_grpc
+class Trace(trace_grpc.TraceServiceServicer):
+    def Export(self, request, context): return trace.ExportTraceServiceResponse()
+server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", 64 << 20)])
+trace_grpc.add_TraceServiceServicer_to_server(Trace(), server)
+print("gRPC on 127.0.0.1:%d, " % server.add_insecure_port("127.0.0.1:0"), file=sys.stderr, flush=True)
+server.start(); time.sleep(3600)
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """``requests`` of ``batch`` spans from each sender, ``at_once`` of them under way."""
+
+    jobs: int
+    batch: int
+    requests: int
+    at_once: int = AT_ONCE
+
+    @classmethod
+    def of(cls, jobs: int, spans: int) -> Load:
+        """About so many spans, in batches as monitors make them where all jobs together send what a core can take."""
+        batch = min(BATCH_SPANS, LIMIT_RATE // (jobs * WORLD))
+        rounds = max(2, spans // (batch * jobs * WORLD))
+        return cls(jobs, batch, rounds * jobs * WORLD // SENDERS)
+
+
+@dataclass
+class Result:
+    """``spans`` taken in ``cpu`` seconds of the receiver, of ``sent``; ``memory``: highest resident MB."""
+
+    spans: int
+    sent: int
+    cpu: float
+    wall: float
+    memory: float
+
+    @property
+    def rate(self) -> float:
+        return self.spans / self.cpu if self.cpu else 0.0
+
+
+class Server:
+    """A receiving process."""
+
+    def __init__(self, folder: Path, command: list[str]) -> None:
+        errors = folder / f"err-{time.monotonic_ns()}.txt"
+        with errors.open("wb") as err:
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err)
+        end = time.monotonic() + 30
+        while not (found := re.search(r"gRPC on ([\w.:]+),(?: HTTP on (\S+))?", errors.read_text())):
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise RuntimeError(errors.read_text())
+            time.sleep(0.02)
+        self.address, self.http = found.groups()
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float:
+        """Resident MB, the highest so far."""
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+)", text)
+        return int(found[1]) / 1024 if found else 0.0
+
+    def metric(self, name: str, **labels: str) -> float:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        with urllib.request.urlopen(self.http + "/metrics", timeout=30) as answer:
+            text = answer.read().decode()
+        samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+        return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+
+
+def collector(folder: Path, *options: str) -> Server:
+    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    return Server(folder, [*command, "--incidents", str(folder / "incidents.jsonl"), *options])
+
+
+def sink(folder: Path) -> Server:
+    return Server(folder, [sys.executable, "-c", _SINK])
+
+
+def _signature(shape: int) -> SignatureDef:
+    sizes, kinds, size = ((1024, shape + 1),), ("BFloat16",), 2048 * (shape + 1)
+    return SignatureDef(
+        "all_reduce", "nccl", sizes, sizes, kinds, kinds, "sum", None, None, None, None, None, size, size
+    )
+
+
+def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
+    """Requests of this sender's ranks in turn, for ever: forty signatures, ten call sites, one group for each job."""
+    ranks = tuple(range(WORLD))
+    group = GroupDef(identity.group_id("0", ranks), "0", "default_pg", ranks, "nccl", 0)
+    signatures = [_signature(shape) for shape in range(40)]
+    sites = [SiteDef((("/home/user/train.py", line, "step"), ("/home/user/run.py", 1, "main"))) for line in range(10)]
+
+    def record(number: int) -> Record:
+        issued, signature, site = number * 10**6, signatures[number % 40], sites[number % 10]
+        return Record(
+            number, issued, None, issued + 500_000, State.COMPLETED, number, 0, number, 0, KIND_COLLECTIVE, 0, 600_000,
+            "MainThread", group, signature, site,
+        )  # fmt: skip
+
+    builders: list[tuple[SpanBuilder, Resource]] = []
+    for job in range(jobs):
+        run = identity.run_id(f"job-{job}", 0, "benchmark")
+        for rank in ranks[sender::SENDERS]:
+            values: dict[str, str | int] = {
+                semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: f"node-{job}", semconv.PROCESS_PID: 1000 + rank,
+                semconv.RANK: rank, semconv.LOCAL_RANK: rank, semconv.WORLD_SIZE: WORLD, semconv.RUN_ID: run,
+                semconv.JOB_ID: f"job-{job}", semconv.JOB_ATTEMPT: 0,
+            }  # fmt: skip
+            resource = Resource(attributes=[attribute(key, value) for key, value in values.items()])
+            builders.append((SpanBuilder(run, rank, time.time_ns()), resource))
+    for first in itertools.count(1, batch):
+        for builder, resource in builders:
+            spans = (builder.encode(record(number)) for number in range(first, first + batch))
+            yield spans_request(resource, [b"".join(spans)]).SerializeToString()
+
+
+def _send(address: str, load: Load, sender: int, barrier: Barrier, answers: Queue[tuple[int, int]]) -> None:
+    """One sender process: a part of its requests to warm the receiver up, then the rest."""
+    made = batches(load.jobs, load.batch, sender)
+    prepared = [next(made) for _ in range(load.requests)]
+    channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
+    export = channel.unary_unary(EXPORT)
+    warm = len(prepared) // 4 // WORLD * WORLD
+    for some in (prepared[:warm], prepared[warm:]):
+        barrier.wait()
+        taken = 0
+        under_way: deque[grpc.Future] = deque()
+        for request in some:
+            if len(under_way) >= load.at_once:
+                taken += under_way.popleft().exception() is None
+            under_way.append(export.future(request, timeout=100, wait_for_ready=True))
+        taken += sum(call.exception() is None for call in under_way)
+        barrier.wait()
+    answers.put((len(prepared) - warm, taken))
+
+
+def measure(server: Server, load: Load) -> Result:
+    """Send the load from `SENDERS` processes and watch the receiver."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(SENDERS + 1)
+    answers: Queue[tuple[int, int]] = context.Queue()
+    senders = [
+        context.Process(target=_send, args=(server.address, load, number, barrier, answers), daemon=True)
+        for number in range(SENDERS)
+    ]
+    for sender in senders:
+        sender.start()
+    barrier.wait()  # all have prepared
+    barrier.wait()  # warmed up
+    cpu, wall = server.cpu(), time.monotonic()
+    barrier.wait()
+    barrier.wait()
+    cpu, wall = server.cpu() - cpu, time.monotonic() - wall
+    sent, taken = (sum(numbers) for numbers in zip(*(answers.get() for _ in senders), strict=True))
+    for sender in senders:
+        sender.join()
+    return Result(taken * load.batch, sent * load.batch, cpu, wall, server.memory())
+
+
+def show(name: str, result: Result, note: str = "") -> None:
+    share = "" if result.spans == result.sent else f"  took {result.spans / result.sent:.0%}"
+    print(
+        f"{name:34} {result.rate:9,.0f} spans/s per core {result.cpu / result.wall:5.0%} of a core"
+        f" {result.memory:7.0f} MB{share}{note}",
+        flush=True,
+    )
+
+
+def correlated(server: Server, result: Result) -> str:
+    """What the collector says became of the spans."""
+    kept = server.metric("otel_fr_collector_calls_kept")
+    return "" if not kept else f"  {kept:,.0f} calls still open"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spans", type=int, default=160_000, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="of sink and collector in turn")
+    parser.add_argument("--forward", action="store_true", help="also with the sink as the collector's backend")
+    options = parser.parse_args()
+    one = Load.of(1, options.spans)
+    total = {"sink": [0.0, 0.0], "collector": [0.0, 0.0]}
+    memory: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def run(title: str, server: Server, load: Load) -> Result:
+            try:
+                result = measure(server, load)
+                show(title, result, correlated(server, result) if server.http else "")
+            finally:
+                server.stop()
+            return result
+
+        for _ in range(options.rounds):
+            for title, start in (("sink", sink), ("collector", collector)):
+                result = run(title + ", 1 job", start(folder), one)
+                total[title][0] += result.spans
+                total[title][1] += result.cpu
+                memory[title] = result.memory
+        run("sink, 256 jobs", sink(folder), Load.of(256, options.spans))
+        for jobs in (16, 256):
+            memory[f"{jobs} jobs"] = run(
+                f"collector, {jobs} jobs", collector(folder), Load.of(jobs, options.spans)
+            ).memory
+        overload = replace(one, at_once=one.at_once * OVERLOAD)
+        memory["overload"] = run(f"collector, {OVERLOAD} x the requests", collector(folder), overload).memory
+        if options.forward:
+            behind = sink(folder)
+            try:
+                run("collector that forwards, 1 job", collector(folder, "--forward", f"http://{behind.address}"), one)
+            finally:
+                behind.stop()
+    rate, of_sink = (spans / cpu for spans, cpu in (total["collector"], total["sink"]))
+    growth = max(value for key, value in memory.items() if key not in ("sink", "collector")) / memory["collector"]
+    answer = {
+        "spans_per_s_per_core": round(rate),
+        "limit": LIMIT_RATE,
+        "sink_ratio": round(rate / of_sink, 2),
+        "sink_limit": LIMIT_SINK_RATIO,
+        "memory_mb": {key: round(value, 1) for key, value in memory.items()},
+        "memory_growth": round(growth, 2),
+        "growth_limit": LIMIT_GROWTH,
+    }
+    print(json.dumps(answer))
+    good = rate >= LIMIT_RATE and rate / of_sink >= LIMIT_SINK_RATIO and growth <= LIMIT_GROWTH
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Containers that hold what clients send, whatever they send: caches by age, and sets of numbers as ranges."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    """A dict that forgets what has not been asked for lately; what is in steady use stays, whatever else comes.
+
+    Two generations: when the younger is full, the older goes and the younger takes its place. A hit in the younger,
+    which is the rule, costs one dict look-up (`young` may be asked directly).
+
+    Args:
+        limit: total weight of a generation.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.young: dict[K, V] = {}
+        self._old: dict[K, V] = {}
+        self._limit = limit
+        self._weight = 0
+
+    def __len__(self) -> int:
+        return len(self.young) + len(self._old)
+
+    def get(self, key: K, weight: int = 1) -> V | None:
+        """The value; one found in the older generation moves to the younger, where it weighs ``weight``."""
+        value = self.young.get(key)
+        if value is None:
+            value = self._old.get(key)
+            if value is not None:
+                self.put(key, value, weight)
+        return value
+
+    def put(self, key: K, value: V, weight: int = 1) -> V:
+        if self._weight + weight > self._limit:
+            # Emptied in place: readers hold on to `young`.
+            self._old = dict(self.young)
+            self.young.clear()
+            self._weight = 0
+        self.young[key] = value
+        self._weight += weight
+        return value
+
+
+class Ranges:
+    """A set of integers as rising ranges, at most ``limit`` of them: beyond it the lowest gap counts as filled."""
+
+    __slots__ = ("_ends", "_limit", "_starts")
+
+    def __init__(self, limit: int = 32) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._limit = limit
+
+    def __len__(self) -> int:
+        """How many ranges."""
+        return len(self._starts)
+
+    def __contains__(self, number: int) -> bool:
+        index = bisect_right(self._starts, number) - 1
+        return index >= 0 and number <= self._ends[index]
+
+    def add(self, number: int) -> None:
+        starts, ends = self._starts, self._ends
+        if ends and number == ends[-1] + 1:
+            ends[-1] = number
+            return
+        index = bisect_right(starts, number)
+        if index and number <= ends[index - 1]:
+            return
+        joins_before = index > 0 and ends[index - 1] == number - 1
+        joins_after = index < len(starts) and starts[index] == number + 1
+        if joins_before and joins_after:
+            ends[index - 1] = ends.pop(index)
+            del starts[index]
+        elif joins_before:
+            ends[index - 1] = number
+        elif joins_after:
+            starts[index] = number
+        else:
+            starts.insert(index, number)
+            ends.insert(index, number)
+            if len(starts) > self._limit:
+                del starts[1], ends[0]
