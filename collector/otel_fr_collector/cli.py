@@ -161,7 +161,7 @@ def _others(effective: Settings, metrics: Metrics, links: Links, store: Store | 
     """Who else is told of incidents.
 
     Raises:
-        OSError: a file with a secret cannot be read or used.
+        OSError, ValueError: a file with a secret cannot be read, or not used.
     """
     others: list[Outlet] = [LogLines()] if effective.quiet else []
     if effective.alertmanager:
@@ -182,12 +182,13 @@ def _webhook_secret(effective: Settings) -> bytes | None:
     path = effective.webhook_secret_file
     if path is None:
         return None
+    text = path.read_text()
     if not effective.webhook:
-        raise SettingsError("--webhook-secret-file is of no use without --webhook")
+        raise ValueError("--webhook-secret-file is of no use without --webhook")
     try:
-        return read_secret(path.read_text())
+        return read_secret(text)
     except ValueError as error:
-        raise OSError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _tls(effective: Settings) -> ServerTls | None:

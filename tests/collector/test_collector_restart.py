@@ -252,7 +252,7 @@ def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     assert "--data" in collector_fails("--data", str(tmp_path / "file"))
     with life(tmp_path, 1):
-        assert "another collector uses this folder" in collector_fails("--data", str(tmp_path / "data"))
+        assert "in use by another collector" in collector_fails("--data", str(tmp_path / "data"))
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db:
         db.execute("PRAGMA user_version = 99")
     assert "newer otel-fr" in collector_fails("--data", str(tmp_path / "data"))
