@@ -340,6 +340,7 @@ def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
         sorted(finding.call_sites.items()),
         sorted(finding.stacks),
         finding.p2p,
+        finding.stuck_on,
         cause,
     )
 
