@@ -23,8 +23,9 @@ setup: $(VENV)/.ready-dev
 demo: $(VENV)/.ready
 	@$(BIN)/otel-fr demo
 
+# Most tests wait for processes and timeouts of their own; a file's tests stay together, for they share programs.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .
