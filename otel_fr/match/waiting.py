@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from otel_fr.match.instances import Instance, InstanceKey, has_joined, is_waiting
@@ -22,7 +22,7 @@ class Node:
         silent: members of which nothing is known.
         next: the instances in which members that have not joined wait instead: member -> keys.
         undecided: members that may be on their way (they moved within the window).
-        behind: an instance of the same group that must end first.
+        behind: an instance that must end first: of the same group, or issued earlier by a rank that waits in both.
         mismatch: the mismatch it stands or falls with.
     """
 
@@ -73,6 +73,7 @@ def build(
     for key, node in nodes.items():
         for rank in node.waiting:
             waits.setdefault(rank, []).append(key)
+    joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
     heads: dict[tuple[str, str], InstanceKey] = {}
     takes_any = {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not State.COMPLETED}
     receivers = {rank for _, rank in takes_any}
@@ -81,12 +82,75 @@ def build(
         if node.instance.stream != "p2p" and place in heads:
             node.behind = heads[place]
             continue
-        _sort_members(evidence, node, waits, deaths, takes_any)
+        later = _joined_later(node, nodes, joined, waits)
+        _sort_members(evidence, node, waits, deaths, takes_any, later)
         if node.instance.stream != "p2p":
             _spare_receivers(node, receivers)
         if node.dead or node.idle or node.silent or node.next or node.undecided:
             heads[place] = key
+    _put_behind(nodes, joined, waits)
     return nodes
+
+
+def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> bool:
+    """Every member issued it and lives: nobody is missing who could hold it up."""
+    return deaths.isdisjoint(instance.members) and all(
+        has_joined(instance, rank, evidence.ranks.get(rank)) for rank in instance.members
+    )
+
+
+def _joined_later(
+    node: Node,
+    nodes: Mapping[InstanceKey, Node],
+    joined: Container[InstanceKey],
+    waits: Mapping[int, list[InstanceKey]],
+) -> set[InstanceKey]:
+    """Instances that wait behind this collective: all joined them, and ranks that wait here issued them after it.
+
+    A rank that went to one of these without this collective left it out. (A receive may be posted long before its
+    message is due: there the order tells nothing.)
+    """
+    if node.instance.stream == "p2p":
+        return set()
+    return {
+        key
+        for rank in node.waiting
+        for key in waits[rank]
+        if key in joined and node.instance.call(rank).record < nodes[key].instance.call(rank).record
+    }
+
+
+def _put_behind(
+    nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey], waits: Mapping[int, list[InstanceKey]]
+) -> None:
+    """A device works in the order of issue: what all joined stands behind the first call that holds one of them up."""
+    firsts: dict[int, InstanceKey] = {}
+    for rank, keys in waits.items():
+        held = [key for key in keys if key not in joined]
+        if held:
+            firsts[rank] = min(held, key=lambda key: nodes[key].instance.call(rank).record)
+    for key, node in nodes.items():
+        if key not in joined or node.behind is not None or node.mismatch is not None:
+            continue
+        for rank in node.waiting:
+            first = firsts.get(rank)
+            if first is None or nodes[first].instance.call(rank).record > node.instance.call(rank).record:
+                continue
+            if not _leads_to(nodes, first, key):
+                node.behind = first
+                break
+
+
+def _leads_to(nodes: Mapping[InstanceKey, Node], start: InstanceKey, end: InstanceKey) -> bool:
+    seen, todo = {start}, [start]
+    while todo:
+        for target in nodes[todo.pop()].targets:
+            if target == end:
+                return True
+            if target in nodes and target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return False
 
 
 def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
@@ -107,6 +171,7 @@ def _sort_members(
     waits: Mapping[int, list[InstanceKey]],
     deaths: frozenset[int],
     takes_any: set[tuple[str, int]],
+    later: Container[InstanceKey],
 ) -> None:
     instance = node.instance
     for rank in instance.members:
@@ -124,7 +189,7 @@ def _sort_members(
         elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
             # A receive from any source may be meant for this send: no verdict on who posts it.
             node.undecided.append(rank)
-        elif elsewhere := [key for key in waits.get(rank, ()) if key != instance.key]:
+        elif elsewhere := [key for key in waits.get(rank, ()) if key != instance.key and key not in later]:
             node.next[rank] = elsewhere
         elif _moves(info, evidence.window):
             node.undecided.append(rank)

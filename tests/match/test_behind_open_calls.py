@@ -1,0 +1,75 @@
+"""Collectives that all members joined, while one of them still has an earlier call open."""
+
+from __future__ import annotations
+
+import pytest
+
+from otel_fr.match import Call, Category, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
+
+WORLD = Group("w", "0", "default_pg", (0, 1, 2))
+SHARD = Group("t", "1", "tp", (0, 1))
+PAIR = Group("d", "2", "dp", (0, 2))
+SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+AGES = pytest.mark.parametrize("age", [9.0, None], ids=["ages", "no ages"])
+
+
+def call(rank: int, group: Group, seq: int, record: int, age: float | None) -> Call:
+    return Call(rank, group.id, "collective", seq, record, SUM, State.IN_FLIGHT, age=age)
+
+
+def judge(calls: list[Call], enqueued: dict[int, dict[str, int]], age: float | None) -> list[Finding]:
+    ranks = {
+        rank: Rank(
+            rank,
+            standings={
+                group: Standing(
+                    count, min([count, *(c.sequence_id - 1 for c in calls if (c.rank, c.group) == (rank, group))])
+                )
+                for group, count in counts.items()
+            },
+            idle=age,
+        )
+        for rank, counts in enqueued.items()
+    }
+    return diagnose(Evidence({g.id: g for g in (WORLD, SHARD, PAIR)}, calls, ranks, 2.0, 3))
+
+
+@AGES
+def test_a_rank_that_left_out_a_collective_and_went_to_the_next_is_named(age: float | None) -> None:
+    found = judge(
+        [
+            call(0, SHARD, 5, 10, age),
+            *(call(rank, WORLD, 3, 11, age) for rank in WORLD.ranks),
+        ],
+        {0: {"t": 5, "w": 3}, 1: {"t": 4, "w": 3}, 2: {"w": 3}},
+        age,
+    )
+    (cause,) = [f for f in found if f.caused_by is None]
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    assert (cause.group, cause.sequence_id, cause.waiting_ranks) == (SHARD, 5, (0,))
+    assert [(f.group, f.caused_by) for f in found if f.caused_by] == [(WORLD, cause.key)]
+
+
+@AGES
+def test_what_was_issued_behind_a_collective_that_lacks_a_rank_is_its_consequence(age: float | None) -> None:
+    found = judge(
+        [call(0, SHARD, 5, 10, age), call(0, PAIR, 2, 11, age), call(2, PAIR, 2, 11, age)],
+        {0: {"t": 5, "d": 2, "w": 0}, 1: {"t": 4, "w": 0}, 2: {"d": 2, "w": 0}},
+        age,
+    )
+    (cause,) = [f for f in found if f.caused_by is None]
+    assert (cause.category, cause.culprit_ranks, cause.group) == (Category.MISSING_RANK, (1,), SHARD)
+    assert [(f.group, f.caused_by) for f in found if f.caused_by] == [(PAIR, cause.key)]
+
+
+def test_a_receive_posted_early_accuses_nobody_when_what_all_joined_stands_still() -> None:
+    receive = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), peer=1, tag=0)
+    found = judge(
+        [
+            Call(0, "w", "p2p", 1, 10, receive, State.IN_FLIGHT, age=9.0),
+            *(call(rank, WORLD, 3, 11, 9.0) for rank in WORLD.ranks),
+        ],
+        {rank: {"w": 3} for rank in WORLD.ranks},
+        9.0,
+    )
+    assert [f.category for f in found if f.caused_by is None] == [Category.STALLED_COLLECTIVE]
