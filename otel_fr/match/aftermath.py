@@ -15,6 +15,8 @@ def downstream(case: Case) -> None:
         cause = _cause(case, key)
         if cause is None or node.instance.name in told:
             continue
+        if node.behind is not None and node.behind[:2] != key[:2]:
+            continue  # All joined it, and there may be one in every group: naming them would bury the others.
         missing = sorted({*node.next, *node.culprits}) or [r for r in node.instance.members if r not in node.waiting]
         text = sentences.instance_text(node.instance)
         summary = f"{sentences.ranks_text(node.waiting)} {sentences.verb(node.waiting, 'waits', 'wait')} in {text}"
