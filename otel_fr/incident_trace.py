@@ -53,7 +53,7 @@ def root_span(data: Mapping[str, object], started: float | None, detected: float
                 names.INCIDENT_CATEGORY: data["category"],
                 names.INCIDENT_CULPRITS: data["culprit_ranks"],
                 names.INCIDENT_WAITING: data["waiting_ranks"],
-        names.INCIDENT_STUCK_ON: data["stuck_on"],
+                names.INCIDENT_STUCK_ON: data["stuck_on"],
                 names.ERROR_TYPE: data["category"],
                 names.OPERATION: data["operation"],
                 names.SEQUENCE_ID: data["sequence_id"],

@@ -21,10 +21,14 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
     """Resolve coalesced batches: the members share a number, stay "scheduled" for ever, and an end entry follows.
 
     The members take the end's state; the end itself goes, or, where the batch is one list operation that the backend
-    did piece by piece, the pieces go and the end becomes that operation.
+    did piece by piece, the pieces go and the end becomes that operation. Its list is unknown where the oldest entry
+    of a ring that wrapped is a piece of it: others may have been before it.
+
+    Members without their end, in a file that does not hold every call, had one that completed and was left out.
     """
+    wrapped = len(entries) > 0 and int(entries.record[0]) > 0
     if not ends.any():
-        return entries
+        return _end_orphans(entries, ends) if wrapped else entries
     place = _places(entries)
     ended = np.zeros(int(place.max()) + 1, np.bool_)
     ended[place[ends > 0]] = True
@@ -51,6 +55,9 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
         kept[batch] = False
         pieces = [entries.signatures[index] for index in signature[batch].tolist()]
         whole = _list_operation(operation, entries.signatures[signature[at]], pieces)
+        if wrapped and batch[0] == 0:
+            gathers = operation == "all_gather"
+            whole = whole._replace(output_sizes=()) if gathers else whole._replace(input_sizes=())
         signature[at] = signatures.setdefault(whole, len(signatures))
     state, record = entries.state.copy(), entries.record
     state[parts] = state[ends_of]
@@ -64,7 +71,17 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
             column = column.copy()
             column[parts] = column[ends_of]
             changes[name] = column
-    return entries.replace(**changes).take(kept)
+    entries = entries.replace(**changes)
+    return (_end_orphans(entries, ends) if wrapped else entries).take(kept)
+
+
+def _end_orphans(entries: Entries, ends: Codes) -> Entries:
+    """Members of batches whose end is not in the file count as completed."""
+    place = _places(entries)
+    ended = np.zeros(int(place.max()) + 1, np.bool_)
+    ended[place[ends > 0]] = True
+    orphans = (np.bincount(place)[place] > 1) & ~ended[place]
+    return entries.replace(state=np.where(orphans, COMPLETED, entries.state).astype(np.int8))
 
 
 def _places(entries: Entries) -> Integers:

@@ -8,7 +8,7 @@ from otel_fr.match.findings import Case
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, State
-from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, precedes
+from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, inverted, precedes
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
@@ -63,7 +63,8 @@ class _Diagnosis(Case):
                 continue
             steps = self._walk(keys)
             sends = [(rank, inst, blocker) for rank, inst, blocker in steps if inst.p2p]
-            if len(sends) == 1:
+            odd = against_the_order(self.nodes, keys)
+            if len(sends) == 1 and odd is None:
                 _, instance, blocker = sends[0]
                 culprits: tuple[int, ...] = (blocker,)
                 category = Category.UNMATCHED_P2P
@@ -71,7 +72,6 @@ class _Diagnosis(Case):
             else:
                 instance = steps[0][1]
                 inside = set(keys)
-                odd = against_the_order(self.nodes, keys)
                 in_circle = tuple(sorted({rank for key in keys for rank in self._ahead(key, inside)}))
                 culprits = odd[0] if odd is not None else in_circle
                 category, summary = Category.DEADLOCK, sentences.deadlock_text(steps, odd)
@@ -189,7 +189,12 @@ class _Diagnosis(Case):
             failed = sorted({call.error or "error" for call in calls if call.state is State.FAILED})
             how = f"failed ({', '.join(failed)})" if failed else "does not complete"
             summary = f"all members joined {text} with matching arguments, and it {how}{self.waited(node)}"
-            finding = self.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
+            category = Category.STALLED_COLLECTIVE
+            turned = inverted([self.nodes[key] for key in (first, *rest)])
+            if turned is not None:
+                category, summary = Category.DEADLOCK, f"{sentences.inverted_text(*turned)}; {summary}"
+            culprits = turned[2:] if turned is not None else ()
+            finding = self.finding(node.instance, category, culprits, node.waiting, summary)
             finding.age = self.age(node)
             self.add(finding)
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))

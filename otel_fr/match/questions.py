@@ -6,7 +6,7 @@ from otel_fr.match import sentences
 from otel_fr.match.endings import culprit_deaths
 from otel_fr.match.instances import InstanceKey, line_up
 from otel_fr.match.model import Evidence, State
-from otel_fr.match.waiting import Node, build, fronts
+from otel_fr.match.waiting import Node, build, fronts, inverted
 
 MAX_TOLD = 4
 
@@ -26,11 +26,14 @@ def open_questions(evidence: Evidence) -> list[str]:
         ):
             open_[key] = node
     sets = fronts(open_)
-    told = [
-        f"all members joined {sentences.instance_text(open_[first].instance)} and it had not completed:"
-        " whether it stands still (a fault of the network or of a device) or was under way cannot be told"
-        for first, _ in sets[:MAX_TOLD]
-    ]
+    told = []
+    for first, rest in sets[:MAX_TOLD]:
+        text = (
+            f"all members joined {sentences.instance_text(open_[first].instance)} and it had not completed:"
+            " whether it stands still (a fault of the network or of a device) or was under way cannot be told"
+        )
+        turned = inverted([open_[key] for key in (first, *rest)])
+        told.append(text if turned is None else f"{text}; if it stands still: {sentences.inverted_text(*turned)}")
     if len(sets) > MAX_TOLD:
         told.append(f"the same of {len(sets) - MAX_TOLD} more sets of ranks")
     return told

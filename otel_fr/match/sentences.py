@@ -130,6 +130,11 @@ def device_text(instance: Instance, culprits: list[int], ahead: tuple[int, int],
     return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} behind it" if waiting else text
 
 
+def inverted_text(first: Instance, second: Instance, one: int, other: int) -> str:
+    """Two ranks that issued two collectives in opposite orders."""
+    return f"deadlock: rank {one} issued {instance_text(first)} before {instance_text(second)}, rank {other} after it"
+
+
 def deadlock_text(
     steps: list[tuple[int, Instance, int]], odd: tuple[tuple[int, ...], Instance, Instance] | None
 ) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from otel_fr.match.instances import Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.mismatch import Mismatch
@@ -333,3 +334,22 @@ def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[In
         front = max(keys, key=lambda k: firsts[k])
         found.append((front, [key for key in keys if key != front]))
     return found
+
+
+def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
+    """Two collectives that all joined and that two ranks issued in opposite orders; those ranks come after them.
+
+    Devices that do a rank's calls one after the other then wait for each other. Neighbours in some rank's order are
+    compared, which finds an inversion if there is one.
+    """
+    order: dict[int, list[Instance]] = {}
+    for node in nodes:
+        for rank in node.instance.calls:
+            order.setdefault(rank, []).append(node.instance)
+    for rank in sorted(order):
+        mine = sorted(order[rank], key=lambda instance: instance.call(rank).record)
+        for first, second in pairwise(mine):
+            for other in sorted(set(first.calls).intersection(second.calls)):
+                if first.call(other).record > second.call(other).record:
+                    return first, second, rank, other
+    return None

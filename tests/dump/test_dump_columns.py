@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,7 @@ def batches_one_by_one(calls: list[Entry], ends: list[int]) -> list[Entry]:
     """What `lives.resolve_batches` says, in the plainest way."""
     members: dict[tuple[object, ...], list[int]] = {}
     out: list[Entry | None] = []
+    wrapped = bool(calls) and calls[0].record > 0
     for at, (call, end) in enumerate(zip(calls, ends, strict=True)):
         out.append(call)
         place = (call.group, call.stream, call.sequence_id)
@@ -221,9 +223,17 @@ def batches_one_by_one(calls: list[Entry], ends: list[int]) -> list[Entry]:
         elif batch:
             pieces = [calls[part].signature for part in batch]
             made = lives._list_operation(["all_gather", "reduce_scatter"][end - 2], call.signature, pieces)
+            if wrapped and batch[0] == 0:  # pieces before it were overwritten
+                made = made._replace(output_sizes=()) if end == 2 else made._replace(input_sizes=())
             out[at] = call._replace(signature=made)
             for part in batch:
                 out[part] = None
+    ended = {(c.group, c.stream, c.sequence_id) for c, end in zip(calls, ends, strict=True) if end}
+    shared = Counter((c.group, c.stream, c.sequence_id) for c in calls)
+    for at, call in enumerate(calls):
+        place = (call.group, call.stream, call.sequence_id)
+        if wrapped and place not in ended and shared[place] > 1:  # its end completed and was left out
+            out[at] = call._replace(state=CallState.COMPLETED)
     return [call for call in out if call is not None]
 
 

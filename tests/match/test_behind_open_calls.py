@@ -73,3 +73,12 @@ def test_a_receive_posted_early_accuses_nobody_when_what_all_joined_stands_still
         9.0,
     )
     assert [f.category for f in found if f.caused_by is None] == [Category.STALLED_COLLECTIVE]
+
+
+def test_two_collectives_that_two_ranks_issued_in_opposite_orders_are_a_deadlock() -> None:
+    calls = [call(0, SHARD, 5, 10, 9.0), call(0, WORLD, 3, 11, 9.0), call(1, WORLD, 3, 10, 9.0)]
+    calls += [call(1, SHARD, 5, 11, 9.0), call(2, WORLD, 3, 10, 9.0)]
+    found = judge(calls, {0: {"t": 5, "w": 3}, 1: {"t": 5, "w": 3}, 2: {"w": 3}}, 9.0)
+    (cause,) = [f for f in found if f.caused_by is None]
+    assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1))
+    assert "rank 0 issued all_reduce number 5 of group tp ('1') before all_reduce number 3" in cause.summary
