@@ -13,12 +13,16 @@ import json
 import pickle
 import pickletools
 import re
+import time
 import zlib
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from otel_fr.dump.skeletons import Skeletons
+from otel_fr.dump.tuples import CODES as TUPLE_CODES
+from otel_fr.dump.tuples import NestedTuple, Tuples, walk
 
 MIB = 1024 * 1024
 
@@ -110,14 +114,16 @@ def _parse_json(data: bytes, limits: Limits) -> Any:
 _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
 _PLAIN = b"|".join(
     (
-        rb"[Kqh\x80].",  # BININT1 BINPUT BINGET PROTO
-        rb"[(01N}\])tldase\x85-\x89\x94]",  # MARK POP POP_MARK NONE, containers, booleans, MEMOIZE: no argument
+        rb"[Kq\x80].",  # BININT1 BINPUT PROTO
+        rb"(?:h.|j.{4})(?![qrp\x94])",  # BINGET LONG_BINGET, unless put under another number
+        rb"[(N}\])ldase\x88\x89\x94]",  # MARK NONE, containers, booleans, MEMOIZE: no argument
         rb"M..",  # BININT2
-        rb"[Jj].{4}",  # BININT LONG_BINGET
+        rb"J.{4}",  # BININT
         rb"\x8a\x08.{8}",  # LONG1 of the sizes that times and thread ids have
         rb"\x8a\x05.{5}",
         rb"r..[\x00-\x0f]\x00",  # LONG_BINPUT with a number below 2**20: at most 16 MiB of memo
-        rb"[G\x95].{8}",  # BINFLOAT FRAME
+        rb"G.{8}",  # BINFLOAT
+        rb"\x95..[\x00-\x0f]\x00{5}",  # FRAME of less than 1 MiB: the unpickler reads it whole
     )
 )
 """Instructions that only build plain values and cost no more room than they take up."""
@@ -136,15 +142,19 @@ _COUNTED = {  # -> width of the length that precedes the bytes
     "BINBYTES8": 8,
     "LONG1": 1,
 }
-_WITH_ARGUMENT = frozenset(
-    ["BININT1", "BINPUT", "BINGET", "PROTO", "BININT2", "BININT", "LONG_BINGET", "BINFLOAT", "FRAME"]
-)
+_WITH_ARGUMENT = frozenset(["BININT1", "BINPUT", "PROTO", "BININT2", "BININT", "BINFLOAT"])
+_DOUBTFUL = {"POP": 1, "POP_MARK": 1, "BINGET": 2, "LONG_BINGET": 5}
+"""Allowed, but no pickler writes them so; -> their lengths."""
 _LINES = frozenset(["INT", "LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT"])
 """Protocol 0: the argument is a line of text."""
 _CONTAINERS = (b"}", b"]", b"t", b"l", b"d", b"\x85", b"\x86", b"\x87")
 """Instructions that make a list, dict or tuple: one byte each, up to 72 bytes of memory."""
 _MAX_LINE = 64 * 1024
 _LOOK_AHEAD = 256 * 1024
+_MAX_PIECES = 8
+_MAX_SECONDS = 5.0
+_MAX_SECONDS_PER_BYTE = 1.0 / MIB
+"""Of processor time; the unpickler takes about 0.02 s for a MiB of a recorder's file."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -155,11 +165,36 @@ class _PlainUnpickler(pickle.Unpickler):
         raise UnreadableDump("a pickle that refers to objects outside of it: do not load it")
 
 
+class _Timed(io.RawIOBase):
+    """A file of these bytes that ends the reading if the unpickler takes far longer for them than for plain values.
+
+    The keys of a dict can be numbers chosen so that finding a place for each takes as long as there are keys.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self._data = memoryview(data)
+        self._at = 0
+        self._until = time.thread_time() + _MAX_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if time.thread_time() > self._until:
+            raise UnreadableDump("a pickle made to take for ever (its keys collide): do not load it")
+        piece = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        self._until += len(piece) * _MAX_SECONDS_PER_BYTE
+        return len(piece)
+
+
 def _parse_pickle(data: bytes, limits: Limits) -> Any:
     _check(data, limits)
     try:
         # The unpickler looks ahead in a buffered reader; of any other file it asks for each string with a call.
-        file = io.BufferedReader(io.BytesIO(data), _LOOK_AHEAD)
+        file = io.BufferedReader(_Timed(data), _LOOK_AHEAD)
         return _PlainUnpickler(file, encoding="utf-8", errors="replace").load()
     except UnreadableDump:
         raise
@@ -178,14 +213,21 @@ def _check(data: bytes, limits: Limits) -> None:
     """
     if sum(data.count(code) for code in _CONTAINERS) > limits.max_objects:
         raise UnreadableDump(f"holds more than {limits.max_objects} values; record fewer entries")
-    position, end = 0, len(data)
+    tuples = Tuples()
+    # Rows of instructions with a text between each two: what the next tuple may be made of.
+    pieces: deque[tuple[int, int]] = deque(maxlen=_MAX_PIECES)
+    start = position = 0
+    end = len(data)
+    skipped = False
     while position < end:
         if data[position - 1] == _ROW_END:
             after = _SKELETONS.skip(data, position)
             if after == position:
                 after = _SKELETONS.look(data, position)
             if after > position:
-                position = after
+                start = position = after
+                pieces.clear()
+                skipped = True
                 continue
         run = _RUN.match(data, position)
         if run is not None and run.end() > position:
@@ -193,10 +235,20 @@ def _check(data: bytes, limits: Limits) -> None:
             continue
         name = _NAMES.get(data[position], f"0x{data[position]:02x}")
         if name == "STOP":
+            if not tuples.proven(data, skipped and _SKELETONS.get, skipped and _SKELETONS.put):
+                _walk(data)
             return
         if name in _COUNTED:
             width = _COUNTED[name]
+            pieces.append((start, position))
             position += 1 + width + int.from_bytes(data[position + 1 : position + 1 + width], "little")
+            start = position
+        elif data[position] in TUPLE_CODES:
+            pieces.append((start, position))
+            tuples.add(data, pieces, position)
+            pieces.clear()
+            position += 1
+            start = position
         elif name == "LONG_BINPUT":
             _check_memo(int.from_bytes(data[position + 1 : position + 5], "little"), position)
             position += 5
@@ -207,7 +259,14 @@ def _check(data: bytes, limits: Limits) -> None:
             if name == "PUT":
                 text = data[position + 1 : line]
                 _check_memo(int(text) if text.isdigit() and len(text) < 19 else 1 << 62, position)
-            position = line + 1
+            start = position = line + 1
+            pieces.clear()
+        elif name in _DOUBTFUL:
+            tuples.doubtful = True
+            start = position = position + _DOUBTFUL[name]
+            pieces.clear()
+        elif name == "FRAME":
+            raise UnreadableDump("a pickle in one piece that is far larger than picklers write: do not load it")
         elif name in _WITH_ARGUMENT:
             break  # it would have been part of the run, were its argument there
         else:
@@ -216,6 +275,13 @@ def _check(data: bytes, limits: Limits) -> None:
                 " if it is a flight-recorder file, write it again"
             )
     raise UnreadableDump("cut short: the pickle does not end; the disk was full or the writer was killed")
+
+
+def _walk(data: bytes) -> None:
+    try:
+        walk(data)
+    except NestedTuple as error:
+        raise UnreadableDump(f"a pickle made to take for ever ({error}): do not load it") from error
 
 
 def _check_memo(number: int, position: int) -> None:

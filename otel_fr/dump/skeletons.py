@@ -7,6 +7,7 @@ a row becomes a pattern that has exactly these instructions, each checked as `sa
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 _INTEGER = rb"(?:K.|M..|J.{4})"
 _EXACT = {b"h": rb"h.", b"j": rb"j.{4}", b"q": rb"q.", b"r": rb"r..[\x00-\x0f]\x00"}
@@ -14,12 +15,16 @@ _STEP = re.compile(
     rb"(?s:"
     rb"(?P<integer>K.|M..|J.{4})"
     rb"|(?P<memo>h.|j.{4}|q.|r..[\x00-\x0f]\x00)"
-    rb"|(?P<plain>[(01N}\])tlduase\x85-\x89\x94])"
+    rb"|(?P<plain>[(N}\])lduase\x86\x88\x89\x94])"
     rb"|(?P<text>[X\x8c](?:(?<=X)(?P<long>.)\x00\x00\x00|(?<=\x8c)(?P<short>.)))"
     rb"|(?P<wide>\x8a\x08.{8}|\x8a\x05.{5}|[G\x95].{8})"
     rb")"
 )
 """One instruction; these, with these arguments, are all ones that `safe` allows."""
+
+_PUSH = re.compile(rb"[KMJhjX\x8cG\x8aN\x88\x89]")
+_TUPLE2 = re.escape(b"\x86")
+_GET, _PUT, _KEY = (b"h", b"j"), (b"q", b"r", b"\x94"), (b"h", b"j", b"X", b"\x8c")
 
 _MAX_STEPS = 600
 _HOT = 4
@@ -33,10 +38,15 @@ ENOUGH = 256 * 1024
 
 
 class Skeletons:
-    """The rows that this process has met. A row ends with SETITEMS."""
+    """The rows that this process has met. A row ends with SETITEMS.
+
+    Attributes:
+        get, put: tuples of some row are made of gets, or are put into the memo.
+    """
 
     def __init__(self, enough: int = ENOUGH) -> None:
         """Of none yet. ``enough``: bytes of a pickle from which on looking for rows pays."""
+        self.get = self.put = False
         self._enough = enough
         self._seen: dict[bytes, int] = {}
         self._hot: list[bytes] = []
@@ -70,6 +80,8 @@ class Skeletons:
                 break
         else:
             return position
+        if not self._flat(parts):
+            return position
         row = b"".join(parts)
         times = self._seen[row] = self._seen.get(row, 0) + 1
         if times == _HOT:
@@ -80,6 +92,32 @@ class Skeletons:
             self._compiled = True
             self._pattern = re.compile(b"(?s:(?:" + b"|".join(self._hot) + b"){0,4000})")
         return at
+
+    def _flat(self, parts: list[bytes]) -> bool:
+        """True if each tuple is one that `tuples.Tuples.proven` knows how to judge: of two texts or gets."""
+        for before, part in pairwise(parts):
+            if part[:1] in _PUT and before[:1] in _GET:
+                return False  # what is got, a tuple it may be, gets another number
+        for index, part in enumerate(parts):
+            if part != _TUPLE2:
+                continue
+            items: list[bytes] = []
+            at = index
+            while len(items) < 2:
+                at -= 1
+                at -= at >= 0 and parts[at][:1] in _PUT
+                if at < 0 or _PUSH.match(parts[at]) is None:
+                    return False
+                items.append(parts[at][:1])
+            last, first = (item in _GET for item in items)
+            if first and not last:
+                return False
+            put = parts[index + 1][:1] in _PUT
+            if parts[index + 1][:1] == b"\x94" or parts[index + 1 + put][:1] not in _KEY:
+                return False
+            self.get |= first or last
+            self.put |= put
+        return True
 
 
 def _part(data: bytes, step: re.Match[bytes]) -> tuple[bytes, int]:
