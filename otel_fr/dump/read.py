@@ -22,7 +22,7 @@ from otel_fr.dump.columns import COLLECTIVE, COMPLETED
 from otel_fr.dump.entries import Signatures
 from otel_fr.dump.fields import integer
 from otel_fr.dump.model import Dump, GroupInfo, Problem, Source
-from otel_fr.dump.recorders import OthersReader, OwnReader, group_key
+from otel_fr.dump.recorders import OthersReader, OwnReader, group_key, numbered_groups
 from otel_fr.dump.rings import read_ring
 from otel_fr.dump.safe import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
@@ -170,14 +170,14 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         )
     groups = _groups(data.get("pg_config"))
     source = _source(groups, raw)
-    reader = OthersReader(signatures, rank)
+    reader = OthersReader(signatures, rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
     entries = lives.resolve_batches(reader.read(raw), reader.ends)
     kept = lives.newest_lives(entries)
     if len(kept) < len(entries):
         left = len(entries) - len(kept)
         reader.notes.append(f"{left} calls of process groups that were made anew later were left out")
     for key, (name, description) in reader.groups.items():
-        groups.setdefault(key, GroupInfo(key, "", name, description, ()))
+        groups.setdefault(key, GroupInfo(key, "", name, description, reader.members.get(key, ())))
     partial = len(kept) > 0 and int(kept.record[0]) > 0
     dump = Dump(rank, source, str(path), version, groups, kept, partial, notes=reader.notes)
     if source == "torchcomms":

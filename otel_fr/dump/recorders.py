@@ -21,6 +21,7 @@ from otel_fr.dump.entries import (
     times_column,
 )
 from otel_fr.dump.lives import ENDS
+from otel_fr.identity import encode_ranks
 from otel_fr.match.model import State
 
 _STATES = {state.value: state for state in State}
@@ -33,11 +34,27 @@ def group_key(name: str, description: str) -> str:
     return f"{name}\x1f{description}"
 
 
+def numbered_groups(config: object, most: int) -> dict[int, tuple[int, ...]]:
+    """PyTorch's ``pg_config`` of version 1.4: the rank's own number of a group -> its members.
+
+    Groups beyond ``most`` members in all are left out.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for key, ranks in config.items() if isinstance(config, dict) else ():
+        number = fields.integer(key)
+        if number is None or not isinstance(ranks, list) or not fields.bounded_numbers(ranks) or len(ranks) > most:
+            continue
+        most -= len(ranks)
+        found[number] = tuple(ranks)
+    return found
+
+
 class OthersReader(EntryReader):
     """PyTorch's entries, of any version of its schema, and torchcomms'.
 
     Attributes:
         groups: `Entry.group` -> (name, description). local_ids: ``pg_id`` -> `Entry.group`.
+        members: `Entry.group` -> its members, of groups that only their members name (version 1.4).
     """
 
     _SIZES = ("input_sizes", "output_sizes")
@@ -45,9 +62,14 @@ class OthersReader(EntryReader):
     _SCALARS = ("pg_id", "profiling_name", "state", "retired", "is_p2p", "timeout_ms", "thread_name")
     _WHOLE_FRAMES = False
 
-    def __init__(self, signatures: Signatures, rank: int = 0) -> None:
-        """Of the file of one rank."""
+    def __init__(
+        self, signatures: Signatures, rank: int = 0, members: Mapping[int, tuple[int, ...]] | None = None
+    ) -> None:
+        """Of the file of one rank. ``members``: `numbered_groups` of its ``pg_config``."""
         super().__init__(signatures)
+        self.members: dict[str, tuple[int, ...]] = {}
+        self._numbered = members or {}
+        self._counted = 0
         self.groups: dict[str, tuple[str, str]] = {}
         self.local_ids: dict[int, str] = {}
         self._rank = rank
@@ -62,17 +84,24 @@ class OthersReader(EntryReader):
                 raise ValueError
         elif local == 0:
             name, description = "0", "default_pg"
+        elif isinstance(local, int) and list(self._numbered.values()).count(self._numbered.get(local, ())) == 1:
+            name, description = encode_ranks(self._numbered[local]), "of these ranks"
         else:
             # Up to version 1.4 only the rank's own number of the group is recorded: not comparable between ranks.
             name, description = str(fields.exact(local)), f"of rank {self._rank}"
             if not self._nameless:
                 self._nameless = True
-                self.notes.append("its version does not name process groups: only the default one was compared")
+                self.notes.append(
+                    "its version does not name process groups: only the default one was compared, and those whose"
+                    " members it tells"
+                )
         key = group_key(name, description)
         if key not in self.groups:
             self.groups[key] = (name, description)
         if isinstance(local, int):
             self.local_ids.setdefault(local, key)
+            if "process_group" not in item and self._numbered.get(local):
+                self.members[key] = self._numbered[local]
         return key
 
     def _kind(self, item: Mapping[str, Any]) -> Kind:
@@ -121,7 +150,8 @@ class OthersReader(EntryReader):
         number = item["seq_id"] if number is None and "seq_id" in item else number
         if number is None and "collective_seq_id" not in item:
             raise KeyError("collective_seq_id")
-        record = item["record_id"] if "record_id" in item else item["id"]
+        self._counted += 1
+        record = item.get("record_id", self._counted - 1)  # version 1.1 has none
         created = fields.integer(item.get("time_created_ns")) or None
         ended = fields.integer(item.get("time_discovered_completed_ns")) or None
         duration = fields.seconds(item.get("duration_ms"), 1e3)

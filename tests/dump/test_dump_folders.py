@@ -233,7 +233,7 @@ def test_files_of_hosts_that_name_them_differently_are_one_run(tmp_path: Path) -
 def early(rank: int, local: int = 0, number: int = 3) -> dict[str, Any]:
     entries = [
         {
-            "id": place, "pg_id": local, "seq_id": place + 1, "profiling_name": "nccl:all_reduce",
+            "pg_id": local, "seq_id": place + 1, "profiling_name": "nccl:all_reduce",
             "time_created_ns": 1_700_000_000_000_000_000 + place, "input_sizes": [[4]], "output_sizes": [[4]],
             "state": "completed", "retired": True, "frames": [],
         }
@@ -246,7 +246,7 @@ def test_files_of_pytorch_before_it_named_groups_are_read(tmp_path: Path) -> Non
     for rank in range(2):
         data = early(rank)
         if rank == 0:
-            data["entries"].append({**data["entries"][-1], "id": 3, "seq_id": 4, "state": "started", "retired": False})
+            data["entries"].append({**data["entries"][-1], "seq_id": 4, "state": "started", "retired": False})
         (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(data, 2))
     report = analyze(tmp_path)
     assert [(f.culprit_ranks, f.sequence_id, f.operation) for f in report.findings] == [((1,), 4, "all_reduce")]
@@ -258,6 +258,29 @@ def test_groups_that_only_the_rank_itself_numbered_are_not_compared(tmp_path: Pa
     report = analyze(tmp_path)
     assert report.findings == []
     assert any("does not name process groups" in note for note in report.run.undecided)  # type: ignore[union-attr]
+
+
+def test_groups_that_only_their_members_name_are_compared(tmp_path: Path) -> None:
+    """Version 1.4 says who is in which of the rank's own numbers."""
+    for rank in range(4):
+        data = early(rank, local=1 + rank // 2, number=2 + (rank in (0, 2, 3)))
+        data["entries"] = [{"record_id": n, "op_id": n + 1, **entry} for n, entry in enumerate(data["entries"])]
+        if rank == 0:
+            data["entries"][-1].update(state="started", retired=False)
+        pairs = {1: [0, 1], 2: [2, 3]} if rank < 2 else {2: [2, 3], 1: [0, 1]}
+        data |= {"version": "1.4", "pg_config": {0: [0, 1, 2, 3], **pairs}}
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(data, 2))
+    report = analyze(tmp_path)
+    assert [(f.culprit_ranks, f.sequence_id) for f in report.findings] == [((1,), 3)]
+    assert not any("does not name" in note for note in report.run.undecided)  # type: ignore[union-attr]
+
+
+def test_of_two_early_groups_with_the_same_members_none_is_compared(tmp_path: Path) -> None:
+    for rank in range(2):
+        data = early(rank, local=1 + rank, number=2 + rank)
+        data |= {"version": "1.4", "pg_config": {0: [0, 1], 1: [0, 1], 2: [0, 1]}}
+        (tmp_path / f"trace_{rank}").write_bytes(pickle.dumps(data, 2))
+    assert analyze(tmp_path).findings == []
 
 
 def test_the_list_that_the_very_first_version_wrote_is_read(tmp_path: Path) -> None:
