@@ -25,7 +25,7 @@ from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.recorder import Recorder
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.config import Config
-from otel_fr.ring import RankState, RingWriter
+from otel_fr.ring import RankState, RingWriter, pid_namespace
 
 _log = logging.getLogger("otel_fr")
 
@@ -93,6 +93,7 @@ class Session:
             "world_size": world.size(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "pid_namespace": pid_namespace(),
             "job_id": job_id,
             "attempt": config.attempt,
             "nonce": nonce,

@@ -9,7 +9,7 @@ from typing import Any
 
 from otel_fr.dump.safe import UnreadableDump
 from otel_fr.dump.snapshot import Snapshot
-from otel_fr.ring import RankState, RingFormatError, RingReader, process_start_ns
+from otel_fr.ring import RankState, RingFormatError, RingReader, pid_namespace, process_start_ns
 
 _SAME_BOOT_NS = 600 * 1_000_000_000
 """How far two measurements of wall minus monotonic clock may lie apart within one boot of a machine."""
@@ -52,7 +52,10 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
 
 
 def _gone(reader: RingReader) -> bool:
-    """The rank's process is not there any more."""
+    """The rank's process is known not to be there any more."""
+    space = pid_namespace()
+    if not space or reader.meta.get("pid_namespace") != space:
+        return False  # its pid may be another process' here, or none's
     started = process_start_ns(reader.pid)
     return started is None or (reader.pid_start_ns > 0 and started != reader.pid_start_ns)
 

@@ -14,6 +14,7 @@ from otel_fr.ring.layout import (
     RingFormatError,
     StaleGeneration,
     State,
+    pid_namespace,
     process_start_ns,
 )
 from otel_fr.ring.reader import GroupProgress, Record, RingReader
@@ -36,5 +37,6 @@ __all__ = [
     "SiteDef",
     "StaleGeneration",
     "State",
+    "pid_namespace",
     "process_start_ns",
 ]

@@ -256,6 +256,17 @@ def process_start_ns(pid: int) -> int | None:
     return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
+def pid_namespace() -> str:
+    """Names what this process' pids are counted in: only there does a pid say which process it is. "" if not known.
+
+    Two containers on one machine may have the same host name (pid_namespaces(7)).
+    """
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def wall_offset_ns() -> int:
     """Wall clock minus monotonic clock, now, in ns."""
     before = time.monotonic_ns()

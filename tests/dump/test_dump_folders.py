@@ -130,7 +130,9 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from rings import RankRing, State, signature
 import socket
-ring = RankRing(Path(sys.argv[2]), 1, 2, host=socket.gethostname())
+from otel_fr.ring import pid_namespace
+space = sys.argv[3] if len(sys.argv) > 3 else pid_namespace()
+ring = RankRing(Path(sys.argv[2]), 1, 2, host=socket.gethostname(), pid_namespace=space)
 ring.call(signature("all_reduce", reduce_op="sum"))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -144,6 +146,19 @@ def test_the_ring_of_a_killed_rank_says_that_it_is_gone(tmp_path: Path) -> None:
     ring.call(STEP, state=State.IN_FLIGHT, age_s=20)
     report = analyze(tmp_path)
     assert [(f.category.value, f.culprit_ranks) for f in report.findings] == [("rank_dead", (1,))]
+
+
+@pytest.mark.parametrize("space", ["pid:[1]", ""])
+def test_a_ring_of_another_container_does_not_say_that_its_rank_is_gone(tmp_path: Path, space: str) -> None:
+    """Its host name is ours, its pids are not: that no such process is here says nothing of it."""
+    command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(tmp_path), space]
+    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    ring = RankRing(tmp_path, 0, 2)
+    ring.call(STEP)
+    ring.call(STEP, state=State.IN_FLIGHT, age_s=20)
+    report = analyze(tmp_path)
+    assert [f.culprit_ranks for f in report.findings] == [(1,)]
+    assert [f.category.value for f in report.findings] != ["rank_dead"]
 
 
 def test_of_a_ring_and_a_file_of_one_rank_the_newer_counts(tmp_path: Path) -> None:
