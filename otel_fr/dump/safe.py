@@ -115,6 +115,8 @@ _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
 _PLAIN = b"|".join(
     (
         rb"[Kq\x80].",  # BININT1 BINPUT PROTO
+        # A tuple as `Tuples.proven` finds it by itself: two gets, TUPLE2, a put or none, then a text or get.
+        rb"(?P<get>(?:h.|j.{4}){2})\x86(?P<put>q.|r..[\x00-\x0f]\x00)?(?=[hjX\x8c])",
         rb"(?:h.|j.{4})(?![qrp\x94])",  # BINGET LONG_BINGET, unless put under another number
         rb"[(N}\])ldase\x88\x89\x94]",  # MARK NONE, containers, booleans, MEMOIZE: no argument
         rb"M..",  # BININT2
@@ -218,7 +220,7 @@ def _check(data: bytes, limits: Limits) -> None:
     pieces: deque[tuple[int, int]] = deque(maxlen=_MAX_PIECES)
     start = position = 0
     end = len(data)
-    skipped = False
+    get = put = False
     while position < end:
         if data[position - 1] == _ROW_END:
             after = _SKELETONS.skip(data, position)
@@ -227,15 +229,16 @@ def _check(data: bytes, limits: Limits) -> None:
             if after > position:
                 start = position = after
                 pieces.clear()
-                skipped = True
+                get, put = get or _SKELETONS.get, put or _SKELETONS.put
                 continue
         run = _RUN.match(data, position)
         if run is not None and run.end() > position:
             position = run.end()
+            get, put = get or run["get"] is not None, put or run["put"] is not None
             continue
         name = _NAMES.get(data[position], f"0x{data[position]:02x}")
         if name == "STOP":
-            if not tuples.proven(data, skipped and _SKELETONS.get, skipped and _SKELETONS.put):
+            if not tuples.proven(data, get, put):
                 _walk(data)
             return
         if name in _COUNTED:

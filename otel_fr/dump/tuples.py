@@ -25,7 +25,7 @@ _MAX_GETS = 4096
 _STEP = re.compile(
     rb"(?s:(?P<get>h.|j.{4})|(?P<put>q.|r.{4}|\x94)"
     rb"|(?P<simple>K.|M..|J.{4}|\x8a\x08.{8}|\x8a\x05.{5}|G.{8}|[N)\x88\x89])"
-    rb"|(?P<mark>\()|(?P<other>\x95.{8}|\x80.|[}\]ldaseu]))"
+    rb"|(?P<mark>\()|(?P<other>\x95.{8}|\x80.|[}\]ldaseu\x86]))"
 )
 _PAIR = re.compile(rb"(?s)\x86(?<=(.{10})\x86)(?=(q.|r.{4}|)[hjX\x8c])")
 """TUPLE2 as rows of instructions may have it: (what is before, the put after it), then comes a text or get."""
