@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -165,15 +166,16 @@ def measure(command: list[str], limit: float) -> Cost:
     with tempfile.TemporaryFile("w+") as out:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, env=environment)
-        peak = 0
+        peak, killed = 0, False
         while True:
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             seconds = time.perf_counter() - began
             if pid:
                 break
             peak = max(peak, memory(process.pid))
-            if seconds > limit:
-                process.kill()
+            if seconds > limit and not killed:
+                os.kill(process.pid, signal.SIGKILL)  # not process.kill(), which would take the exit status
+                killed = True
             time.sleep(0.02)
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)

@@ -149,6 +149,12 @@ _DOUBTFUL = {"POP": 1, "POP_MARK": 1, "BINGET": 2, "LONG_BINGET": 5}
 """Allowed, but no pickler writes them so; -> their lengths."""
 _LINES = frozenset(["INT", "LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT"])
 """Protocol 0: the argument is a line of text."""
+_MAX_DIGITS = 21
+"""Of an integer of 64 bits in text, with its sign or the letter L."""
+_LONG_INTEGER = (
+    "a pickle with an integer of more than 64 bits, as no flight-recorder file has: as keys of a dict, such integers"
+    " can be made to take for ever; do not load it"
+)
 _CONTAINERS = (b"}", b"]", b"t", b"l", b"d", b"\x85", b"\x86", b"\x87")
 """Instructions that make a list, dict or tuple: one byte each, up to 72 bytes of memory."""
 _MAX_LINE = 64 * 1024
@@ -244,7 +250,10 @@ def _check(data: bytes, limits: Limits) -> None:
         if name in _COUNTED:
             width = _COUNTED[name]
             pieces.append((start, position))
-            position += 1 + width + int.from_bytes(data[position + 1 : position + 1 + width], "little")
+            size = int.from_bytes(data[position + 1 : position + 1 + width], "little")
+            position += 1 + width + size
+            if name == "LONG1" and (size > 9 or (size == 9 and data[position - 1 : position] != b"\0")):
+                raise UnreadableDump(_LONG_INTEGER)
             start = position
         elif data[position] in TUPLE_CODES:
             pieces.append((start, position))
@@ -259,8 +268,10 @@ def _check(data: bytes, limits: Limits) -> None:
             line = data.find(b"\n", position, position + _MAX_LINE)
             if line < 0:
                 break
+            text = data[position + 1 : line]
+            if name in ("INT", "LONG") and len(text) > _MAX_DIGITS:
+                raise UnreadableDump(_LONG_INTEGER)
             if name == "PUT":
-                text = data[position + 1 : line]
                 _check_memo(int(text) if text.isdigit() and len(text) < 19 else 1 << 62, position)
             start = position = line + 1
             pieces.clear()

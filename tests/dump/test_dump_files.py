@@ -26,7 +26,7 @@ STATES = {
     State.FAILED: Seen.FAILED,
     State.UNKNOWN: Seen.UNKNOWN,
 }
-shapes = st.lists(st.lists(st.integers(0, 2**40), max_size=4), max_size=4)
+shapes = st.lists(st.lists(st.integers(0, 2**15), max_size=4), max_size=4)
 splits = st.none() | st.lists(st.integers(0, 1000), max_size=4).map(tuple)
 
 
