@@ -118,6 +118,8 @@ def holding_text(
     details = [where_text(evidence, rank, lasts.get(rank)) for rank in culprits[:4]]
     if len(culprits) > 4:
         details.append(f"and {len(culprits) - 4} more")
+    if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:
+        details.append(f"or {ranks_text(waiting)} made one call more than all of these")
     return "; ".join(part for part in [head, waiters, *details] if part)
 
 

@@ -286,3 +286,9 @@ def test_two_ranks_that_disagree_about_one_piece_of_an_all_to_all_are_both_named
     (cause,) = judge(calls, [at(rank, 3) for rank in range(3)])
     assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (0, 2))
     assert "no majority" in cause.summary
+
+
+def test_one_rank_alone_in_a_collective_may_be_the_one_that_made_a_call_too_many() -> None:
+    (cause,) = causes(judge([call(0, 6)], [at(0, 6), at(1, 5), at(2, 5)]))
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (1, 2), (0,))
+    assert "or rank 0 made one call more than all of these" in cause.summary
