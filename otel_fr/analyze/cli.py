@@ -65,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
     if args.just_print_entries and args.format != "text":
         return _refuse("-j prints a table; for programs, --output FILE.json has every call")
     replica_size = args.group_world_size if args.transform_ft else None
+    if args.output is not None and args.output.suffix in (".html", ".md"):
+        form = "html" if args.output.suffix == ".html" else "markdown"
+        return _refuse(f"--output writes the tables of all calls; the report is: --format {form} > {args.output}")
     if args.output is not None and not args.output.resolve().parent.is_dir():
         return _refuse(f"--output {args.output}: its folder does not exist; make it first")
     # Millions of small objects that all live to the end: looking for garbage among them takes longer than reading them.
