@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 for folder in sorted(p for p in Path(__file__).parent.iterdir() if p.is_dir()):
     sys.path.insert(0, str(folder))

@@ -291,7 +291,10 @@ _MESSAGES = {TRACES: ExportTraceServiceRequest, LOGS: ExportLogsServiceRequest, 
 def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
     shared: Edge, data: st.DataObject, method: str
 ) -> None:
-    """A valid request with bytes changed, cut out or doubled is either still OTLP, or a 400 that says so."""
+    """A valid request with bytes changed, cut out or doubled is either still OTLP, or the answer says what is garbled.
+
+    What is garbled within one resource or span costs only that: it is a 200 whose partial success names it.
+    """
     with Job(shared, 1, "fuzz") as job:
         job.quiet()
         player = job.ranks[0]
@@ -304,12 +307,13 @@ def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
     answer = shared.post(_PATHS[method], bytes(raw))
     try:
         _MESSAGES[method].FromString(bytes(raw))
-        expected = 200
-    except ValueError:
-        expected = 400
+        is_whole = True
     except Exception:  # noqa: BLE001  protobuf's DecodeError is no ValueError
-        expected = 400
-    assert answer.status == expected
+        is_whole = False
+    if is_whole:
+        assert answer.status == 200
+    else:
+        assert answer.status == 400 or (answer.status == 200 and b"garbled" in answer.body)
     assert shared.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
 
 
