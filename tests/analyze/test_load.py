@@ -68,9 +68,15 @@ def test_incidents_of_two_jobs_whose_files_name_no_run_differ(tmp_path: Path) ->
 
 
 anything = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 5), st.integers(), st.floats(), st.text(max_size=5), st.just([[]])
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.floats(),
+    st.text(max_size=5),
+    st.just([[]]),
 )
-numbers = st.sampled_from([0, 1, 2, 3, -1, 1 << 62, 1 << 63, 1 << 1100])
+numbers = st.sampled_from([0, 1, 2, 3, -1, 1 << 62, 1 << 63, (1 << 64) - 1])
 FIELDS = {
     "collective_seq_id": numbers,
     "p2p_seq_id": numbers,
