@@ -97,6 +97,8 @@ class Forwarder:
 
     def offer(self, signal: str, data: bytes) -> None:
         """Queue a request of the collector's own, without waiting; one that cannot be queued is dropped and counted."""
+        if signal not in self._signals:
+            return
         loop = asyncio.get_running_loop()
         future = self._spool.put_later(signal, data)
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._offered, done))
@@ -109,8 +111,6 @@ class Forwarder:
 
     async def stop(self, seconds: float) -> None:
         """Send what is queued for at most so long. The rest stays in the file; without one it is dropped."""
-        for lane in self._lanes:
-            lane.ending.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._drain(), seconds)
         for task in self._tasks:
@@ -126,6 +126,11 @@ class Forwarder:
                     _log.warning("%d requests for %s are lost at the end; --data keeps them", count, name)
 
     async def _drain(self) -> None:
+        # What was offered last is still on its way to the queue: until it is there an idle lane says nothing.
+        with contextlib.suppress(SpoolError):
+            await self._spool.settle()
+        for lane in self._lanes:
+            lane.ending.set()
         for lane in self._lanes:
             await lane.idle.wait()
 

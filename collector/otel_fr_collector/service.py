@@ -151,8 +151,8 @@ class Service:
     def _judge(self, run: Run, now: float, final: bool) -> None:
         if run.is_over or (run.id in self._judging and not final):
             return
-        if not final and self._relearning.waits_for(run, now):
-            return
+        if self._relearning.waits_for(run, now):
+            return  # at the end too: its ranks are on their way back, and whoever comes after us will hear them
         has_open = bool(self.book.open_of(run.id))
         last_change = self.book.changed.get(run.id, float("-inf"))
         reason = correlate.due(run, now, has_open=has_open, last_change=last_change, final=final)
@@ -242,6 +242,9 @@ class Service:
             trace = incident.data.get("trace_id")
             if isinstance(trace, str):
                 self._traced[trace] = None
+                if self._outlets.forward is not None:
+                    # Its ranks' spans come when their calls end, so mostly to this life of the collector.
+                    self._outlets.forward.keep_trace(bytes.fromhex(trace))
         for outlet in self._outlets.others:
             outlet.resume(saved.incidents)
 

@@ -176,6 +176,10 @@ class Spool:
 
         return await self._do(drop)
 
+    async def settle(self) -> None:
+        """Wait until everything asked for so far is done, or has failed."""
+        await self._do(lambda _: None)
+
     def others(self) -> dict[str, int]:
         """Requests in the file for backends that are not configured; before the first `put`."""
         rows = self._submit(
