@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes, or check the settings.
 
     Returns:
-        the process's exit status: 0 after a signal, 2 if a setting, an address or a file cannot be used.
+        the process's exit status: 0 after a signal, 1 if a fault of its own has ended it, 2 if a setting, an address
+        or a file cannot be used.
     """
     try:
         effective = loading.load(vars(args), os.environ)
@@ -134,8 +135,7 @@ async def _serve(effective: Settings) -> int:
         file=sys.stderr,
         flush=True,
     )
-    await server.serve()
-    return 0
+    return 0 if await server.serve() else 1
 
 
 def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:

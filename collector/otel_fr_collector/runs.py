@@ -119,9 +119,13 @@ class Run:
         return state
 
     def restore(self, ranks: Iterable[RankState]) -> None:
-        """Take in what an earlier life of the collector knew of ranks, as far as there is room."""
+        """Take in what an earlier life of the collector knew of ranks, as far as there is room.
+
+        What this life has heard itself is younger, so it stays.
+        """
         for state in ranks:
-            if self.rank(state.rank) is not None:
+            known = self.rank(state.rank)
+            if known is not None and known.report is None:
                 self.ranks[state.rank] = state
 
     def group(self, group: Group, size: int) -> GroupState | None:

@@ -221,8 +221,8 @@ class CollectorServer:
         self._webs.append(WebServer(app, listener, self.ports.tls, self.ports.limits.client_connections))
         return Address(address.host, listener.getsockname()[1])
 
-    async def serve(self) -> None:
-        """Serve until SIGINT or SIGTERM, then stop."""
+    async def serve(self) -> bool:
+        """Serve until SIGINT or SIGTERM, then stop; False: a fault of our own has ended it."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signals.SIGINT, signals.SIGTERM):
@@ -230,10 +230,13 @@ class CollectorServer:
         waiter = loop.create_task(_wait(stop))
         await asyncio.wait({waiter, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
+        is_well = True
         for task in self._tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 _log.error("the collector cannot go on", exc_info=task.exception())
+                is_well = False
         await self.stop()
+        return is_well
 
     async def stop(self) -> None:
         """Take nothing more in, judge and tell what is pending, send what waits; all within the time to stop."""

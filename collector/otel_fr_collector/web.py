@@ -7,16 +7,17 @@ import contextlib
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -29,6 +30,7 @@ from otel_fr_collector.tls import ServerTls
 STOP_SECONDS = 1
 SILENT_SECONDS = 60.0
 """A connection on which no first request has come for so long is closed."""
+_API = "/api/"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
 """Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives, and the page
 is the same for everybody: it asks for a token itself and shows what the API then tells."""
@@ -43,7 +45,12 @@ def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _refuse(request.scope, error.status_code, error.detail, error.headers)
+
     return Starlette(
+        exception_handlers={HTTPException: refuse},  # no such path, no such method
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", healthz),
@@ -77,18 +84,27 @@ class Doorkeeper:
             access = self._tokens.find(headers.get("authorization", ""))
             if access is None:
                 # A browser asks for a password itself where Basic is offered; the page asks in its own words.
-                scheme = "Bearer" if scope["path"].startswith("/api/") else "Basic"
-                return PlainTextResponse(
-                    "a token is needed: Authorization: Bearer TOKEN, or the token as password\n",
+                scheme = "Bearer" if scope["path"].startswith(_API) else "Basic"
+                told = "the token is not known" if "authorization" in headers else "a token is needed"
+                return _refuse(
+                    scope,
                     401,
+                    f"{told}: Authorization: Bearer TOKEN, or the token as password",
                     {"www-authenticate": f'{scheme} realm="otel-fr collector: the token is the password"'},
                 )
             if not access.read:
-                return PlainTextResponse("the token is for writing only\n", 403)
+                return _refuse(scope, 403, "the token is for writing only")
         origin = headers.get("sec-fetch-site", "none")
         if scope["method"] not in ("GET", "HEAD") and origin not in ("none", "same-origin"):
-            return PlainTextResponse("requests from other sites may only read\n", 403)
+            return _refuse(scope, 403, "requests from other sites may only read")
         return None
+
+
+def _refuse(scope: Scope, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    """A refusal in the form in which its path answers: the API in JSON, all else as text."""
+    if scope["path"].startswith(_API):
+        return JSONResponse({"error": text}, status, headers)
+    return PlainTextResponse(text + "\n", status, headers)
 
 
 class WebServer:

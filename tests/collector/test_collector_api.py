@@ -131,6 +131,7 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
                 assert bad.split("=")[0] in text
             assert refused(f"{collector.http}/api/v1/incidents/none")[0] == 404
             assert refused(f"{collector.http}/api/v1/jobs/none")[0] == 404
+            assert refused(f"{collector.http}/api/v1/none") == (404, "Not Found")
 
 
 def events(url: str, found: list[tuple[str, Any]], opened: threading.Event) -> None:

@@ -203,7 +203,12 @@ def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Edge) -> None:
         )
     answer = guarded.post("/v1/traces", spans(1), Authorization="Bearer nonsense")
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert guarded.fetch("/api/v1/incidents").status == 401
+    for authorization, words in (("", "a token is needed"), ("Bearer nonsense", "the token is not known")):
+        answer = guarded.fetch("/api/v1/incidents", **({"Authorization": authorization} if authorization else {}))
+        assert (answer.status, answer.headers["www-authenticate"].split()[0]) == (401, "Bearer")
+        assert words in json.loads(answer.body)["error"]
+    writer = guarded.fetch("/api/v1/jobs", Authorization=f"Bearer {WRITER}")
+    assert (writer.status, json.loads(writer.body)) == (403, {"error": "the token is for writing only"})
     assert guarded.fetch("/healthz").status == 200
     assert WRITER not in guarded.err_file.read_text()
 

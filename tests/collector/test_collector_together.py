@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,11 @@ from edges import Backend, grpc_backend
 from kit import Collector, Job, running, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from otel_fr_collector.ranks import RankState
+from otel_fr_collector.report import Report
+from otel_fr_collector.runs import RunId, Runs
+
+from otel_fr.match import Ending
 
 
 def life(folder: Path, number: int, *options: str) -> contextlib.AbstractContextManager[Collector]:
@@ -105,3 +112,28 @@ def test_backends_that_take_no_traces_are_not_sent_those_of_incidents(tmp_path: 
         collector.wait_cause()
         assert collector.stop(signal.SIGTERM) == 0
         assert backend.tried == []
+
+
+def test_what_was_heard_is_not_undone_by_what_is_read_late() -> None:
+    """The file could be read only some time after the start: rank 0 has reported and died since, rank 1 is unheard."""
+    run = Runs().get(RunId("job-7", 0, "r"), 0.0)
+    assert run is not None
+    run.add_report(Report(0, 9, ending=Ending.KILLED, signal=9, has_exited=True), 1.0)
+    run.restore([RankState(0, stack="old"), RankState(1, ended=0.5, ending=Ending.KILLED, signal=15)])
+    assert (run.ranks[0].ended, run.ranks[0].signal) == (1.0, 9)
+    assert (run.ranks[1].ended, run.ranks[1].signal) == (0.5, 15)
+
+
+def test_a_collector_that_cannot_go_on_says_so_by_its_exit_status(tmp_path: Path) -> None:
+    """Who restarts it on failure only must see one."""
+    code = """
+from otel_fr.cli import main
+from otel_fr_collector.service import Service
+async def run(self):
+    raise RuntimeError("a fault of our own")
+Service.run = run
+raise SystemExit(main(["collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert "the collector cannot go on" in done.stderr
+    assert done.returncode == 1
