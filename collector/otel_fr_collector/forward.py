@@ -8,7 +8,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from otel_fr_collector.backends import PARALLEL, Backend, BusyError, RefusedError
 from otel_fr_collector.ingest import TRACES
@@ -95,13 +95,17 @@ class Forwarder:
             raise
         self._after(put)
 
-    def offer(self, signal: str, data: bytes) -> None:
-        """Queue a request of the collector's own, without waiting; one that cannot be queued is dropped and counted."""
+    def offer(self, signal: str, data: bytes, queued: Callable[[], None] | None = None) -> None:
+        """Queue a request of the collector's own, without waiting; one that cannot be queued is dropped and counted.
+
+        Args:
+            queued: called in the event loop once the request is as durable as the queue is.
+        """
         if signal not in self._signals:
             return
         loop = asyncio.get_running_loop()
         future = self._spool.put_later(signal, data)
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._offered, done))
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._offered, done, queued))
 
     def keep_trace(self, trace: bytes) -> None:
         """An incident shows in this trace, so its spans are sent on, whatever the mode."""
@@ -155,10 +159,12 @@ class Forwarder:
             elif lane.backend.name in put.full:
                 lane.complain("its queue is full, so requests are dropped")
 
-    def _offered(self, done: concurrent.futures.Future[Put]) -> None:
+    def _offered(self, done: concurrent.futures.Future[Put], queued: Callable[[], None] | None) -> None:
         error = done.exception()
         if error is None:
             self._after(done.result())
+            if queued is not None:
+                queued()
         else:
             self._metrics.forward_dropped.labels("", "disk").inc()
             self._complain(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import sys
@@ -15,7 +16,7 @@ from otel_fr.match import Finding, diagnose
 from otel_fr_collector import correlate, evidence
 from otel_fr_collector.control import Control
 from otel_fr_collector.forward import Forwarder
-from otel_fr_collector.incidents import MAX_INCIDENTS, Book, Change, Told
+from otel_fr_collector.incidents import MAX_INCIDENTS, Book, Change, Incident, Told
 from otel_fr_collector.ingest import TRACES, Ingest
 from otel_fr_collector.links import Links
 from otel_fr_collector.metrics import Metrics
@@ -36,6 +37,8 @@ AT_ONCE = 1_000
 GC_THRESHOLD = (5_000, 5, 10)
 SWITCH_INTERVAL = 0.000_5
 """Seconds for which a thread that judges may keep the interpreter from the intake; Python's own are ten times that."""
+TRACED = "trace"
+"""Name under which the store notes the trace of which an incident's root span is on the queue."""
 DEAD_RESOLVE = 600.0
 """Seconds without a word of a run after which its incidents are over."""
 
@@ -95,6 +98,8 @@ class Service:
         self._last_tick = clock()
         self._kept_house = clock()
         self._traced: dict[str, None] = {}
+        self._untraced: list[Incident] = []
+        """Told of by an earlier life of the collector that ended before their root spans were on the queue."""
         self._failed: set[RunId] = set()
         self._saved: dict[RunId, tuple[int, int]] = {}
         self._judging: dict[RunId, tuple[correlate.Due, asyncio.Task[None]]] = {}
@@ -224,6 +229,7 @@ class Service:
         """Go on where an earlier life of the collector has ended; tells nobody anything."""
         now, wall = self._clock(), self._wall()
         saved = store.load(MAX_INCIDENTS)
+        traced = store.notes(TRACED)
         self.book.restore(saved.incidents, now, wall)
         for known in saved.runs:
             if self.book.open_of(known.id):
@@ -241,7 +247,10 @@ class Service:
                     self._relearning.expect(lost)
             trace = incident.data.get("trace_id")
             if isinstance(trace, str):
-                self._traced[trace] = None
+                if incident.is_open and traced.get(incident.id) != trace and trace not in self._traced:
+                    self._untraced.append(incident)
+                else:
+                    self._traced[trace] = None
                 if self._outlets.forward is not None:
                     # Its ranks' spans come when their calls end, so mostly to this life of the collector.
                     self._outlets.forward.keep_trace(bytes.fromhex(trace))
@@ -250,6 +259,7 @@ class Service:
 
     def _keep_house(self, now: float) -> None:
         self._relearning.step(now)
+        self._trace_rest()
         for run in self.runs.forget(now):
             self._close(run.id, now)
         newest: dict[str, int] = {}
@@ -333,4 +343,17 @@ class Service:
             self._traced[trace] = None
             if len(self._traced) > 10_000:
                 del self._traced[next(iter(self._traced))]
-            self._outlets.forward.offer(TRACES, request)
+            self._outlets.forward.offer(TRACES, request, functools.partial(self._note_traced, told.incident.id, trace))
+
+    def _note_traced(self, number: str, trace: str) -> None:
+        if self.store is not None:
+            self.store.note(TRACED, {number: trace})
+
+    def _trace_rest(self) -> None:
+        """Send the root spans that are missing, each once its job's resource, by which backends group, is known."""
+        for incident in list(self._untraced):
+            run = self.runs.by_id.get(incident.run)
+            if incident.is_open and run is not None and not run.resource:
+                continue
+            self._untraced.remove(incident)
+            self._trace(Told(Change.UPDATED, incident, incident.data))

@@ -66,6 +66,33 @@ def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
         assert sorted(names) == [False, True, True, True]  # one root, and one span of each rank
 
 
+def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_was_told(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        backend = stack.enter_context(grpc_backend())
+        first = stack.enter_context(life(tmp_path, 1, "--forward", backend.url))
+        job = stack.enter_context(Job(first, 3))
+        job.step()
+        job.skip(1)
+        end = time.monotonic() + 10
+        while not first.incidents_file.stat().st_size and time.monotonic() < end:
+            pass  # within a millisecond: the span is not yet on the queue, mostly
+        first.kill()
+        trace = first.lines()[0]["trace_id"]
+        second = stack.enter_context(life(tmp_path, 2, "--forward", backend.url))
+        job.collector = second
+        job.all_reported()
+        assert wait_for(lambda: spans_of(backend, trace))
+        assert second.stop(signal.SIGTERM) == 0
+        assert len({span.SerializeToString() for span in spans_of(backend, trace)}) == 1
+        third = stack.enter_context(life(tmp_path, 3, "--forward", backend.url))
+        job.collector = third
+        taken = len(spans_of(backend, trace))
+        job.all_reported()
+        assert wait_for(lambda: third.metric("otel_fr_collector_diagnoses_total") >= 2)
+        assert third.stop(signal.SIGTERM) == 0
+        assert len(spans_of(backend, trace)) == taken
+
+
 def test_a_stop_while_ranks_are_on_their_way_back_accuses_nobody(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(life(tmp_path, 1))
