@@ -148,7 +148,11 @@ class Service:
                 self._cannot_judge(run)
         if final or now - self._kept_house >= HOUSEKEEPING:
             self._kept_house = now
-            self._keep_house(now)
+            try:
+                self._keep_house(now)
+            except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
+                self.metrics.errors.labels("housekeeping").inc()
+                _log.exception("old jobs and incidents could not be cleared away")
         self._outlets.terminal.step(now, final=final)
         if final:
             self.stream.close()
