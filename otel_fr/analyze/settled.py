@@ -3,49 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Indices, Mask
 from otel_fr.dump.model import Dump
-from otel_fr.match.model import Group, Signature, Sizes
-
-_EVERYBODY_NEEDED = frozenset(
-    (
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    )
-)
-"""No rank completes these before every rank has issued them."""
-
-_UNEVEN = frozenset(["all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"])
-"""Equal signatures of these fit together only if all pieces are alike."""
-
-
-def is_even(signature: Signature) -> bool:
-    """Every member's piece is alike, so that ranks with this signature cannot disagree."""
-    return signature.operation not in _UNEVEN or (
-        not signature.input_splits
-        and not signature.output_splits
-        and _alike(signature.input_sizes)
-        and _alike(signature.output_sizes)
-    )
-
-
-def _alike(sizes: Sizes) -> bool:
-    return len({prod(shape) for shape in sizes}) <= 1
+from otel_fr.match.device import EVERYBODY_NEEDED
+from otel_fr.match.legal import is_even, own_difference
+from otel_fr.match.model import Group, Signature
 
 
 class Board:
@@ -88,7 +54,10 @@ class Board:
         signature = np.concatenate([s[mask] for s, mask in zip(self.signature, which, strict=True)])
         done = np.concatenate([e.state[mask] == COMPLETED for e, mask in zip(entries, which, strict=True)])
         owner = np.repeat(np.arange(len(which), dtype=np.int32), [np.count_nonzero(mask) for mask in which])
-        done &= np.array([is_even(s) for s in self.signatures], np.bool_)[signature]
+        sizes, size_of = np.unique(self._members, return_inverse=True)
+        # Ranks that bring the same may still not fit together, or be wrong all alike.
+        sound = [[is_even(s) and own_difference(size, s) is None for s in self.signatures] for size in sizes.tolist()]
+        done &= np.array(sound, np.bool_)[size_of[group], signature]
 
         order = np.lexsort((number, group))  # keeps the order of the ranks
         first = np.ones(len(order), np.bool_)
@@ -111,7 +80,7 @@ class Board:
 
     def proven(self) -> dict[str, tuple[int, int]]:
         """By group: the last collective that some rank completed and that needs everybody, and that rank."""
-        needed = np.array([s.operation in _EVERYBODY_NEEDED for s in self.signatures] or [False], np.bool_)
+        needed = np.array([s.operation in EVERYBODY_NEEDED for s in self.signatures] or [False], np.bool_)
         best = np.zeros(len(self._members), np.int64)
         by = np.full(len(best), -1, np.int64)
         for dump, group, signature in zip(self._dumps, self.group, self.signature, strict=True):

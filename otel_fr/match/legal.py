@@ -100,17 +100,16 @@ def has_pieces(signature: Signature) -> bool:
     return signature.operation in _PAIRWISE
 
 
-def own_difference(group: Group, signature: Signature) -> Difference | None:
+@lru_cache(maxsize=4_096)
+def own_difference(members: int, signature: Signature) -> Difference | None:
     """A call that cannot be right whatever the others bring: its outputs do not follow from its inputs.
 
     torch refuses most of these before it issues them; a recorder of a backend that does not check has them.
     ``first`` is what the rank has, ``second`` what would be right.
+
+    Args:
+        members: size of the process group; 0: not known.
     """
-    return _own_difference(len(group.ranks), signature)
-
-
-@lru_cache(maxsize=4_096)
-def _own_difference(members: int, signature: Signature) -> Difference | None:
     ins, outs = _numels(signature.input_sizes), _numels(signature.output_sizes)
     operation = signature.operation
     if not members or not ins or not outs:

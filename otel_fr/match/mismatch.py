@@ -200,7 +200,7 @@ def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:
 
 def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
     """Calls that are wrong in themselves, whatever the others bring."""
-    differences = {signature: own_difference(instance.group, signature) for signature in distinct}
+    differences = {signature: own_difference(len(instance.group.ranks), signature) for signature in distinct}
     wrong = {rank: d for rank, call in calls.items() if (d := differences[call.signature]) is not None}
     if not wrong:
         return None
@@ -252,6 +252,9 @@ def shift_of(instances: dict[InstanceKey, Instance], mismatch: Mismatch) -> str:
     after = instances.get((instance.key[0], instance.key[1], instance.key[2] + 1))
     if after is None:
         return ""
+    both = odd in after.calls and other in after.calls
+    if both and compare(instance.group, after.call(odd), after.call(other)) is None:
+        return ""  # in step again
     if odd in after.calls and compare(instance.group, after.call(odd), instance.call(other)) is None:
         return "one call more"
     if other in after.calls and compare(instance.group, instance.call(odd), after.call(other)) is None:

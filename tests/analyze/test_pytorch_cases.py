@@ -129,8 +129,9 @@ def test_all_gather_base_numel_is_checked_between_ranks(tmp_path: Path) -> None:
     good, bad = call("_all_gather_base", [[8]], [[16]]), call("_all_gather_base", [[12]], [[24]])
     assert categories(judge(tmp_path / "good", [good], [good])) == []
     assert categories(judge(tmp_path / "bad", [good], [bad])) == ["size_mismatch"]
-    alike = call("_all_gather_base", [[8]], [[24]])
-    assert categories(judge(tmp_path / "alike", [alike], [alike])) == ["size_mismatch"]
+    for state in ("scheduled", "completed"):
+        alike = call("_all_gather_base", [[8]], [[24]], state=state, retired=state == "completed")
+        assert categories(judge(tmp_path / state, [alike], [alike])) == ["size_mismatch"]
 
 
 def test_recv_any_source_has_no_peer(tmp_path: Path) -> None:

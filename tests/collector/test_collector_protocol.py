@@ -118,7 +118,7 @@ def test_what_a_span_lacks_is_a_partial_success_over_http_too(shared: Edge) -> N
         (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}', "application/json", {}, 400),
         (b"[" * 100_000, "application/json", {}, 400),
         (b"not gzip", PROTOBUF, {"Content_Encoding": "gzip"}, 400),
-        (gzip.compress(b"cut off" * 100)[:-9], PROTOBUF, {"Content_Encoding": "gzip"}, 400),
+        (gzip.compress(b"cut off" * 100, mtime=0)[:-9], PROTOBUF, {"Content_Encoding": "gzip"}, 400),
         (b"", PROTOBUF, {"Content_Encoding": "br"}, 415),
         (b"", "text/plain", {}, 415),
         (bytes(8 * MIB + 1), PROTOBUF, {}, 413),
