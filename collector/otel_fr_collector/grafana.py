@@ -80,12 +80,12 @@ class Grafana:
         """Go on with the annotations of an earlier life of the collector, and make up for what it left undone."""
         if self._store is None:
             return
-        noted = {number: json.loads(value) for number, value in self._store.notes(OUTLET).items()}
+        noted = self._store.notes(OUTLET)
         for incident in incidents:
-            known = noted.get(incident.id)
+            known = _read_note(noted.get(incident.id))
             if known is not None:
-                self._ids[incident.id] = known["id"]
-            behind = incident.is_open if known is None else known["revision"] < incident.revision
+                self._ids[incident.id] = known[0]
+            behind = incident.is_open if known is None else known[1] < incident.revision
             if behind and (known is not None or incident.cause is None):
                 self._put(incident)
 
@@ -150,6 +150,15 @@ class Grafana:
     def _note(self, incident: str, value: str) -> None:
         if self._store is not None:
             self._store.note(OUTLET, {incident: value})
+
+
+def _read_note(text: str | None) -> tuple[int, int] | None:
+    """An annotation's id and the revision it shows; None: not noted, or the note is damaged, and is made anew."""
+    try:
+        note = json.loads(text or "null")
+        return int(note["id"]), int(note["revision"])
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def tags_of(incident: Incident) -> list[str]:

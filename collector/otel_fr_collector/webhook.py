@@ -106,7 +106,8 @@ class Webhook:
         noted = self._store.notes(self._outlet)
         skipped: dict[str, str] = {}
         for incident in incidents:
-            delivered = int(noted.get(incident.id, 0))
+            revision = noted.get(incident.id, "0")
+            delivered = int(revision) if revision.isdecimal() else 0
             if delivered >= incident.revision:
                 continue
             if not noted and not incident.is_open:  # a receiver that is new need not hear old stories

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -219,6 +220,27 @@ def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, gr
             recover(job, list(waiting))
             assert wait_for(lambda: "timeEnd" in grafana.marks[1], 30)
             assert len(grafana.marks) == 1
+
+
+def test_a_damaged_note_of_a_mark_does_not_keep_the_collector_from_starting(
+    tmp_path: Path, grafana: FakeGrafana
+) -> None:
+    options = (*annotated(tmp_path, grafana), "--data", str(tmp_path / "data"))
+    for life in ("1", "2"):
+        (tmp_path / life).mkdir()
+    with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
+        job.step()
+        waiting = job.skip(1)
+        first.wait_cause()
+        assert wait_for(lambda: grafana.marks)
+        first.kill()
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db, db:
+            db.execute("UPDATE notes SET value = '{'")
+        with running(tmp_path / "2", *options) as second:
+            job.collector = second
+            job.all_reported()
+            recover(job, list(waiting))
+            assert wait_for(lambda: "timeEnd" in grafana.marks[1], 30), "it is found again by its tags"
 
 
 def test_grafana_that_refuses_is_logged_and_costs_no_incident(tmp_path: Path, grafana: FakeGrafana) -> None:
