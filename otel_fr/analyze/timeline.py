@@ -20,6 +20,8 @@ from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Entry
 from otel_fr.match import Finding, Group, Signature, State
 
+_LONGEST = 1e9
+"""Seconds that a call is shown to take at most: a file may hold any number."""
 MAX_RANKS = 1024
 """Rows; culprits and waiting ranks first."""
 MAX_CALLS = 40_000
@@ -283,4 +285,4 @@ def _tensors(sizes: Iterable[tuple[int, ...]], dtypes: tuple[str, ...]) -> str:
 
 
 def _micro(seconds: float | None) -> int:
-    return -1 if seconds is None else round(seconds * 1e6)
+    return -1 if seconds is None else round(min(seconds, _LONGEST) * 1e6)
