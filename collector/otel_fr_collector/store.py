@@ -98,7 +98,8 @@ class Store:
         folder: made if it is missing; one collector at a time uses it.
 
     Raises:
-        DataError: the folder cannot be used, a newer otel-fr has written the file.
+        DataError: a newer otel-fr has written the file.
+        OSError: the folder cannot be made.
     """
 
     def __init__(

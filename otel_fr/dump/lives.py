@@ -27,8 +27,8 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
     Members without their end, in a file that does not hold every call, had one that completed and was left out.
     """
     wrapped = len(entries) > 0 and int(entries.record[0]) > 0
-    if not ends.any():
-        return _end_orphans(entries, ends) if wrapped else entries
+    if not wrapped and not ends.any():
+        return entries
     place = _places(entries)
     ended = np.zeros(int(place.max()) + 1, np.bool_)
     ended[place[ends > 0]] = True
@@ -61,6 +61,8 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
         signature[at] = signatures.setdefault(whole, len(signatures))
     state, record = entries.state.copy(), entries.record
     state[parts] = state[ends_of]
+    if wrapped:
+        state[(np.bincount(place)[place] > 1) & ~ended[place]] = COMPLETED
     changes = {"state": state, "signature": signature, "signatures": list(signatures)}
     batches = np.full(len(entries), NONE, np.int64)
     batches[parts] = record[ends_of]
@@ -71,17 +73,7 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
             column = column.copy()
             column[parts] = column[ends_of]
             changes[name] = column
-    entries = entries.replace(**changes)
-    return (_end_orphans(entries, ends) if wrapped else entries).take(kept)
-
-
-def _end_orphans(entries: Entries, ends: Codes) -> Entries:
-    """Members of batches whose end is not in the file count as completed."""
-    place = _places(entries)
-    ended = np.zeros(int(place.max()) + 1, np.bool_)
-    ended[place[ends > 0]] = True
-    orphans = (np.bincount(place)[place] > 1) & ~ended[place]
-    return entries.replace(state=np.where(orphans, COMPLETED, entries.state).astype(np.int8))
+    return entries.replace(**changes).take(kept)
 
 
 def _places(entries: Entries) -> Integers:

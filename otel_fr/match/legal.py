@@ -88,9 +88,7 @@ def common_part(signature: Signature) -> Signature:
     dtypes = tuple(sorted(_dtypes(signature)))
     if operation == "scatter":
         return bare._replace(output_dtypes=dtypes)
-    sizes = () if operation in _COMMON else signature.input_sizes
-    if operation == "reduce_scatter":
-        sizes = signature.input_sizes
+    sizes = signature.input_sizes if operation == "reduce_scatter" or operation not in _COMMON else ()
     outs = signature.output_sizes if operation == "all_gather" else ()
     return bare._replace(input_sizes=sizes, output_sizes=outs, input_dtypes=dtypes)
 

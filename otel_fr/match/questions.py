@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from otel_fr.match import sentences
-from otel_fr.match.endings import culprit_deaths
-from otel_fr.match.instances import InstanceKey, line_up
+from otel_fr.match.findings import Case
+from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import Evidence, State
-from otel_fr.match.waiting import Node, build, fronts, inverted
+from otel_fr.match.waiting import Node, fronts, inverted
 
 MAX_TOLD = 4
 
@@ -16,10 +16,8 @@ def open_questions(evidence: Evidence) -> list[str]:
 
     A recorder that does not tell since when a call is open cannot tell one that stands still from one under way.
     """
-    instances = line_up(evidence)
-    nodes = build(evidence, instances, [], culprit_deaths(evidence, instances.values()))
     open_: dict[InstanceKey, Node] = {}
-    for key, node in nodes.items():
+    for key, node in Case(evidence).nodes.items():
         calls = [node.instance.calls[rank][-1] for rank in node.instance.members if rank in node.instance.calls]
         if len(calls) == len(node.instance.members) and all(
             c.state is State.IN_FLIGHT and c.age is None for c in calls

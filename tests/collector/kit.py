@@ -108,6 +108,13 @@ def running(folder: Path, *options: str) -> Iterator[Collector]:
             collector.process.wait()
 
 
+def life(folder: Path, number: int, *options: str) -> contextlib.AbstractContextManager[Collector]:
+    """One life of a collector; all lives share their data folder."""
+    own = folder / f"life-{number}"
+    own.mkdir()
+    return running(own, "--data", str(folder / "data"), *options)
+
+
 def wait_for(look: Callable[[], Any], seconds: float = 10.0) -> Any:
     """What ``look`` returns as soon as that is true; what it returns at the end of the time otherwise."""
     end = time.monotonic() + seconds

@@ -13,15 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import Collector, Job, running, wait_for
+from kit import Collector, Job, life, wait_for
 from sinks import AlertSink, Receiver
-
-
-def life(folder: Path, number: int, *options: str) -> contextlib.AbstractContextManager[Collector]:
-    """One life of a collector; all lives share their data folder."""
-    own = folder / f"life-{number}"
-    own.mkdir()
-    return running(own, "--data", str(folder / "data"), *options)
 
 
 def listed(collector: Collector) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from edges import Backend, grpc_backend
-from kit import Collector, Job, running, wait_for
+from kit import Job, life, running, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector.ranks import RankState
@@ -19,12 +19,6 @@ from otel_fr_collector.report import Report
 from otel_fr_collector.runs import RunId, Runs
 
 from otel_fr.match import Ending
-
-
-def life(folder: Path, number: int, *options: str) -> contextlib.AbstractContextManager[Collector]:
-    own = folder / f"life-{number}"
-    own.mkdir()
-    return running(own, "--data", str(folder / "data"), *options)
 
 
 def spans_of(backend: Backend, trace: object) -> list[Span]:

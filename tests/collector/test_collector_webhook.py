@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -203,8 +203,8 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(tmp_path:
         assert len(grafana.marks) == 1
 
 
-def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, grafana: FakeGrafana) -> None:
-    grafana.lose_answers = 1
+def mark_and_restart(tmp_path: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
+    """A mark is made, the collector is killed, and the next one hears that the job goes on."""
     options = (*annotated(tmp_path, grafana), "--data", str(tmp_path / "data"))
     for life in ("1", "2"):
         (tmp_path / life).mkdir()
@@ -214,33 +214,30 @@ def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, gr
         first.wait_cause()
         assert wait_for(lambda: grafana.marks)
         first.kill()
+        between()
         with running(tmp_path / "2", *options) as second:
             job.collector = second
             job.all_reported()
             recover(job, list(waiting))
             assert wait_for(lambda: "timeEnd" in grafana.marks[1], 30)
-            assert len(grafana.marks) == 1
+
+
+def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, grafana: FakeGrafana) -> None:
+    grafana.lose_answers = 1
+    mark_and_restart(tmp_path, grafana)
+    assert len(grafana.marks) == 1
 
 
 def test_a_damaged_note_of_a_mark_does_not_keep_the_collector_from_starting(
     tmp_path: Path, grafana: FakeGrafana
 ) -> None:
-    options = (*annotated(tmp_path, grafana), "--data", str(tmp_path / "data"))
-    for life in ("1", "2"):
-        (tmp_path / life).mkdir()
-    with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
-        job.step()
-        waiting = job.skip(1)
-        first.wait_cause()
-        assert wait_for(lambda: grafana.marks)
-        first.kill()
+    """The mark is found again by its tags."""
+
+    def damage() -> None:
         with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db, db:
             db.execute("UPDATE notes SET value = '{'")
-        with running(tmp_path / "2", *options) as second:
-            job.collector = second
-            job.all_reported()
-            recover(job, list(waiting))
-            assert wait_for(lambda: "timeEnd" in grafana.marks[1], 30), "it is found again by its tags"
+
+    mark_and_restart(tmp_path, grafana, damage)
 
 
 def test_grafana_that_refuses_is_logged_and_costs_no_incident(tmp_path: Path, grafana: FakeGrafana) -> None:
