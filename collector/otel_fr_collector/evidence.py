@@ -154,7 +154,15 @@ def _parts(run: Run) -> list[Part]:
             if state.report.last is not None and state.report.last.state is not State.IN_FLIGHT:
                 add([state.report.last])
         add(part_of(word) for word in state.latest.values())
-    return list(found.values())
+    return [_ended(run, part) for part in found.values()]
+
+
+def _ended(run: Run, part: Part) -> Part:
+    """The part as it is known by now: where the backend does not tell its end, that of its instance tells."""
+    place = run.groups.get(part.group)
+    if part.state is not State.UNKNOWN or place is None or place.known(part) is not None:
+        return part
+    return part._replace(state=State.COMPLETED)
 
 
 def _telling(place: GroupState) -> list[OpenInstance]:

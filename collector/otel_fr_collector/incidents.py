@@ -285,7 +285,8 @@ class Book:
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, now) if finding.caused_by is not None else None
-        cause = None if cause == incident.id else cause
+        if cause == incident.id:
+            return []  # what follows from it looks like its cause by now: the first verdict stands
         if finding.caused_by is None and incident.cause is not None:
             cause = incident.cause  # once seen to follow from another, it does not become a fault of its own
         stacks = {**incident.finding.stacks, **finding.stacks}

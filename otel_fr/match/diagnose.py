@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from otel_fr.match import aftermath, sentences
+from otel_fr.match.crossed import Crossed, crossed
 from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.findings import Case
 from otel_fr.match.instances import Instance, InstanceKey
@@ -64,10 +65,13 @@ class _Diagnosis(Case):
             steps = self._walk(keys)
             sends = [(rank, inst, blocker) for rank, inst, blocker in steps if inst.p2p]
             odd = against_the_order(self.nodes, keys)
-            if len(sends) == 1 and odd is None:
+            astray = crossed(self.nodes, keys) if odd is None else None
+            if astray is not None:
+                instance, culprits, category = astray.astray, astray.culprits, Category.UNMATCHED_P2P
+                summary = sentences.crossed_text(astray)
+            elif len(sends) == 1 and odd is None:
                 _, instance, blocker = sends[0]
-                culprits: tuple[int, ...] = (blocker,)
-                category = Category.UNMATCHED_P2P
+                culprits, category = (blocker,), Category.UNMATCHED_P2P
                 summary = self.unmatched_text(instance, blocker)
             else:
                 instance = steps[0][1]
@@ -114,7 +118,10 @@ class _Diagnosis(Case):
             if node.undecided and not node.dead:
                 continue
             category = self._category(node, culprits)
-            if category is Category.UNMATCHED_P2P:
+            astray = self._astray(node, culprits) if category is Category.UNMATCHED_P2P else None
+            if astray is not None:
+                culprits, summary = list(astray.culprits), sentences.crossed_text(astray)
+            elif category is Category.UNMATCHED_P2P:
                 summary = self.unmatched_text(node.instance, culprits[0])
             else:
                 summary = sentences.holding_text(
@@ -129,6 +136,13 @@ class _Diagnosis(Case):
             self.add(finding)
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
+
+    def _astray(self, node: Node, culprits: list[int]) -> Crossed | None:
+        """The message gone astray that the node tells of, where its peer has ended well: it owed nobody anything."""
+        if any(self.evidence.ranks[rank].ending is not Ending.CLEAN for rank in culprits):
+            return None
+        found = crossed(self.nodes, [key for key in self.nodes if key not in self.cause_of])
+        return found if found is not None and found.astray is node.instance else None
 
     def _earlier(self, node: Node, others: list[Node]) -> int:
         """How many nodes that accuse the same rank come before this one in the program."""

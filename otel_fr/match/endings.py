@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from signal import SIGHUP, SIGINT, SIGTERM, Signals
+from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
 from otel_fr.match.instances import Instance, has_joined
 from otel_fr.match.model import Call, Ending, Evidence, Rank, State
@@ -41,6 +41,11 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
     return False
 
 
+def _was_cleared_away(info: Rank) -> bool:
+    """It had not run for long when it was killed: launchers do that to who does not heed SIGTERM. It was stuck."""
+    return info.python_blocked and info.ending is Ending.KILLED and info.signal == SIGKILL
+
+
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
     return [call for call in calls if call.state in (State.IN_FLIGHT, State.FAILED)]
 
@@ -55,7 +60,12 @@ def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozens
     by_rank: dict[int, list[Call]] = {}
     for call in evidence.calls:
         by_rank.setdefault(call.rank, []).append(call)
-    candidates = {r for r, info in evidence.ranks.items() if _failed_by_itself(info, by_rank.get(r, ()))}
+    timed_out = any(call.state is State.FAILED and call.error == "timeout" for call in evidence.calls)
+    candidates = {
+        r
+        for r, info in evidence.ranks.items()
+        if _failed_by_itself(info, by_rank.get(r, ())) and not (timed_out and _was_cleared_away(info))
+    }
     if not candidates:
         stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
         others_ended = any(info.ending is not Ending.RUNNING for r, info in evidence.ranks.items() if r not in stopped)

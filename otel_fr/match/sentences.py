@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from otel_fr.match.crossed import Crossed
 from otel_fr.match.endings import describe_ending
 from otel_fr.match.instances import Instance
 from otel_fr.match.mismatch import Mismatch
@@ -121,6 +122,20 @@ def holding_text(
     if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:
         details.append(f"or {ranks_text(waiting)} made one call more than all of these")
     return "; ".join(part for part in [head, waiters, *details] if part)
+
+
+def crossed_text(crossed: Crossed) -> str:
+    """``"rank 0 waits in send ... to rank 2, which has no counterpart, while rank 1 waits in recv ... from rank 0"``"""
+    astray, other = crossed.astray, crossed.other
+    caller = min(astray.calls)
+    text = f"rank {caller} waits in {instance_text(astray)}, which has no counterpart"
+    text += f", while rank {min(other.calls)} waits in {instance_text(other)}, which would fit it"
+    if crossed.tags_differ:
+        return f"{text}: their tags differ, or the order of their calls does"
+    members = [rank for rank in astray.members if rank != caller]
+    wrong = "sends to" if astray.call(caller).signature.operation == "send" else "receives from"
+    left_out = "recv" if wrong == "sends to" else "send"
+    return f"{text}: rank {caller} {wrong} the wrong rank (or {ranks_text(members)} left out its {left_out})"
 
 
 def device_text(instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int]) -> str:

@@ -161,9 +161,21 @@ def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) 
     for rank in sorted(instance.calls):
         info = evidence.ranks.get(rank)
         clean = info is not None and info.ending is Ending.CLEAN
-        if rank not in deaths and not clean and is_waiting(instance.call(rank), window):
+        if rank in deaths or clean or not is_waiting(instance.call(rank), window):
+            continue
+        if not _is_served(instance, rank):
             waiting.append(rank)
     return tuple(waiting)
+
+
+def _is_served(instance: Instance, rank: int) -> bool:
+    """Its peer's half of the message has completed: what keeps this half open is no peer.
+
+    gloo, for one, tells the end of a receive only to who waits for it: one that was posted early looks open for long.
+    """
+    if instance.p2p is None or instance.call(rank).state is State.FAILED:
+        return False
+    return any(other != rank and instance.call(other).state is State.COMPLETED for other in instance.calls)
 
 
 def _sort_members(

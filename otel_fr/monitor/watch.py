@@ -96,6 +96,7 @@ class Monitor:
         self._bye_by: float | None = None
         self._bad_files: set[str] = set()
         self._over_at: float | None = None
+        self._ended: dict[str, Any] = {}
         self._last_file = ""
         self._peer_incidents: deque[str] = deque(maxlen=256)
         self._complain_at = float("-inf")
@@ -254,10 +255,10 @@ class Monitor:
 
     # ---- flight-recorder files
 
-    def _dump(self, reason: str, urgent: bool = False, **more: Any) -> None:
+    def _dump(self, reason: str, urgent: bool = False) -> None:
         self._reporter.groups.look()
         files = dumping.paths(self._config, self._reporter.who, self._reporter.groups.backends)
-        self._dumper.request(reason, {**self._reporter.dump_info(), **more}, files, urgent)
+        self._dumper.request(reason, {**self._reporter.dump_info(), **self._ended}, files, urgent)
 
     def _take_results(self, **more: Any) -> list[dumping.Result]:
         """Tell what came of the requests since the last time."""
@@ -293,6 +294,7 @@ class Monitor:
         try:
             ending = self._reporter.ending(exit_)
             clean = bool(ending["clean"])
+            self._ended = {"exit": ending}
             self._tell_ending(ending, now_ns)
             told = clean or self._last_dump(ending)
             if clean:
@@ -338,7 +340,7 @@ class Monitor:
 
     def _last_dump(self, ending: dict[str, Any]) -> bool:
         """Write the file that outlives the ring; True if it is there."""
-        self._dump(REASON_CRASH, urgent=True, exit=ending)
+        self._dump(REASON_CRASH, urgent=True)
         deadline = time.monotonic() + END_DUMP_SECONDS
         while self._dumper.busy() and time.monotonic() < deadline:
             select.select([self._wake_in], [], [], SHORT_TICK_SECONDS)

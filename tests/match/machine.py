@@ -75,9 +75,10 @@ class Machine:
             stream = op.group.id
         else:
             pair = (rank, op.peer) if op.signature.operation == "send" else (op.peer, rank)
-            number = self.counts[rank, op.group.id, op.signature.operation, pair]
+            before = self.counts[rank, op.group.id, op.signature.operation, pair]
             self.counts[rank, op.group.id, op.signature.operation, pair] += 1
-            place = (op.group.id, *pair, number)
+            place = (op.group.id, *pair, before)
+            number = self.counts[rank, op.group.id, "p2p"] = self.counts[rank, op.group.id, "p2p"] + 1
             stream = f"{op.group.id} {op.signature.operation} {pair}"
         call = Issued(op, place, len(mine), number)
         mine.append(call)
@@ -157,7 +158,7 @@ class Machine:
         state = State.COMPLETED if call.shown else State.IN_FLIGHT
         return Call(
             rank, call.op.group.id, "p2p" if p2p else "collective", call.number, call.record, call.op.signature, state,
-            pair_index=call.number if p2p else 0, age=age if ages and not call.shown else None,
+            pair_index=call.place[3] if len(call.place) == 4 else 0, age=age if ages and not call.shown else None,
             site=f"train.py:{call.record} step",
         )  # fmt: skip
 

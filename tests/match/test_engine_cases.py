@@ -83,6 +83,14 @@ def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> Non
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (1,))]
 
 
+def test_a_stopped_process_that_the_launcher_killed_in_the_end_was_stuck() -> None:
+    """SIGTERM does not end a process that is stopped: torchrun kills it half a minute after its peers gave up."""
+    killed = at(1, 4, ending=Ending.KILLED, signal=9, python_blocked=True)
+    peers = [at(rank, 5, ending=Ending.RAISED, exception="RuntimeError: Timed out") for rank in (0, 2)]
+    found = judge([call(rank, 5, State.FAILED, error="timeout") for rank in (0, 2)], [*peers, killed])
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_STUCK, (1,))]
+
+
 def test_a_job_that_is_stopped_from_outside_is_no_fault() -> None:
     assert judge([call(0, 5, age=0.1)], [at(r, 5, ending=Ending.KILLED, signal=15) for r in range(3)]) == []
     stopped = [at(r, 5, ending=Ending.RAISED, exception="KeyboardInterrupt") for r in range(3)]

@@ -38,6 +38,16 @@ def test_the_collector_may_ask_for_the_file_and_tell_of_failed_peers(tmp_path: P
         assert rank.stderr.count("rank 3 failed: rank 3 was killed") == 1
 
 
+def test_a_file_that_is_asked_for_after_a_clean_end_tells_of_that_end(tmp_path: Path) -> None:
+    with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
+        watcher(sink)
+        rank.end("leave", code=0, clean=True)
+        sink.event("torch.rank.exited")
+        sink.commands.put(Command(dump=Dump(incident_id="i1", reason="incident i1")))
+        sink.event("torch.flight_recorder.written")
+        assert load(tmp_path / "dumps" / "otel_fr_rank_0").facts["exit"]["clean"] is True
+
+
 def test_a_collector_that_restarts_is_listened_to_again(tmp_path: Path) -> None:
     with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}):
         watcher(sink)
