@@ -188,6 +188,8 @@ def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) ->
         )
     )
     age, timeout = _number(data, "age_s"), _number(data, "timeout_ms")
+    posted = _flag(data, "posted") is True  # nobody waits for it, so it does not age
+    waited = None if posted else _number(data, "wait_s") or age
     return Part(
         rank=rank,
         record=_integer(data, "rec", 0),
@@ -203,7 +205,8 @@ def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) ->
         duration=_number(data, "dur_s"),
         gap=_number(data, "gap_s"),
         issued_wall=None if age is None else wall - age,
-        issued=None if age is None else now - age,
+        issued=None if waited is None else now - waited,
+        age=0.0 if posted else None,
     )
 
 

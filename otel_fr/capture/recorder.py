@@ -51,7 +51,7 @@ class Recorder:
         self._types = torch._C._distributed_c10d
         self._tensor_type = torch.Tensor
         self._device = torch.device
-        self.waits = Waits(self._types.Work, self.end)
+        self.waits = Waits(self._types.Work, self.end, self.waited)
         self._writer = writer
         self._generation = writer.generation
         self._signature_count = 0
@@ -110,6 +110,15 @@ class Recorder:
                         self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
                     finally:
                         self._busy = False
+        except Exception:  # noqa: BLE001
+            self.failed()
+
+    def waited(self, ticket: int, waited_ns: int) -> None:
+        """Record since when a call is waited for (`RingWriter.wait`), from any thread. Never raises."""
+        try:
+            with self.lock:
+                if self.on and not self._busy:
+                    self._writer.wait(ticket, waited_ns)
         except Exception:  # noqa: BLE001
             self.failed()
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from otel_fr.ring import State
+from otel_fr.ring import POSTED, State
 
 End = Callable[[int, int, int, int, int], None]
 
@@ -21,10 +21,16 @@ End = Callable[[int, int, int, int, int], None]
 class Waits:
     """Follows Works until they are waited for, or dropped."""
 
-    def __init__(self, work_type: Any, end: End) -> None:
-        """``work_type``: torch's ``Work``. ``end(ticket, group index, sequence id, state, ns)`` does not raise."""
+    def __init__(self, work_type: Any, end: End, waited: Callable[[int, int], None]) -> None:
+        """``work_type``: torch's ``Work``. Neither of the others raises.
+
+        Args:
+            end: ``end(ticket, group index, sequence id, state, ns)``: it has ended.
+            waited: ``waited(ticket, ns)``: somebody waits for it since then; `POSTED`: nobody does yet.
+        """
         self._type = work_type
         self._end = end
+        self._waited = waited
         self._wait: Any = None
         self._ours: Any = None
         self._known: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
@@ -45,12 +51,14 @@ class Waits:
 
         known[key] = (weakref.ref(work, dropped), ticket, group_index, sequence_id)
         self.held[threading.get_ident()] = work
+        self._waited(ticket, POSTED)
 
     def _install(self) -> None:
         wait = self._wait = self._type.wait
         known = self._known
         held = self.held
         end = self._end
+        waited = self._waited
         clock = time.monotonic_ns
 
         def our_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,6 +66,7 @@ class Waits:
             if entry is None:
                 return wait(work, *args, **kwargs)
             held.pop(threading.get_ident(), None)
+            waited(entry[1], clock())
             try:
                 result = wait(work, *args, **kwargs)
             except BaseException:

@@ -252,6 +252,8 @@ class OwnReader(EntryReader):
     def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
         issued, ended = fields.exact(item["otel_fr_issued_ns"]), item["otel_fr_ended_ns"]
         ended = None if ended is None else fields.exact(ended)
+        waited = item.get("otel_fr_waited_ns")
+        since = issued if waited is None else fields.exact(waited) or self._written_ns or issued
         wall = fields.integer(item.get("time_discovered_completed_ns")) or None
         if wall is None and ended is not None and self._wall_offset_ns is not None:
             wall = fields.integer(ended + self._wall_offset_ns)
@@ -259,7 +261,7 @@ class OwnReader(EntryReader):
             fields.exact(item["otel_fr_seq"]),
             fields.exact(item["record_id"]),
             fields.integer(item.get("otel_fr_pair_index")),
-            None if self._written_ns is None else max(self._written_ns - issued, 0) / 1e9,
+            None if self._written_ns is None else max(self._written_ns - since, 0) / 1e9,
             None if ended is None else (ended - issued) / 1e9,
             fields.seconds(item.get("otel_fr_gap_s")),
             fields.integer(item.get("time_created_ns")) or None,
@@ -274,6 +276,11 @@ class OwnReader(EntryReader):
         ended = exact_column([0 if value is None else value for value in told])
         if min(issued.min(), ended.min(), self._wall_offset_ns or 0) < 0:
             return None  # sums and differences might need more than 64 bits
+        waited = table.optional("otel_fr_waited_ns")
+        now = self._written_ns or 0
+        since = issued.copy()
+        for row in [row for row, value in enumerate(waited) if value is not None]:
+            since[row] = fields.exact(waited[row]) or now
         duration = (ended - issued) / 1e9
         duration[open_] = np.nan
         wall = times_column(table.optional("time_discovered_completed_ns"))
@@ -285,7 +292,7 @@ class OwnReader(EntryReader):
             "sequence_id": exact_column(table.required("otel_fr_seq")),
             "record": exact_column(table.required("record_id")),
             "pair_index": integers(integer_column(table.optional("otel_fr_pair_index")).tolist()),
-            "age": None if self._written_ns is None else np.maximum(self._written_ns - issued, 0) / 1e9,
+            "age": None if self._written_ns is None else np.maximum(self._written_ns - since, 0) / 1e9,
             "duration": duration,
             "gap": seconds_column(table.optional("otel_fr_gap_s"), 1.0),
             "created": times_column(table.optional("time_created_ns")),

@@ -219,8 +219,8 @@ class Snapshot:
             "p2p_seq_id": record.p2p_seq,
             "op_id": record.op_id,
             "time_created_ns": record.issued_ns + wall,
-            "state": "completed" if state == "completed" else "started" if record.started_ns else "scheduled",
-            "time_discovered_started_ns": None if record.started_ns is None else record.started_ns + wall,
+            "state": "completed" if state == "completed" else "scheduled",
+            "time_discovered_started_ns": None,
             "time_discovered_completed_ns": ended + wall if ended is not None and state == "completed" else None,
             "retired": state == "completed",
             "timeout_ms": record.timeout_ms,
@@ -234,7 +234,9 @@ class Snapshot:
         }
         entry.update(self._signature(record))
         if ended is not None:
-            entry["duration_ms"] = (ended - (record.started_ns or record.issued_ns)) / 1e6
+            entry["duration_ms"] = (ended - record.issued_ns) / 1e6
+        elif record.waited_ns is not None:
+            entry["otel_fr_waited_ns"] = 0 if record.is_posted else record.waited_ns
         if previous_end is not None:
             entry["otel_fr_gap_s"] = (record.issued_ns - previous_end) / 1e9
         if record.kind == KIND_P2P:

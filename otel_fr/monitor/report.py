@@ -61,6 +61,10 @@ def call(item: Tracked, now_ns: int, state: str | None = None) -> dict[str, Any]
     }
     if signature.any_source:
         answer["any"] = True
+    if record.is_posted:
+        answer["posted"] = True
+    elif record.waited_ns is not None:
+        answer["wait_s"] = _seconds(record.waited_ns, now_ns)
     if record.ended_ns is not None:
         answer["dur_s"] = _seconds(record.issued_ns, record.ended_ns)
     if item.gap_s is not None:

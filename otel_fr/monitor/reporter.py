@@ -84,17 +84,18 @@ class Reporter:
     def situation(self, now_ns: int) -> Situation:
         """Where the rank stands, for the rules.
 
-        A call of which nobody says whether it has ended counts as in flight until the next of its group.
+        A call of which nobody says whether it has ended counts as in flight until the next of its group. One that was
+        posted, and that nobody waits for, holds nobody up.
         """
         tail = self.tail
         moved = max(tail.moved_ns, self._begun_ns)
-        oldest = next(iter(tail.in_flight.values()), None)
+        oldest = next((item for item in tail.in_flight.values() if not item.record.is_posted), None)
         for item in tail.uncertain.values():
             if oldest is None or item.record.issued_ns < oldest.record.issued_ns:
                 oldest = item
         if oldest is None:
             return Situation(now_ns, moved)
-        return Situation(now_ns, moved, oldest.record.record_id, oldest.record.issued_ns)
+        return Situation(now_ns, moved, oldest.record.record_id, oldest.record.since_ns)
 
     def new_exception(self) -> bool:
         """True once, when an uncaught exception is recorded."""

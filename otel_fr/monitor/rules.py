@@ -22,13 +22,13 @@ class Situation:
 
     Attributes:
         moved_ns: when the rank last issued or ended a call; before its first: when it was first seen.
-        oldest: record id of the oldest call that has not ended, and ``oldest_issued_ns`` when it was issued; or None.
+        oldest: record id of the oldest call that somebody may wait for, and ``oldest_since_ns`` since when; or None.
     """
 
     now_ns: int
     moved_ns: int
     oldest: int | None = None
-    oldest_issued_ns: int = 0
+    oldest_since_ns: int = 0
 
 
 def seconds_between(start_ns: int, end_ns: int) -> float:
@@ -39,7 +39,7 @@ def stalled_call(situation: Situation, stall_seconds: float) -> int | None:
     """The record id of the call that has been in flight for too long, if there is one."""
     if situation.oldest is None:
         return None
-    age = seconds_between(situation.oldest_issued_ns, situation.now_ns)
+    age = seconds_between(situation.oldest_since_ns, situation.now_ns)
     return situation.oldest if age >= EARLY * stall_seconds else None
 
 

@@ -136,6 +136,8 @@ class Tail:
             elif now[0] is not State.IN_FLIGHT:
                 del self.in_flight[record_id]
                 ended.append(item._replace(record=replace(item.record, state=now[0], ended_ns=now[1])))
+            elif now[2] != item.record.waited_ns:
+                self.in_flight[record_id] = item._replace(record=replace(item.record, waited_ns=now[2]))
         if overwritten:
             self._judge_overwritten(overwritten)
         return ended

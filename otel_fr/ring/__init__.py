@@ -10,6 +10,7 @@ from otel_fr.ring.layout import (
     KIND_COLLECTIVE,
     KIND_MONITORED,
     KIND_P2P,
+    POSTED,
     RankState,
     RingFormatError,
     StaleGeneration,
@@ -17,7 +18,8 @@ from otel_fr.ring.layout import (
     pid_namespace,
     process_start_ns,
 )
-from otel_fr.ring.reader import GroupProgress, Record, RingReader
+from otel_fr.ring.reader import RingReader
+from otel_fr.ring.records import GroupProgress, Record
 from otel_fr.ring.writer import RingWriter
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "KIND_COLLECTIVE",
     "KIND_MONITORED",
     "KIND_P2P",
+    "POSTED",
     "DefinitionError",
     "GroupDef",
     "GroupProgress",

@@ -60,11 +60,14 @@ COUNTERS: Final = ("hook_errors", "dropped", "truncated_definitions", "flips")
 # Progress row: indexes of its 8-byte words.
 ROW_GROUP, ROW_ENQUEUED, ROW_COMPLETED, ROW_P2P, ROW_ISSUED, ROW_ENDED, ROW_LAST_ISSUE, ROW_LAST_END = range(8)
 
-# Slot: the part under the crc, then crc + pad, started, ended.
+# Slot: the part under the crc, then crc + pad, waited, ended.
 SLOT_BODY: Final = struct.Struct("<QqQQQIIIIIBBHII")
 SLOT_TAIL: Final = struct.Struct("<IIqQ")
 SLOT: Final = struct.Struct("<QqQQQIIIIIBBHIIIIqQ")
+SLOT_WAITED_WORD: Final = 10
 SLOT_ENDED_WORD: Final = 11
+POSTED: Final = 1
+"""Instead of a time in a slot's ``waited``: the call's end is told only to who waits for it, and nobody does yet."""
 
 # Definition: payload length, generation, kind, crc32 (of the twelve bytes before it and the payload).
 DEFINITION: Final = struct.Struct("<IIII")

@@ -12,7 +12,6 @@ import stat
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +33,7 @@ from otel_fr.ring.layout import (
     SLOT_BODY,
     SLOT_ENDED_WORD,
     SLOT_SIZE,
+    SLOT_WAITED_WORD,
     STATUS_COUNTERS,
     STATUS_EXCEPTION,
     STATUS_META,
@@ -51,6 +51,7 @@ from otel_fr.ring.layout import (
     State,
     unpack_header,
 )
+from otel_fr.ring.records import GroupProgress, Record
 
 _Definition = GroupDef | SignatureDef | SiteDef | str
 
@@ -62,69 +63,6 @@ _EXPANDED: Final = 1 << 23
 
 _MAX_KNOWN: Final = 8192
 """Decoded definitions kept of one generation, about a kilobyte each."""
-
-
-_TIMEOUT_SHARE: Final = 0.98
-"""Part of a call's timeout after which its failure is one by timeout: backends count from a little after the issue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One call. Times are monotonic ns of the rank's machine; ``RingReader.wall_offset_ns`` makes them wall time.
-
-    Attributes:
-        record_id: how many calls the rank issued before it.
-        started_ns, ended_ns: None: unknown, or not yet.
-        kind: KIND_COLLECTIVE, KIND_P2P or KIND_MONITORED.
-        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was issued.
-        pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32).
-        thread: name of the thread that issued it; empty: unknown.
-    """
-
-    record_id: int
-    issued_ns: int
-    started_ns: int | None
-    ended_ns: int | None
-    state: State
-    coll_seq: int
-    p2p_seq: int
-    op_id: int
-    pair_index: int
-    kind: int
-    flags: int
-    timeout_ms: int
-    thread: str
-    group: GroupDef
-    signature: SignatureDef
-    site: SiteDef
-
-    @property
-    def timed_out(self) -> bool:
-        """It failed once its timeout was over. The ring keeps no reason, but backends give up then and not before."""
-        if self.state is not State.FAILED or not self.timeout_ms or self.ended_ns is None:
-            return False
-        return self.ended_ns - self.issued_ns >= _TIMEOUT_SHARE * self.timeout_ms * 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class GroupProgress:
-    """How far one live group came.
-
-    Attributes:
-        enqueued, completed: last collective sequence id issued, highest one completed; 0: none.
-        p2p_enqueued: last p2p sequence id issued.
-        issued, ended: calls of any kind.
-        last_issue_ns, last_end_ns: monotonic ns; 0: never.
-    """
-
-    group: GroupDef
-    enqueued: int
-    completed: int
-    p2p_enqueued: int
-    issued: int
-    ended: int
-    last_issue_ns: int
-    last_end_ns: int
 
 
 class RingReader:
@@ -266,17 +204,18 @@ class RingReader:
             else:
                 self._judge(record_id, record_id + 1, lost=self._overwritten(record_id), torn=True)
 
-    def ended(self, record_id: int) -> tuple[State, int | None] | None:
-        """(state, monotonic ns of the end or None) of a record, cheaply; None if it is not in the ring any more."""
+    def ended(self, record_id: int) -> tuple[State, int | None, int | None] | None:
+        """(state, ended_ns, waited_ns) of a record as it is now, cheaply; None if it is not in the ring any more."""
         if not 0 <= record_id < self.head:
             return None
         ticket = record_id + 1
         word = self._layout.slots_start // 8 + ticket % self._layout.slots * (SLOT_SIZE // 8)
         found = self._words[word]
+        waited = self._words[word + SLOT_WAITED_WORD]
         value = self._words[word + SLOT_ENDED_WORD]
         if found != ticket or self.head - record_id > self._layout.capacity:
             return None
-        return State(value & 3), value >> 2 or None
+        return State(value & 3), value >> 2 or None, waited or None
 
     def _overwritten(self, record_id: int) -> bool:
         return self.head - record_id > self._layout.capacity or self._words[WORD_TAIL] > record_id + 1
@@ -306,7 +245,7 @@ class RingReader:
         if self.head - record_id > self._layout.capacity:
             return None
         _, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]
-        kind, flags, _, timeout_ms, thread_ref, _, _, started, _ = fields[10:]
+        kind, flags, _, timeout_ms, thread_ref, _, _, waited, _ = fields[10:]
         group = self._definition(generation, DefinitionKind.GROUP, group_ref)
         signature = self._definition(generation, DefinitionKind.SIGNATURE, sig_ref)
         site = self._definition(generation, DefinitionKind.SITE, site_ref) if site_ref else _NO_SITE
@@ -321,7 +260,7 @@ class RingReader:
         return Record(
             record_id=record_id,
             issued_ns=issued,
-            started_ns=started or None,
+            waited_ns=waited or None,
             ended_ns=ended >> 2 or None,
             state=State(ended & 3),
             coll_seq=coll_seq,

@@ -36,6 +36,7 @@ from otel_fr.ring.layout import (
     SLOT_ENDED_WORD,
     SLOT_SIZE,
     SLOT_TAIL,
+    SLOT_WAITED_WORD,
     U32,
     WORD_GENERATION,
     WORD_HEAD,
@@ -264,6 +265,17 @@ class RingWriter(StatusWriter):
             words[row + ROW_LAST_END] = ended_ns
             if state == _COMPLETED and coll_seq > words[row + ROW_COMPLETED]:
                 words[row + ROW_COMPLETED] = coll_seq
+
+    def wait(self, ticket: int, waited_ns: int) -> None:
+        """Say since when a call is waited for whose end only that tells.
+
+        Args:
+            ticket: from `append`.
+            waited_ns: monotonic ns; `POSTED`: nobody waits for it yet.
+        """
+        if self._head - ticket < self._capacity:
+            place = self._slot_words + ticket % self._slots * _SLOT_WORDS
+            self._words[place - SLOT_ENDED_WORD + SLOT_WAITED_WORD] = waited_ns
 
     # ---- groups
 

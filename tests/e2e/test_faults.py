@@ -16,6 +16,8 @@ FAULTS = {
     "raised": ({"rank_dead"}, [1], None),
     "operation": ({"op_mismatch"}, [2], 2),
     "reduce_op": ({"reduce_op_mismatch"}, [2], 2),
+    "wrong_peer": ({"unmatched_p2p"}, [1], None),
+    "posted_and_stuck": ({"missing_rank"}, [1], 2),
     "deadlock": ({"deadlock"}, [0], 1),  # the others both take B before A
 }
 
@@ -52,9 +54,10 @@ def test_the_incident_of_a_stuck_rank_says_where_it_is_and_who_waits(tmp_path: P
     assert {Path(path).exists() for path in files.values()} == {True}  # type: ignore[attr-defined]
 
 
-def test_a_healthy_job_of_many_kinds_of_collectives_raises_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["healthy", "posted"])
+def test_a_healthy_job_of_many_kinds_of_calls_raises_nothing(kind: str, tmp_path: Path) -> None:
     with kit.collector(tmp_path / "collector") as running:
-        job = kit.run(tmp_path / "job", "fault.py", "healthy", env=kit.endpoint(running))
+        job = kit.run(tmp_path / "job", "fault.py", kind, env=kit.endpoint(running))
     assert job.returncode == 0, job.output
     assert running.incidents() == []
     assert not list(job.dumps.glob("*")), "a healthy job leaves no files"

@@ -25,7 +25,7 @@ def record(operation: str = "all_reduce", *, sig: dict[str, Any] | None = None, 
     given: dict[str, Any] = {
         "record_id": 41,
         "issued_ns": 1_000,
-        "started_ns": None,
+        "waited_ns": None,
         "ended_ns": 5_000,
         "state": State.COMPLETED,
         "coll_seq": 5,

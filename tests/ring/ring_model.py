@@ -108,7 +108,7 @@ class Program:
         assert (record.coll_seq, record.p2p_seq, record.op_id) == (number, number + 1, number + 2)
         assert (record.issued_ns, record.pair_index, record.flags) == (1000 + number, number % 9, number % 5)
         assert (record.kind, record.timeout_ms) == (KIND_COLLECTIVE if number % 2 else KIND_P2P, 600_000)
-        assert record.started_ns is None
+        assert record.waited_ns is None
         if record.state is State.IN_FLIGHT:
             assert record.ended_ns is None
         else:

@@ -71,7 +71,7 @@ def test_a_late_completion_harms_no_other_record(tmp_path: Path) -> None:
         program.complete(writer, group, number)
     records, reader = read_all(writer.path)
     assert [record.record_id for record in records if record.state is not State.IN_FLIGHT] == [15]
-    assert [reader.ended(number) for number in (14, 24, 25, -1)] == [None, (State.IN_FLIGHT, None), None, None]
+    assert [reader.ended(number) for number in (14, 24, 25, -1)] == [None, (State.IN_FLIGHT, None, None), None, None]
     (row,) = reader.groups()
     assert (row.issued, row.ended, row.enqueued) == (25, 16, 23)
 

@@ -16,6 +16,7 @@ from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_MONITORED,
     KIND_P2P,
+    POSTED,
     GroupDef,
     Record,
     RingReader,
@@ -106,7 +107,7 @@ class RingMachine(RuleBasedStateMachine):
             Record(
                 record_id=ticket - 1,
                 issued_ns=self.clock,
-                started_ns=None,
+                waited_ns=None,
                 ended_ns=None,
                 state=State.IN_FLIGHT,
                 coll_seq=sequence,
@@ -173,6 +174,15 @@ class RingMachine(RuleBasedStateMachine):
             if state is State.COMPLETED:
                 group.completed = max(group.completed, sequence)
 
+    @precondition(lambda self: self.records)
+    @rule(back=st.integers(0, 30), posted=st.booleans())
+    def wait(self, back: int, posted: bool) -> None:
+        number = max(0, len(self.records) - 1 - back)
+        self.clock += 1
+        waited = POSTED if posted else self.clock
+        self.writer.wait(number + 1, waited)
+        self.records[number] = replace(self.records[number], waited_ns=waited)
+
     @invariant()
     def every_record_in_the_ring_reads_right(self) -> None:
         if not hasattr(self, "writer"):
@@ -185,7 +195,7 @@ class RingMachine(RuleBasedStateMachine):
             assert reader.head == len(self.records)
             assert reader.torn == 0
             for record in self.records[start:]:
-                assert reader.ended(record.record_id) == (record.state, record.ended_ns)
+                assert reader.ended(record.record_id) == (record.state, record.ended_ns, record.waited_ns)
             if reader is not self.reader:
                 assert reader.lost == start
                 reader.close()

@@ -41,6 +41,26 @@ if fault == "healthy":
     for work in dist.batch_isend_irecv(ring):
         work.wait()
     dist.barrier()
+elif fault == "posted":
+    # Messages under way behind a long computation: nobody waits for them until it is over.
+    for _ in range(2):
+        got = torch.zeros(64)
+        works = [dist.irecv(got, (rank - 1) % world), dist.isend(data, (rank + 1) % world)]
+        time.sleep(3)
+        for work in works:
+            work.wait()
+elif fault == "posted_and_stuck":
+    works = [dist.irecv(torch.zeros(64), (rank - 1) % world), dist.isend(data, (rank + 1) % world)]
+    if rank == 1:
+        idle()
+    dist.all_reduce(data)
+elif fault == "wrong_peer":
+    for step in range(2):
+        to = (rank + 2 if (rank, step) == (1, 1) else rank + 1) % world
+        ring = [dist.P2POp(dist.isend, data, to), dist.P2POp(dist.irecv, torch.zeros(64), (rank - 1) % world)]
+        for work in dist.batch_isend_irecv(ring):
+            work.wait()
+    dist.barrier()
 elif fault == "missing":
     if rank == 1:
         idle()

@@ -1,0 +1,83 @@
+"""What a ring holds, decoded: its calls, and how far each group came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
+from otel_fr.ring.layout import POSTED, State
+
+_TIMEOUT_SHARE: Final = 0.98
+"""Part of a call's timeout after which its failure is one by timeout: backends count from a little after the issue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One call. Times are monotonic ns of the rank's machine; ``RingReader.wall_offset_ns`` makes them wall time.
+
+    Attributes:
+        record_id: how many calls the rank issued before it.
+        waited_ns: since when it is waited for, for a call whose end only that tells (`POSTED`: nobody does yet);
+            None: the backend tells its end by itself, or never.
+        ended_ns: None: unknown, or not yet.
+        kind: KIND_COLLECTIVE, KIND_P2P or KIND_MONITORED.
+        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was issued.
+        pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32).
+        thread: name of the thread that issued it; empty: unknown.
+    """
+
+    record_id: int
+    issued_ns: int
+    waited_ns: int | None
+    ended_ns: int | None
+    state: State
+    coll_seq: int
+    p2p_seq: int
+    op_id: int
+    pair_index: int
+    kind: int
+    flags: int
+    timeout_ms: int
+    thread: str
+    group: GroupDef
+    signature: SignatureDef
+    site: SiteDef
+
+    @property
+    def is_posted(self) -> bool:
+        """In flight as far as anybody can tell, and nobody waits for it."""
+        return self.state is State.IN_FLIGHT and self.waited_ns == POSTED
+
+    @property
+    def since_ns(self) -> int:
+        """Since when somebody may be waiting for it."""
+        return max(self.issued_ns, self.waited_ns or 0)
+
+    @property
+    def timed_out(self) -> bool:
+        """It failed once its timeout was over. The ring keeps no reason, but backends give up then and not before."""
+        if self.state is not State.FAILED or not self.timeout_ms or self.ended_ns is None:
+            return False
+        return self.ended_ns - self.issued_ns >= _TIMEOUT_SHARE * self.timeout_ms * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far one live group came.
+
+    Attributes:
+        enqueued, completed: last collective sequence id issued, highest one completed; 0: none.
+        p2p_enqueued: last p2p sequence id issued.
+        issued, ended: calls of any kind.
+        last_issue_ns, last_end_ns: monotonic ns; 0: never.
+    """
+
+    group: GroupDef
+    enqueued: int
+    completed: int
+    p2p_enqueued: int
+    issued: int
+    ended: int
+    last_issue_ns: int
+    last_end_ns: int
