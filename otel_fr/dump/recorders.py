@@ -195,6 +195,10 @@ class OthersReader(EntryReader):
         }
 
 
+_POSTED = 1
+"""``otel_fr_waited_ns`` of a call that nobody waits for yet (otel_fr.ring.POSTED)."""
+
+
 class OwnReader(EntryReader):
     """otel-fr's entries."""
 
@@ -252,8 +256,8 @@ class OwnReader(EntryReader):
     def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
         issued, ended = fields.exact(item["otel_fr_issued_ns"]), item["otel_fr_ended_ns"]
         ended = None if ended is None else fields.exact(ended)
-        waited = item.get("otel_fr_waited_ns")
-        since = issued if waited is None else fields.exact(waited) or self._written_ns or issued
+        waited = fields.integer(item.get("otel_fr_waited_ns")) or issued
+        since = waited if waited != _POSTED else self._written_ns or issued
         wall = fields.integer(item.get("time_discovered_completed_ns")) or None
         if wall is None and ended is not None and self._wall_offset_ns is not None:
             wall = fields.integer(ended + self._wall_offset_ns)
@@ -276,11 +280,11 @@ class OwnReader(EntryReader):
         ended = exact_column([0 if value is None else value for value in told])
         if min(issued.min(), ended.min(), self._wall_offset_ns or 0) < 0:
             return None  # sums and differences might need more than 64 bits
-        waited = table.optional("otel_fr_waited_ns")
-        now = self._written_ns or 0
-        since = issued.copy()
-        for row in [row for row, value in enumerate(waited) if value is not None]:
-            since[row] = fields.exact(waited[row]) or now
+        waited = times_column(table.optional("otel_fr_waited_ns"))
+        since = np.where(waited == NONE, issued, waited)
+        since[since == _POSTED] = self._written_ns or 0
+        if since.min() < 0:
+            return None
         duration = (ended - issued) / 1e9
         duration[open_] = np.nan
         wall = times_column(table.optional("time_discovered_completed_ns"))

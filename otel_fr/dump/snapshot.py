@@ -236,7 +236,7 @@ class Snapshot:
         if ended is not None:
             entry["duration_ms"] = (ended - record.issued_ns) / 1e6
         elif record.waited_ns is not None:
-            entry["otel_fr_waited_ns"] = 0 if record.is_posted else record.waited_ns
+            entry["otel_fr_waited_ns"] = record.waited_ns
         if previous_end is not None:
             entry["otel_fr_gap_s"] = (record.issued_ns - previous_end) / 1e9
         if record.kind == KIND_P2P:

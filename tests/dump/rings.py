@@ -13,6 +13,7 @@ from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_MONITORED,
     KIND_P2P,
+    POSTED,
     GroupDef,
     RingReader,
     RingWriter,
@@ -108,8 +109,12 @@ class RankRing:
         age_s: float = 10.0,
         timeout_ms: int = 60_000,
         took_s: float = 0.5,
+        waited_s: float | None = None,
     ) -> None:
-        """Issue one call ``age_s`` seconds ago; unless it is in flight, it ended ``took_s`` later."""
+        """Issue one call ``age_s`` seconds ago; unless it is in flight, it ended ``took_s`` later.
+
+        ``waited_s``: for how long somebody waits for it whose waiting alone tells its end; 0: nobody does.
+        """
         if what.operation in ("send", "recv"):
             kind = KIND_P2P
         index, counts = self._groups[group]
@@ -135,6 +140,8 @@ class RankRing:
             timeout_ms,
             issued,
         )
+        if waited_s is not None:
+            writer.wait(ticket, time.monotonic_ns() - int(waited_s * 1e9) if waited_s else POSTED)
         if state is not State.IN_FLIGHT:
             writer.complete(ticket, index, counts[0], state, issued + int(took_s * 1e9))
 

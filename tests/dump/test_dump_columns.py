@@ -122,6 +122,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for state in (State.COMPLETED, State.IN_FLIGHT, State.FAILED):
         for operation in OPERATIONS:
             ring.call(signature(operation, peer=1, tag=0, root=0, reduce_op="sum"), state=state)
+    for waited in (0, 2.0):
+        ring.call(signature("recv", peer=1, tag=0), state=State.IN_FLIGHT, waited_s=waited)
     ring.call(signature("all_to_all_single", input_splits=(1, 2), output_splits=(2, 1)))
     with ring.write(folder / "files").open("rb") as file:
         found: dict[str, Any] = pickle.load(file)
@@ -148,6 +150,15 @@ def test_our_own_files_are_read_the_quick_way(own: dict[str, Any]) -> None:
     _, fast = both_ways(lambda: OwnReader({}, 10**18, 10**18), own["entries"])
     assert fast is not None
     assert len(fast) == len(own["entries"])
+
+
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_a_call_ages_while_it_is_waited_for_and_not_while_it_is_only_posted(form: Any, tmp_path: Path) -> None:
+    ring = RankRing(tmp_path / "rings", 0, 2)
+    for waited in (None, 0, 2.0):
+        ring.call(signature("recv", peer=1, tag=0), state=State.IN_FLIGHT, age_s=50.0, waited_s=waited)
+    ages = [entry.age for entry in load(ring.write(tmp_path / "files", fmt=form)).entries]
+    assert ages == [pytest.approx(50, abs=5), 0.0, pytest.approx(2, abs=1.5)]
 
 
 def test_a_call_has_its_whole_traceback_its_times_its_backend_and_its_thread(tmp_path: Path) -> None:
