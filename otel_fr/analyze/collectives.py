@@ -10,7 +10,7 @@ import numpy as np
 
 from otel_fr import identity
 from otel_fr.analyze.evidence import Run
-from otel_fr.analyze.p2p import number_pairs
+from otel_fr.analyze.p2p import number_messages
 from otel_fr.dump.columns import P2P
 from otel_fr.dump.model import Entry
 from otel_fr.match import Group, State
@@ -72,12 +72,12 @@ def line_up(run: Run) -> list[Collective]:
 
 def entries_by_rank(run: Run) -> Iterator[tuple[int, Sequence[Entry], dict[str, Group]]]:
     """(rank, its calls, oldest first, the groups by `Entry.group`) of each file; peers are global ranks."""
-    numbered, _ = number_pairs(run.dumps)
+    numbered, _ = number_messages(run.dumps)
     for dump, messages in zip(run.dumps, numbered, strict=True):
         entries: Sequence[Entry] = dump.entries
         if (dump.entries.stream == P2P).any():
             others = dump.entries.at(np.flatnonzero(dump.entries.stream != P2P))
-            entries = sorted([*others, *messages], key=lambda entry: entry.record)
+            entries = sorted([*others, *messages.entries], key=lambda entry: entry.record)
         yield dump.rank, entries, {key: run.evidence.groups[id_] for key, id_ in run.ids[dump.rank].items()}
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from otel_fr import identity
-from otel_fr.analyze.p2p import number_pairs
+from otel_fr.analyze.messages import Messages
+from otel_fr.analyze.p2p import number_messages
 from otel_fr.analyze.sets import split
 from otel_fr.analyze.settled import Board
 from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dump.columns import P2P, Mask
-from otel_fr.dump.model import Dump, Entry, GroupInfo, Problem
+from otel_fr.dump.model import Dump, GroupInfo, Problem
 from otel_fr.dump.read import MAX_RANKS
 from otel_fr.match.model import Call, Ending, Evidence, Group, Rank, Standing, State
 from otel_fr.stacks import site_of
@@ -95,7 +96,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     undecided = _noted((dump.rank, note) for dump in dumps for note in dump.notes)
     partial = "the file does not hold every call; older ones were overwritten, or completed ones left out"
     undecided += _noted((dump.rank, partial) for dump in dumps if dump.partial)
-    pairs, p2p_notes = number_pairs(dumps)
+    messages, p2p_notes = number_messages(dumps)
     undecided.extend(p2p_notes)
     told = any(dump.has_completions for dump in dumps)
     if not told:
@@ -103,7 +104,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
     board = Board(dumps, ids, groups)
-    for dump, of_rank, settled in zip(dumps, pairs, board.settled(), strict=True):
+    for dump, of_rank, settled in zip(dumps, messages, board.settled(), strict=True):
         ranks[dump.rank] = _rank(dump, ids[dump.rank])
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
             # Its groups are known from its calls only, and some were overwritten: it may have used others.
@@ -168,14 +169,13 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
 # Calls.
 
 
-def _calls(dump: Dump, pairs: Sequence[Entry], ids: Mapping[str, str], settled: Mask, told: bool) -> list[Call]:
+def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], settled: Mask, told: bool) -> list[Call]:
     """The calls that the engine must see: those that are not settled, and the newest."""
-    others = dump.entries.stream != P2P
-    record = dump.entries.record
-    newest = max([*(entry.record for entry in pairs), int(record[others].max(initial=-1))])
-    wanted = np.flatnonzero(others & (~settled | (record == newest)))
+    entries, pairs = dump.entries, messages.entries
+    newest = int(entries.record.max(initial=-1))
+    wanted = np.flatnonzero((entries.stream != P2P) & (~settled | (entries.record == newest)))
     found: list[Call] = []
-    for entry in [*dump.entries.at(wanted), *pairs]:
+    for entry in [*entries.at(wanted), *pairs.at(np.flatnonzero(~messages.settled | (pairs.record == newest)))]:
         group = ids.get(entry.group)
         if group is None:
             continue

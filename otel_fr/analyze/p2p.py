@@ -1,91 +1,81 @@
-"""Sends and receives of recorders that do not number them within their pair."""
+"""Sends and receives of all files together: numbered within their pairs, and settled where nothing is left to say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from otel_fr.dump.columns import P2P
-from otel_fr.dump.model import Dump, Entry
-from otel_fr.match.model import State
+from otel_fr.analyze.messages import Messages, Pair
+from otel_fr.analyze.pairing import Anchors, align, anchors
+from otel_fr.dump.columns import COMPLETED, Indices, Mask, Table
+from otel_fr.dump.model import Dump
+from otel_fr.match.legal import alike
+from otel_fr.match.model import Signature
 
-
-def number_pairs(dumps: Sequence[Dump]) -> tuple[list[list[Entry]], list[str]]:
-    """The sends and receives of each dump, with global peers and the number within their pair.
-
-    otel-fr records that number. For others it is the place among the file's calls of that pair; where older calls are
-    missing from any file, among those that have not completed (a send and its receive complete together).
-
-    Returns:
-        one list of sends and receives per dump, and what remains undecided, as sentences.
-    """
-    found = [dump.entries.at(np.flatnonzero(dump.entries.stream == P2P)) for dump in dumps]
-    incomplete = {
-        entry.group
-        for dump, entries in zip(dumps, found, strict=True)
-        if dump.partial and dump.source != "otel-fr"
-        for entry in entries
-    }
-    notes: list[str] = []
-    out: list[list[Entry]] = []
-    unknown = 0
-    for dump, entries in zip(dumps, found, strict=True):
-        if dump.source == "otel-fr":
-            out.append(entries)
-            continue
-        counts: dict[tuple[object, ...], int] = {}
-        kept: list[Entry] = []
-        for entry in entries:
-            if entry.group in incomplete and entry.state is State.COMPLETED:
-                continue
-            signature = entry.signature
-            members = dump.groups[entry.group].ranks
-            if signature.peer is None:
-                unknown += not (signature.operation == "recv" and dump.source == "pytorch")
-                kept.append(entry)
-                continue
-            if members and not 0 <= signature.peer < len(members):
-                unknown += 1
-                continue
-            peer = members[signature.peer] if members else signature.peer
-            place = (entry.group, signature.operation, peer)
-            index = counts.get(place, 0)
-            counts[place] = index + 1
-            kept.append(entry._replace(signature=signature._replace(peer=peer), pair_index=index))
-        out.append(kept)
-    notes.extend(_resolve_any_source(dumps, out))
-    if incomplete:
-        notes.append("sends and receives: older ones are missing, so only those that have not completed were compared")
-    if unknown:
-        notes.append(f"{unknown} sends and receives were recorded without their peer and cannot be matched")
-    return out, notes
-
+MAX_NAMED = 4
+"""Pairs that a note names."""
 
 _Place = tuple[str, int, int]
-"""(group, receiver, tag)."""
+"""(group key, receiver, tag)."""
 
 
-def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> list[str]:
+def number_messages(dumps: Sequence[Dump]) -> tuple[list[Messages], list[str]]:
+    """The sends and receives of each dump, with global peers and the number within their pair.
+
+    otel-fr records that number. For others `pairing.align` finds it.
+
+    Returns:
+        one `Messages` per dump, and what remains undecided, as sentences.
+    """
+    found = [Messages(dump) for dump in dumps]
+    unknown = sum(_to_global_ranks(dump, own) for dump, own in zip(dumps, found, strict=True))
+    only, notes = _resolve_any_source(dumps, found)
+    notes += _Pairing(dumps, found, only).run()
+    if unknown:
+        notes.append(f"{unknown} sends and receives were recorded without their peer and cannot be matched")
+    return found, notes
+
+
+def _to_global_ranks(dump: Dump, messages: Messages) -> int:
+    """Peers of others' files are ranks within the group. Returns how many calls name no peer."""
+    unknown = 0
+
+    def globally(group: str, signature: Signature, which: Mask) -> Signature | None:
+        nonlocal unknown
+        members, peer = dump.groups[group].ranks, signature.peer
+        if peer is None:
+            from_anybody = signature.operation == "recv" and dump.source == "pytorch"
+            unknown += 0 if from_anybody else np.count_nonzero(which)
+            return signature
+        if members and not 0 <= peer < len(members):
+            unknown += np.count_nonzero(which)
+            return None
+        return signature._replace(peer=members[peer] if members else peer)
+
+    if dump.source != "otel-fr":
+        messages.rewrite(globally)
+    return unknown
+
+
+def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tuple[dict[_Place, int], list[str]]:
     """Pair receives from any source with the only rank that sends to that receiver; else neither has a verdict.
 
-    Receives beyond what that rank has sent stay open in a group of more than two: another member may have owed them.
+    Returns:
+        receiver -> that only sender, and what remains undecided.
     """
     senders: dict[_Place, set[int]] = {}
-    sent: dict[_Place, int] = {}
     receivers: set[_Place] = set()
     named: set[_Place] = set()
-    for dump, kept in zip(dumps, entries, strict=True):
-        for entry in kept:
-            signature, tag = entry.signature, entry.signature.tag or 0
+    for own in found:
+        for group, signature, _ in own.kinds():
+            tag = signature.tag or 0
             if signature.operation == "send" and signature.peer is not None:
-                place = (entry.group, signature.peer, tag)
-                senders.setdefault(place, set()).add(dump.rank)
-                sent[place] = sent.get(place, 0) + 1
+                senders.setdefault((group, signature.peer, tag), set()).add(own.rank)
             elif signature.operation == "recv":
-                (receivers if signature.any_source else named).add((entry.group, dump.rank, tag))
+                (receivers if signature.any_source else named).add((group, own.rank, tag))
     if not receivers:
-        return []
+        return {}, []
     files = {dump.rank for dump in dumps}
     whole = {
         key for dump in dumps for key, group in dump.groups.items() if group.ranks and files.issuperset(group.ranks)
@@ -95,21 +85,133 @@ def _resolve_any_source(dumps: Sequence[Dump], entries: list[list[Entry]]) -> li
         for place in receivers - named
         if place[0] in whole and len(senders.get(place, ())) == 1
     }
-    for dump, kept in zip(dumps, entries, strict=True):
-        counts: dict[_Place, int] = {}
-        for index, entry in enumerate(kept):
-            signature, tag = entry.signature, entry.signature.tag or 0
-            here = (entry.group, dump.rank, tag)
-            if signature.operation == "recv" and signature.any_source and here in only:
-                number = counts[here] = counts.get(here, -1) + 1
-                if number >= sent[here] and len(dump.groups[entry.group].ranks) > 2:
-                    continue
-                known = signature._replace(peer=only[here], any_source=False)
-                replaced = entry._replace(signature=known, pair_index=number)
-            elif signature.operation == "send" and (entry.group, signature.peer, tag) in receivers - set(only):
-                replaced = entry._replace(signature=signature._replace(any_source=True))
-            else:
-                continue
-            kept[index] = replaced
-    open_ = len(receivers - set(only))
-    return [f"{open_} receivers take messages from any source: which send each got cannot be told"] if open_ else []
+    left = receivers - set(only)
+    for own in found:
+
+        def known(group: str, signature: Signature, _: Mask, rank: int = own.rank) -> Signature:
+            tag = signature.tag or 0
+            if signature.operation == "recv" and signature.any_source and (group, rank, tag) in only:
+                return signature._replace(peer=only[group, rank, tag], any_source=False)
+            if signature.operation == "send" and (group, signature.peer, tag) in left:
+                return signature._replace(any_source=True)
+            return signature
+
+        own.rewrite(known)
+    if not left:
+        return only, []
+    return only, [f"{len(left)} receivers take messages from any source: which send each got cannot be told"]
+
+
+class _Pairing:
+    """Brings sends and receives together, pair by pair."""
+
+    def __init__(self, dumps: Sequence[Dump], found: Sequence[Messages], only: Mapping[_Place, int]) -> None:
+        self._dumps = {dump.rank: dump for dump in dumps}
+        self._found = {own.rank: own for own in found}
+        self._only = only
+        self._groups: Table[str] = Table()
+        self._anchors: dict[int, Anchors] = {}
+        self._lost = {own.rank: np.zeros(len(own.entries), np.bool_) for own in found}
+        self._vague = {own.rank: np.zeros(len(own.entries), np.bool_) for own in found}
+        self._fits: dict[tuple[Signature, Signature], bool] = {}
+
+    def run(self) -> list[str]:
+        """Number and settle all; returns what cannot be told."""
+        halves: dict[Pair, dict[str, Indices]] = {}
+        for own in self._found.values():
+            for (pair, operation), positions in own.by_pair().items():
+                halves.setdefault(pair, {})[operation] = positions
+        none = np.empty(0, np.int32)
+        vague: list[Pair] = []
+        for pair, of_pair in halves.items():
+            sends, receives = of_pair.get("send", none), of_pair.get("recv", none)
+            if not self._number(pair, sends, receives):
+                vague.append(pair)
+        for rank, own in self._found.items():
+            own.close(self._lost[rank], self._vague[rank])
+        return self._told(vague)
+
+    def _number(self, pair: Pair, sends: Indices, receives: Indices) -> bool:
+        """False: some that have not completed cannot be numbered."""
+        sender, receiver = self._found.get(pair.source), self._found.get(pair.destination)
+        if sender is None or receiver is None:
+            for own, positions in ((sender, sends), (receiver, receives)):
+                if own is not None and own.source != "otel-fr":
+                    own.number[positions] = np.arange(len(positions))
+            return True
+        clear = True
+        if "otel-fr" not in (sender.source, receiver.source):
+            aligned = align(
+                sender.half(sends), receiver.half(receives), self._anchors_of(sender), self._anchors_of(receiver)
+            )
+            sender.number[sends] = -1 if aligned is None else aligned.sends
+            receiver.number[receives] = -1 if aligned is None else aligned.receives
+            if aligned is not None and not aligned.is_sure and self._unfit(sender, sends, receiver, receives):
+                sender.number[sends] = receiver.number[receives] = -1
+            for own, positions in ((sender, sends), (receiver, receives)):
+                clear &= self._leave(own, positions[own.number[positions] < 0])
+        beyond = receives[receiver.number[receives] > sender.number[sends].max(initial=-1)]
+        if self._only.get((pair.group, pair.destination, pair.tag)) == pair.source and self._is_large(pair):
+            self._leave(receiver, beyond)  # another member may have owed them
+        self._settle(sender, sends, receiver, receives)
+        return clear
+
+    def _leave(self, own: Messages, positions: Indices) -> bool:
+        """These belong to nothing that is known. True: all of them had completed, so that nobody need know."""
+        completed = own.entries.state[positions] == COMPLETED
+        self._lost[own.rank][positions[completed]] = True
+        self._vague[own.rank][positions[~completed]] = True
+        return bool(completed.all())
+
+    def _is_large(self, pair: Pair) -> bool:
+        return len(self._dumps[pair.destination].groups[pair.group].ranks) > 2
+
+    def _anchors_of(self, own: Messages) -> Anchors:
+        if own.rank not in self._anchors:
+            self._anchors[own.rank] = anchors(self._dumps[own.rank], self._groups)
+        return self._anchors[own.rank]
+
+    def _settle(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> None:
+        """What one end completed stays, where the other has not, or where the two do not fit."""
+        sends, receives = _joined(sender, sends, receiver, receives)
+        open_ = (sender.entries.state[sends] != COMPLETED) | (receiver.entries.state[receives] != COMPLETED)
+        open_ |= self._misfits(sender, sends, receiver, receives)
+        sender.settled[sends[open_]] = False
+        receiver.settled[receives[open_]] = False
+
+    def _unfit(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> bool:
+        sends, receives = _joined(sender, sends, receiver, receives)
+        return bool(self._misfits(sender, sends, receiver, receives).any())
+
+    def _misfits(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> Mask:
+        """Which of these sends do not fit the receives beside them."""
+        width = max(1, len(receiver.entries.signatures))
+        kinds = sender.entries.signature[sends].astype(np.int64) * width + receiver.entries.signature[receives]
+        found = np.zeros(len(kinds), np.bool_)
+        for kind in np.unique(kinds).tolist():
+            sent, received = divmod(kind, width)
+            if not self._fit(sender.entries.signatures[sent], receiver.entries.signatures[received]):
+                found |= kinds == kind
+        return found
+
+    def _fit(self, sent: Signature, received: Signature) -> bool:
+        if (sent, received) not in self._fits:
+            self._fits[sent, received] = alike(sent, received) is None
+        return self._fits[sent, received]
+
+    def _told(self, vague: list[Pair]) -> list[str]:
+        if not vague:
+            return []
+        named = ", ".join(f"from rank {pair.source} to rank {pair.destination}" for pair in sorted(vague)[:MAX_NAMED])
+        more = f" and {len(vague) - MAX_NAMED} more" if len(vague) > MAX_NAMED else ""
+        return [
+            f"messages {named}{more}: older calls are missing from the files, so what those that have not completed"
+            " wait for cannot be told"
+        ]
+
+
+def _joined(sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> tuple[Indices, Indices]:
+    """The sends and receives of the same numbers, side by side. (A recorder may have begun to count anew.)"""
+    sends, receives = sends[sender.number[sends] >= 0], receives[receiver.number[receives] >= 0]
+    _, here, there = np.intersect1d(sender.number[sends], receiver.number[receives], return_indices=True)
+    return sends[here], receives[there]

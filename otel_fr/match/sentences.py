@@ -12,6 +12,8 @@ from otel_fr.match.model import Call, Ending, Evidence, Group
 
 MAX_RANGES = 12
 """Ranges of ranks that a sentence names."""
+MAX_STEPS = 6
+"""Ranks of a circle of which a sentence says where they wait."""
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -162,8 +164,11 @@ def deadlock_text(
         odd: ranks that went to the second instance without the first, against the order of most; None: no majority.
     """
     text = "deadlock: " + ", ".join(
-        f"rank {rank} waits in {instance_text(instance)} for rank {blocker}" for rank, instance, blocker in steps
+        f"rank {rank} waits in {instance_text(instance)} for rank {blocker}"
+        for rank, instance, blocker in steps[:MAX_STEPS]
     )
+    if len(steps) > MAX_STEPS:
+        text += f", and so on round to rank {steps[0][0]} ({len(steps)} ranks in all)"
     if odd is None:
         return text
     ranks, skipped, taken = odd

@@ -94,6 +94,17 @@ def test_an_order_of_calls_that_blocks_is_a_deadlock_where_no_one_address_is_to_
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1, 2))
 
 
+def test_a_circle_of_many_ranks_is_told_in_a_few_words() -> None:
+    size = 100
+    world = Group("w", "0", "default_pg", tuple(range(size)))
+    calls = [half(rank, "recv", (rank - 1) % size) for rank in range(size)]
+    ranks = {rank: Rank(rank, idle=9.0) for rank in range(size)}
+    (cause,) = diagnose(Evidence({"w": world}, calls, ranks, 2.0, size))[:1]
+    assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, world.ranks)
+    assert cause.summary.endswith("and so on round to rank 0 (100 ranks in all)")
+    assert len(cause.summary) < 1000
+
+
 def test_a_peer_of_many_messages_is_not_taken_for_the_wrong_one() -> None:
     """Rank 0 has sent to rank 2 before and never to rank 1: it was rank 2 that went on without receiving."""
     (cause,) = judge([half(0, "send", 2, pair_index=4), half(1, "recv", 0), *barrier(2)])

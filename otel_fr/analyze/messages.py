@@ -1,0 +1,91 @@
+"""The sends and receives of one file, as columns that can be changed kind by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from otel_fr.analyze.pairing import Half
+from otel_fr.dump.columns import COMPLETED, NONE, P2P, Entries, Indices, Integers, Mask, Table
+from otel_fr.dump.model import Dump
+from otel_fr.match.model import Signature
+
+
+class Pair(NamedTuple):
+    """The messages of one direction between two ranks, by tag. ``group``: `Entry.group`; ranks are global."""
+
+    group: str
+    source: int
+    destination: int
+    tag: int
+
+
+class Messages:
+    """The sends and receives of one file.
+
+    Attributes:
+        entries: oldest first, with global peers. One of which nothing tells with what it belongs together counts as
+            from any source, or as to a rank that receives from any source: neither has a verdict.
+        number: each one's number within its `Pair`; `NONE`: not known.
+        settled: nothing more can be said of it.
+    """
+
+    def __init__(self, dump: Dump) -> None:
+        self.rank, self.partial, self.source = dump.rank, dump.partial, dump.source
+        self.entries: Entries
+        self.number: Integers
+        self.settled: Mask
+        self._set(dump.entries.take(dump.entries.stream == P2P))
+
+    def _set(self, entries: Entries) -> None:
+        self.entries = entries
+        self.number = np.full(len(entries), NONE) if entries.pair_index is None else entries.pair_index.copy()
+        self.settled = entries.state == COMPLETED
+
+    def kinds(self) -> Iterator[tuple[str, Signature, Mask]]:
+        """Each group key and signature that occurs together, and which calls these are."""
+        entries = self.entries
+        both = entries.group.astype(np.int64) * max(1, len(entries.signatures)) + entries.signature
+        for value in np.unique(both).tolist():
+            group, signature = divmod(value, len(entries.signatures))
+            yield entries.groups[group], entries.signatures[signature], both == value
+
+    def rewrite(self, change: Callable[[str, Signature, Mask], Signature | None]) -> None:
+        """Give calls other signatures, kind by kind; None: leave them out."""
+        signatures: Table[Signature] = Table()
+        column = np.full(len(self.entries), -1, np.int32)
+        for group, signature, which in self.kinds():
+            made = change(group, signature, which)
+            if made is not None:
+                column[which] = signatures[made]
+        entries = self.entries.replace(signature=column, signatures=list(signatures))
+        self._set(entries.take(column >= 0))
+
+    def by_pair(self) -> dict[tuple[Pair, str], Indices]:
+        """(pair, operation) -> the positions of these calls, oldest first."""
+        found: dict[tuple[Pair, str], list[Indices]] = {}
+        for group, signature, which in self.kinds():
+            peer = signature.peer
+            if peer is None or signature.any_source:
+                continue
+            ends = (self.rank, peer) if signature.operation == "send" else (peer, self.rank)
+            place = (Pair(group, *ends, signature.tag or 0), signature.operation)
+            found.setdefault(place, []).append(np.flatnonzero(which).astype(np.int32))
+        return {place: np.sort(np.concatenate(parts)) for place, parts in found.items()}
+
+    def half(self, positions: Indices) -> Half:
+        return Half(self.partial, self.entries.record[positions], self.entries.state[positions])
+
+    def close(self, lost: Mask, vague: Mask) -> None:
+        """Leave out the ``lost`` ones; nothing tells with what the ``vague`` ones belong together."""
+        signatures: Table[Signature] = Table()
+        for known in self.entries.signatures:
+            signatures[known]
+        column = self.entries.signature.copy()
+        for code in np.unique(column[vague]).tolist():
+            unsure = self.entries.signatures[code]._replace(any_source=True)
+            column[vague & (self.entries.signature == code)] = signatures[unsure]
+        changed = self.entries.replace(signature=column, signatures=list(signatures), pair_index=self.number)
+        self.entries, self.number, self.settled = changed.take(~lost), self.number[~lost], self.settled[~lost]
