@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from otel_fr_collector.auth import Access
 from otel_fr_collector.service import Service
 from otel_fr_collector.snapshot import detail, job_key, summary
 from otel_fr_collector.store import MAX_PAGE
-from otel_fr_collector.stream import Event, TooManyListenersError
+from otel_fr_collector.stream import Listener, TooManyListenersError
 
 FRESH = 1.0
 """Seconds for which one answer about a job serves all who ask."""
@@ -97,12 +98,12 @@ class Api:
         self._ticker: asyncio.Task[None] | None = None
 
     async def jobs(self, request: Request) -> Response:
-        return _json(request, *await self._fresh("", self._make_jobs))
+        return _json(request, *await self._jobs(_access(request)))
 
     async def job(self, request: Request) -> Response:
         key = request.path_params["key"]
         run = next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
-        if run is None:
+        if run is None or not _access(request).may_see(run.id.job):
             return _error(404, "there is no such job, or it was forgotten some time after its end")
 
         async def make() -> bytes:
@@ -115,11 +116,14 @@ class Api:
             job, state, before, limit = _query(request)
         except ApiError as error:
             return _error(error.status, str(error))
+        access = _access(request)
         found: Sequence[dict[str, object]] | None = None
         store = self._service.store
         if store is not None and store.is_up:
             try:
-                found = await asyncio.to_thread(store.find, job=job, state=state, before=before, limit=limit)
+                found = await asyncio.to_thread(
+                    store.find, job=job, state=state, before=before, prefix=access.prefix, limit=limit
+                )
             except sqlite3.Error as error:
                 store.broken(error)
         if found is None:
@@ -128,6 +132,7 @@ class Api:
                 for incident in self._service.book.known()
                 if state in (None, incident.state)
                 and job in (None, incident.run.job)
+                and access.may_see(incident.run.job)
                 and (before is None or incident.detected < before)
             ][-limit:]
         brief = request.query_params.get("view") == "brief"
@@ -142,7 +147,7 @@ class Api:
                 found = await asyncio.to_thread(service.store.get, number)
             except sqlite3.Error as error:
                 service.store.broken(error)
-        if found is None:
+        if found is None or not _access(request).may_see(str(found["job"])):
             return _error(404, "there is no such incident, or it was forgotten some time after its end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         run = next((r for r in service.runs.by_id if r.run == found["run_id"] and r.job == found["job"]), None)
@@ -155,43 +160,49 @@ class Api:
         }
         return await _answer(request, json.dumps({**found, **more}).encode())
 
-    async def events(self, _: Request) -> Response:
+    async def events(self, request: Request) -> Response:
         try:
-            queue = self._service.stream.join()
+            listener = self._service.stream.join(_access(request))
         except TooManyListenersError:
             return _error(503, "too many listen already")
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
-        return EventSourceResponse(self._listen(queue), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers)
+        return EventSourceResponse(self._listen(listener), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers)
 
-    async def _listen(self, queue: asyncio.Queue[Event | None]) -> AsyncGenerator[ServerSentEvent, None]:
+    async def _listen(self, listener: Listener) -> AsyncGenerator[ServerSentEvent, None]:
         try:
-            jobs, _ = await self._fresh("", self._make_jobs)
+            jobs, _ = await self._jobs(listener.access)
             yield ServerSentEvent(event="jobs", data=jobs.decode())
-            while (event := await queue.get()) is not None:
+            while (event := await listener.events.get()) is not None:
                 yield ServerSentEvent(event=event.name, data=event.data)
         finally:
-            self._service.stream.leave(queue)
+            self._service.stream.leave(listener)
 
     async def _tick(self) -> None:
         """While somebody listens: the list of jobs, each second in which it has changed."""
         stream = self._service.stream
-        before = b""
+        before: dict[Access, bytes] = {}
         await asyncio.sleep(FRESH)
-        while stream.listeners:
-            jobs, _ = await self._fresh("", self._make_jobs)
-            if jobs != before:
-                stream.send(Event("jobs", jobs.decode()))
-            before = jobs
+        while accesses := stream.accesses():
+            now = {access: (await self._jobs(access))[0] for access in accesses}
+            for access, jobs in now.items():
+                if jobs != before.get(access):
+                    stream.jobs(jobs.decode(), access)
+            before = now
             await asyncio.sleep(FRESH)
 
-    async def _make_jobs(self) -> bytes:
+    async def _jobs(self, access: Access) -> tuple[bytes, bytes]:
+        return await self._fresh(f"jobs {access.prefix}", lambda: self._make_jobs(access))
+
+    async def _make_jobs(self, access: Access) -> bytes:
         found = []
         book = self._service.book
         # In an order that stands still while all report: faults first, then the youngest.
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_heard))
         for run in runs:
+            if not access.may_see(run.id.job):
+                continue
             found.append(summary(run, book, time.monotonic(), time.time()))
             await asyncio.sleep(0)
         return json.dumps({"jobs": found}).encode()
@@ -208,6 +219,11 @@ class Api:
             del self._cache[old]
             self._making.pop(old, None)
         return known[1:]
+
+
+def _access(request: Request) -> Access:
+    found: Access = request.state.access
+    return found
 
 
 async def _pack(body: bytes) -> bytes:

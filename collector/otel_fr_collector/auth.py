@@ -27,7 +27,7 @@ class Access:
     """What one token allows.
 
     Attributes:
-        prefix: of the jobs that may be written; empty: all.
+        prefix: of the jobs that it is for; empty: all.
     """
 
     read: bool
@@ -37,6 +37,9 @@ class Access:
     def may_send(self, job: str) -> bool:
         return self.write and job.startswith(self.prefix)
 
+    def may_see(self, job: str) -> bool:
+        return self.read and job.startswith(self.prefix)
+
 
 EVERYTHING = Access(read=True, write=True)
 
@@ -45,7 +48,7 @@ def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
     """The tokens file: lines ``TOKEN RIGHTS JOB-PREFIX``; ``#`` begins a comment line.
 
     TOKEN: the token itself, or ``sha256:`` and the hex SHA-256 of it. RIGHTS: ``read``, ``write`` or ``read,write``.
-    JOB-PREFIX: ``*`` for every job; else, for ``write`` alone, how the names of the jobs begin.
+    JOB-PREFIX: ``*`` for every job; else how the names of the jobs begin.
 
     Returns:
         SHA-256 of each token and what it allows.
@@ -64,8 +67,6 @@ def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
         rights = set(rights_text.split(","))
         if not rights <= {"read", "write"}:
             raise ValueError(f"line {number}: the rights are read, write or read,write, not {rights_text!r}")
-        if "read" in rights and prefix != "*":
-            raise ValueError(f"line {number}: a token that may read sees every job, so its prefix must be *")
         hashed = _HASH.fullmatch(token)
         if hashed is None and len(token) < MIN_LENGTH:
             raise ValueError(f"line {number}: the token has fewer than {MIN_LENGTH} characters")

@@ -138,6 +138,7 @@ class Intake:
         self._client_bytes: dict[str, int] = {}
         self._buckets: dict[str, tuple[float, float]] = {}
         self._lanes = asyncio.Semaphore(LANES)
+        self._metrics.watch_intake(lambda: self._calls, lambda: self._bytes)
 
     @contextlib.contextmanager
     def call(self, client: str, authorization: str, signal: str | None) -> Iterator[Call]:

@@ -58,6 +58,14 @@ class Metrics:
         name = "otel_fr_collector_tls_certificate_expiry_timestamp_seconds"
         Gauge(name, "When the certificate of the ports expires", registry=self.registry).set_function(expires)
 
+    def watch_intake(self, requests: Callable[[], float], size: Callable[[], float]) -> None:
+        """Serve how much the doors have in work as well."""
+        for name, text, now in (
+            ("requests", "OTLP requests in work", requests),
+            ("bytes", "Bytes of OTLP requests in work; --max-queue-size is their limit", size),
+        ):
+            Gauge(f"otel_fr_collector_in_work_{name}", text, registry=self.registry).set_function(now)
+
     def watch_queues(self, usage: Mapping[str, Sequence[int]]) -> None:
         """Serve the requests and bytes that wait for each backend as well."""
         self.registry.register(_Queues(usage))

@@ -254,22 +254,29 @@ class Store:
         return gone
 
     def find(
-        self, *, job: str | None, state: str | None, before: float | None = None, limit: int = MAX_PAGE
+        self,
+        *,
+        job: str | None,
+        state: str | None,
+        before: float | None = None,
+        prefix: str = "",
+        limit: int = MAX_PAGE,
     ) -> list[dict[str, object]]:
         """Incidents as last told, the newest ``limit`` of those that fit, oldest first.
 
         Args:
             before: only those detected before this Unix time.
+            prefix: only those of jobs whose name begins with it.
 
         Raises:
             sqlite3.Error: the file cannot be read.
         """
         query = (
             "SELECT data FROM incidents WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR state = ?2)"
-            " AND (?3 IS NULL OR detected < ?3) ORDER BY detected DESC LIMIT ?4"
+            " AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5 ORDER BY detected DESC LIMIT ?4"
         )
         with contextlib.closing(self._reader()) as db:
-            rows = db.execute(query, (job, state, before, min(limit, MAX_PAGE))).fetchall()
+            rows = db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)).fetchall()
         return [json.loads(row[0]) for row in reversed(rows)]
 
     def get(self, number: str) -> dict[str, object] | None:

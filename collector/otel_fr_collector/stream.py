@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import NamedTuple
 
+from otel_fr_collector.auth import Access
 from otel_fr_collector.incidents import Told
 
 MAX_LISTENERS = 256
@@ -24,57 +25,75 @@ class Event(NamedTuple):
     data: str
 
 
+class Listener:
+    """One who listens.
+
+    Attributes:
+        access: what it may see.
+        events: those that wait for it; None: this is the end.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue(MAX_PENDING)
+
+
 class Stream:
     """Who listens."""
 
     def __init__(self) -> None:
-        self._listeners: set[asyncio.Queue[Event | None]] = set()
+        self._listeners: set[Listener] = set()
         self._closed = False
 
-    @property
-    def listeners(self) -> int:
-        return len(self._listeners)
+    def accesses(self) -> set[Access]:
+        """What those who listen may see."""
+        return {listener.access for listener in self._listeners}
 
     def incident(self, told: Told) -> None:
         """An incident has changed."""
         if self._listeners:
-            self.send(Event("incident", json.dumps({"change": told.change.value, "incident": told.data})))
+            event = Event("incident", json.dumps({"change": told.change.value, "incident": told.data}))
+            self._send(event, [one for one in self._listeners if one.access.may_see(told.incident.run.job)])
 
-    def send(self, event: Event) -> None:
-        for queue in list(self._listeners):
-            if queue.full():
-                self._listeners.discard(queue)
-                _end(queue)
-            else:
-                queue.put_nowait(event)
+    def jobs(self, data: str, access: Access) -> None:
+        """The list of jobs has changed for those who may see so much."""
+        self._send(Event("jobs", data), [one for one in self._listeners if one.access == access])
 
     def close(self) -> None:
         """End all streams, and those to come."""
         self._closed = True
-        for queue in self._listeners:
-            _end(queue)
+        for listener in self._listeners:
+            _end(listener)
         self._listeners.clear()
 
-    def join(self) -> asyncio.Queue[Event | None]:
-        """A queue of the events from now on, to be given back to `leave`; None in it: this is the end.
+    def join(self, access: Access) -> Listener:
+        """Hear of the events from now on, until it is given back to `leave`.
 
         Raises:
             TooManyListenersError: there are `MAX_LISTENERS` already.
         """
         if len(self._listeners) >= MAX_LISTENERS:
             raise TooManyListenersError
-        queue: asyncio.Queue[Event | None] = asyncio.Queue(MAX_PENDING)
+        listener = Listener(access)
         if self._closed:
-            _end(queue)
+            _end(listener)
         else:
-            self._listeners.add(queue)
-        return queue
+            self._listeners.add(listener)
+        return listener
 
-    def leave(self, queue: asyncio.Queue[Event | None]) -> None:
-        self._listeners.discard(queue)
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+
+    def _send(self, event: Event, listeners: list[Listener]) -> None:
+        for listener in listeners:
+            if listener.events.full():
+                self._listeners.discard(listener)
+                _end(listener)
+            else:
+                listener.events.put_nowait(event)
 
 
-def _end(queue: asyncio.Queue[Event | None]) -> None:
-    while queue.full():
-        queue.get_nowait()
-    queue.put_nowait(None)
+def _end(listener: Listener) -> None:
+    while listener.events.full():
+        listener.events.get_nowait()
+    listener.events.put_nowait(None)

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from otel_fr_collector import api
-from otel_fr_collector.auth import Tokens
+from otel_fr_collector.auth import EVERYTHING, Tokens
 from otel_fr_collector.service import Service
 from otel_fr_collector.tls import ServerTls
 
@@ -31,6 +31,7 @@ STOP_SECONDS = 1
 SILENT_SECONDS = 60.0
 """A connection on which no first request has come for so long is closed."""
 _API = "/api/"
+_OF_ALL_JOBS = "/metrics"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
 """Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives, and the page
 is the same for everybody: it asks for a token itself and shows what the API then tells."""
@@ -80,9 +81,10 @@ class Doorkeeper:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
+        access = EVERYTHING
         if self._tokens is not None and OPEN_PATHS.fullmatch(scope["path"]) is None:
-            access = self._tokens.find(headers.get("authorization", ""))
-            if access is None:
+            found = self._tokens.find(headers.get("authorization", ""))
+            if found is None:
                 # A browser asks for a password itself where Basic is offered; the page asks in its own words.
                 scheme = "Bearer" if scope["path"].startswith(_API) else "Basic"
                 told = "the token is not known" if "authorization" in headers else "a token is needed"
@@ -92,8 +94,12 @@ class Doorkeeper:
                     f"{told}: Authorization: Bearer TOKEN, or the token as password",
                     {"www-authenticate": f'{scheme} realm="otel-fr collector: the token is the password"'},
                 )
-            if not access.read:
+            if not found.read:
                 return _refuse(scope, 403, "the token is for writing only")
+            if found.prefix and scope["path"] == _OF_ALL_JOBS:
+                return _refuse(scope, 403, "the token is for some jobs only, and this is of all")
+            access = found
+        scope.setdefault("state", {})["access"] = access
         origin = headers.get("sec-fetch-site", "none")
         if scope["method"] not in ("GET", "HEAD") and origin not in ("none", "same-origin"):
             return _refuse(scope, 403, "requests from other sites may only read")

@@ -167,6 +167,7 @@ class Issued:
     state: str = "scheduled"
     error: str | None = None
     took: float | None = None
+    posted: bool = False
 
     def report(self, now: float) -> dict[str, Any]:
         call: dict[str, Any] = {
@@ -176,6 +177,8 @@ class Issued:
             "root": self.root, "peer": self.peer, "tag": self.tag, "st": self.state, "timeout_ms": 600_000,
             "age_s": now - self.issued, "site": f"{self.site[0]}:{self.site[1]} {self.site[2]}",
         }  # fmt: skip
+        if self.posted:
+            call["posted"] = True
         if self.error:
             call["err"] = self.error
         if self.took is not None:

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 from kit import Collector, Job, running, wait_for
 from otel_fr_collector import stream as stream_module
+from otel_fr_collector.auth import EVERYTHING
 from otel_fr_collector.runs import RunId
 from otel_fr_collector.snapshot import detail, job_key
 from otel_fr_collector.stream import Event, Stream
@@ -173,16 +174,15 @@ def test_the_stream_tells_of_jobs_and_of_each_change_and_ends_with_the_collector
 def test_a_listener_that_does_not_read_is_let_go_and_the_others_are_not() -> None:
     async def play() -> None:
         stream = Stream()
-        slow, quick = stream.join(), stream.join()
+        slow, quick = stream.join(EVERYTHING), stream.join(EVERYTHING)
         for number in range(stream_module.MAX_PENDING + 1):
-            stream.send(Event("jobs", str(number)))
-            assert await quick.get() == Event("jobs", str(number))
-        assert stream.listeners == 1
-        read = [slow.get_nowait() for _ in range(slow.qsize())]
+            stream.jobs(str(number), EVERYTHING)
+            assert await quick.events.get() == Event("jobs", str(number))
+        read = [slow.events.get_nowait() for _ in range(slow.events.qsize())]
         assert read[-1] is None  # the end, so that it comes back and asks anew
         stream.close()
-        assert await quick.get() is None
-        assert await stream.join().get() is None
+        assert await quick.events.get() is None
+        assert await stream.join(EVERYTHING).events.get() is None
 
     asyncio.run(play())
 
@@ -196,7 +196,7 @@ def test_listeners_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
         assert one.readline()
         assert two.readline()
         assert refused(stage.url + "/api/v1/events")[0] == 503
-    assert wait_for(lambda: stage.service.stream.listeners == 0)  # those who leave make room
+    assert wait_for(lambda: not stage.service.stream.accesses())  # those who leave make room
 
 
 def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:

@@ -167,6 +167,17 @@ def test_a_send_that_nobody_receives_is_named(collector: Collector) -> None:
         assert incident["trace_id"]
 
 
+def test_a_receive_that_is_posted_accuses_nobody_until_somebody_waits_for_it(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        job.step()
+        posted = job.ranks[1].issue(job.world, "recv", kind="p2p", peer=0, tag=3, posted=True)
+        job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=4)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("unmatched_p2p", [1]), "it waits nowhere"
+        posted.posted = False
+        assert collector.wait_cause(lambda one: one["culprit_ranks"] == [0, 1])
+
+
 def test_a_rank_that_falls_silent_with_its_host_is_named(collector: Collector) -> None:
     with Job(collector, 3) as job:
         job.step()

@@ -7,8 +7,10 @@ import contextlib
 import hashlib
 import json
 import ssl
+import threading
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from otel_fr.monitor.otlp import GrpcTarget, grpc_target, make_sender
 from otel_fr.monitor.who import Who
 
 WRITER, TEAM, READER = "writer-0123456789", "team-a-0123456789", "reader-0123456789"
+TEAM_READER = "team-a-reads-0123456789"
 
 
 @pytest.fixture
@@ -39,7 +42,8 @@ def certificates(tmp_path: Path) -> Certificates:
 def tokens_file(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
     hashed = hashlib.sha256(READER.encode()).hexdigest()
-    path.write_text(f"# who may do what\n{WRITER} write *\n{TEAM} write team-a/\nsha256:{hashed} read *\n")
+    lines = [f"{WRITER} write *", f"{TEAM} write team-a/", f"sha256:{hashed} read *", f"{TEAM_READER} read team-a/"]
+    path.write_text("# who may do what\n" + "\n".join(lines) + "\n")
     return path
 
 
@@ -256,6 +260,57 @@ def test_a_token_lets_in_only_the_jobs_it_is_for(guarded: Edge) -> None:
     assert {one["job"] for one in guarded.incidents()} == {"team-a/train"}
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_path: Path, tokens_file: Path) -> None:
+    data = ("--data", str(tmp_path / "data")) if stored else ()
+    seen: list[str] = []
+    reader = f"Bearer {READER}"
+
+    def get(path: str, token: str) -> dict[str, list[dict[str, str]]]:
+        found: dict[str, list[dict[str, str]]] = json.loads(
+            collector.fetch(f"/api/v1/{path}", Authorization=f"Bearer {token}").body
+        )
+        return found
+
+    def listen(opened: threading.Event) -> None:
+        headers = {"Authorization": f"Bearer {TEAM_READER}"}
+        with urllib.request.urlopen(
+            urllib.request.Request(collector.http + "/api/v1/events", headers=headers)
+        ) as answer:
+            for line in answer:
+                seen.append(line.decode())
+                opened.set()
+
+    with serving(tmp_path / "run", "--tokens", str(tokens_file), *data) as collector:
+        opened = threading.Event()
+        listener = threading.Thread(target=listen, args=(opened,), daemon=True)
+        listener.start()
+        assert opened.wait(10)
+        writer = Player(collector, WRITER)
+        jobs = [Job(writer, 2, name) for name in ("team-b/train", "team-a/train")]  # type: ignore[arg-type]
+        with jobs[0], jobs[1]:
+            for job in jobs:
+                job.step()
+                job.skip(1)
+            assert wait_for(lambda: len(get("incidents", READER)["incidents"]) == 2, 20)
+            assert [one["job"] for one in get("incidents", TEAM_READER)["incidents"]] == ["team-a/train"]
+            assert get("incidents?job=team-b/train", TEAM_READER) == {"incidents": []}
+            assert [one["job"] for one in get("jobs", TEAM_READER)["jobs"]] == ["team-a/train"]
+            everything = get("incidents", READER)["incidents"]
+            assert {one["job"] for one in [*everything, *get("jobs", READER)["jobs"]]} == {job.id for job in jobs}
+            for one in everything:
+                whole = json.loads(collector.fetch(f"/api/v1/incidents/{one['id']}", Authorization=reader).body)
+                for path in (f"/api/v1/incidents/{one['id']}", whole["job_url"]):
+                    status = collector.fetch(path, Authorization=f"Bearer {TEAM_READER}").status
+                    assert status == (200 if one["job"] == "team-a/train" else 404)
+            assert wait_for(lambda: any("team-a/train" in line for line in seen))
+            assert wait_for(lambda: any('"change"' in line for line in seen))
+        metrics = collector.fetch("/metrics", Authorization=f"Bearer {TEAM_READER}")
+        assert (metrics.status, b"some jobs only" in metrics.body) == (403, True)
+    listener.join(10)
+    assert not [line for line in seen if "team-b" in line]
+
+
 def test_without_a_job_the_services_name_counts(guarded: Edge) -> None:
     metadata = bearer(TEAM)
     assert guarded.send(TRACES, spans(1, service="team-a/web"), metadata=metadata) == b""
@@ -296,7 +351,7 @@ def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(guarde
 
 @pytest.mark.parametrize(
     "line",
-    ["short write *", f"{WRITER} admin *", f"{WRITER} write", f"{READER} read team-a/", f"{WRITER} write a b"],
+    ["short write *", f"{WRITER} admin *", f"{WRITER} write", f"{WRITER} write a b"],
 )
 def test_a_token_line_that_cannot_be_used_is_told_by_its_number(tmp_path: Path, line: str) -> None:
     with pytest.raises(ValueError, match="line 2") as caught:
