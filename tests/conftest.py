@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from hypothesis import settings
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# A shell ignores SIGINT in what it runs in the background, and that is inherited: Ctrl-C is to reach what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for folder in sorted(p for p in Path(__file__).parent.iterdir() if p.is_dir()):
     sys.path.insert(0, str(folder))
