@@ -203,6 +203,8 @@ class _Diagnosis(Case):
             failed = sorted({call.error or "error" for call in calls if call.state is State.FAILED})
             how = f"failed ({', '.join(failed)})" if failed else "does not complete"
             summary = f"all members joined {text} with matching arguments, and it {how}{self.waited(node)}"
+            if failed:
+                summary += self.raised_text(node.waiting)
             category = Category.STALLED_COLLECTIVE
             turned = inverted([self.nodes[key] for key in (first, *rest)])
             if turned is not None:

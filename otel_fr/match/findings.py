@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from otel_fr.match import sentences
-from otel_fr.match.endings import culprit_deaths
+from otel_fr.match.endings import culprit_deaths, describe_ending
 from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
 from otel_fr.match.model import Call, Category, Evidence, Finding, State
@@ -91,6 +91,14 @@ class Case:
         wanted = "recv" if here.signature.operation == "send" else "send"
         where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker))
         return f"rank {here.rank} waits in {text}; rank {blocker} never posted the matching {wanted}; {where}"
+
+    def raised_text(self, ranks: Iterable[int]) -> str:
+        """``"; rank 0 raised ValueError: ..."`` of the first of these that raised; "" if none did."""
+        for rank in ranks:
+            info = self.evidence.ranks.get(rank)
+            if info is not None and info.exception:
+                return f"; rank {rank} {describe_ending(info)}"
+        return ""
 
     def age(self, node: Node) -> float | None:
         calls = [node.instance.call(rank) for rank in node.waiting]

@@ -83,6 +83,15 @@ def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> Non
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (1,))]
 
 
+def test_a_collective_that_the_backend_refuses_is_told_with_its_error() -> None:
+    error = "ValueError: ProcessGroupGloo::allgather: invalid tensor size"
+    ranks = [at(rank, 5, ending=Ending.RAISED, exception=error) for rank in range(3)]
+    found = judge([call(rank, 5, State.FAILED, error="collective_failed") for rank in range(3)], ranks)
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
+    assert cause.summary.endswith(f"rank 0 raised {error}")
+
+
 def test_a_stopped_process_that_the_launcher_killed_in_the_end_was_stuck() -> None:
     """SIGTERM does not end a process that is stopped: torchrun kills it half a minute after its peers gave up."""
     killed = at(1, 4, ending=Ending.KILLED, signal=9, python_blocked=True)
