@@ -39,8 +39,9 @@ class Part(NamedTuple):
     Attributes:
         record: position in the rank's recorder.
         issued_wall: Unix time of the issue by the rank's clock, as far as known.
-        issued: the collector's monotonic clock at the issue; only for calls that a report shows in flight.
-        age: seconds from issue to the rank's end, for a call that was in flight when its rank ended.
+        issued: the collector's monotonic clock at the issue, or since when somebody waits for it where a report says
+            that; only for calls that a report shows in flight.
+        age: seconds from issue to the rank's end, for a call that was in flight when its rank ended; see `is_posted`.
     """
 
     rank: int
@@ -59,6 +60,11 @@ class Part(NamedTuple):
     issued_wall: float | None = None
     issued: float | None = None
     age: float | None = None
+
+    @property
+    def is_posted(self) -> bool:
+        """A report says that nobody waits for it: it does not age."""
+        return self.state in UNENDED and self.issued is None and self.age == 0.0
 
     def call(self, now: float) -> Call:
         """The engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""

@@ -8,7 +8,7 @@ from itertools import islice
 from otel_fr.match import Group, Signature, State, compare
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.bounded import Ranges
-from otel_fr_collector.calls import PAIRWISE, Part, Template, Word, is_even, part_of, weight_of
+from otel_fr_collector.calls import PAIRWISE, UNENDED, Part, Template, Word, is_even, part_of, weight_of
 
 MAX_OPEN = 20_000
 """Instances of one group that are not yet complete; the oldest go first. As many calls as a monitor holds back while it
@@ -140,9 +140,12 @@ def merge(old: Part, new: Part) -> Part:
         newer = old
     other = new if newer is old else old
     known = [part.issued for part in (newer, other) if part.issued is not None]
-    issued = min(known, default=None)  # the word with the shorter way to us dates the issue best
+    # The word with the shorter way to us dates the issue best; what is only posted has no such date yet.
+    issued = None if newer.is_posted else min(known, default=None)
+    posted = other.is_posted and issued is None and newer.state in UNENDED
     return newer._replace(
         issued=issued,
+        age=0.0 if posted else newer.age,
         gap=newer.gap if newer.gap is not None else other.gap,
         duration=newer.duration if newer.duration is not None else other.duration,
         timeout=newer.timeout if newer.timeout is not None else other.timeout,

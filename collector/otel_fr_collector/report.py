@@ -189,7 +189,8 @@ def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) ->
     )
     age, timeout = _number(data, "age_s"), _number(data, "timeout_ms")
     posted = _flag(data, "posted") is True  # nobody waits for it, so it does not age
-    waited = None if posted else _number(data, "wait_s") or age
+    wait = _number(data, "wait_s")
+    waited = None if posted else age if wait is None else wait
     return Part(
         rank=rank,
         record=_integer(data, "rec", 0),

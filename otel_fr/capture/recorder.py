@@ -114,10 +114,13 @@ class Recorder:
             self.failed()
 
     def waited(self, ticket: int, waited_ns: int) -> None:
-        """Record since when a call is waited for (`RingWriter.wait`), from any thread. Never raises."""
+        """Record since when a call is waited for (`RingWriter.wait`), from any thread. Never raises.
+
+        It is one store, so it may come in the midst of another write of this thread.
+        """
         try:
             with self.lock:
-                if self.on and not self._busy:
+                if self.on:
                     self._writer.wait(ticket, waited_ns)
         except Exception:  # noqa: BLE001
             self.failed()

@@ -26,7 +26,8 @@ class Waits:
 
         Args:
             end: ``end(ticket, group index, sequence id, state, ns)``: it has ended.
-            waited: ``waited(ticket, ns)``: somebody waits for it since then; `POSTED`: nobody does yet.
+            waited: ``waited(ticket, ns)``: somebody waits for it since then; `POSTED`: nobody does yet. Of sends and
+                receives only: C++ waits for functional collectives, and Python does not see it.
         """
         self._type = work_type
         self._end = end
@@ -38,7 +39,7 @@ class Waits:
         """By thread: its last Work, not yet waited for."""
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
-        """Record the end of ``work`` when it comes."""
+        """Record the end of ``work`` when it comes. ``sequence_id``: 0 for a send or receive."""
         if self._ours is None:
             self._install()
         key = id(work)
@@ -51,7 +52,8 @@ class Waits:
 
         known[key] = (weakref.ref(work, dropped), ticket, group_index, sequence_id)
         self.held[threading.get_ident()] = work
-        self._waited(ticket, POSTED)
+        if not sequence_id:
+            self._waited(ticket, POSTED)
 
     def _install(self) -> None:
         wait = self._wait = self._type.wait
@@ -66,7 +68,8 @@ class Waits:
             if entry is None:
                 return wait(work, *args, **kwargs)
             held.pop(threading.get_ident(), None)
-            waited(entry[1], clock())
+            if not entry[3]:
+                waited(entry[1], clock())
             try:
                 result = wait(work, *args, **kwargs)
             except BaseException:

@@ -89,13 +89,16 @@ class Reporter:
         """
         tail = self.tail
         moved = max(tail.moved_ns, self._begun_ns)
-        oldest = next((item for item in tail.in_flight.values() if not item.record.is_posted), None)
-        for item in tail.uncertain.values():
-            if oldest is None or item.record.issued_ns < oldest.record.issued_ns:
-                oldest = item
+        uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
+        oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
+        for record in (item.record for item in tail.in_flight.values()):
+            if oldest is not None and record.issued_ns > oldest.since_ns:
+                break
+            if not record.is_posted and (oldest is None or record.since_ns < oldest.since_ns):
+                oldest = record
         if oldest is None:
             return Situation(now_ns, moved)
-        return Situation(now_ns, moved, oldest.record.record_id, oldest.record.since_ns)
+        return Situation(now_ns, moved, oldest.record_id, oldest.since_ns)
 
     def new_exception(self) -> bool:
         """True once, when an uncaught exception is recorded."""

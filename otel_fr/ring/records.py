@@ -18,8 +18,8 @@ class Record:
 
     Attributes:
         record_id: how many calls the rank issued before it.
-        waited_ns: since when it is waited for, for a call whose end only that tells (`POSTED`: nobody does yet);
-            None: the backend tells its end by itself, or never.
+        waited_ns: since when it is waited for, for a send or receive whose end only that tells (`POSTED`: nobody
+            does yet); None: any other call.
         ended_ns: None: unknown, or not yet.
         kind: KIND_COLLECTIVE, KIND_P2P or KIND_MONITORED.
         coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was issued.
@@ -46,8 +46,8 @@ class Record:
 
     @property
     def is_posted(self) -> bool:
-        """In flight as far as anybody can tell, and nobody waits for it."""
-        return self.state is State.IN_FLIGHT and self.waited_ns == POSTED
+        """In flight as far as anybody can tell, and nobody waits for it (or ever will: its Work was dropped)."""
+        return self.state in (State.IN_FLIGHT, State.UNKNOWN) and self.waited_ns == POSTED
 
     @property
     def since_ns(self) -> int:

@@ -117,6 +117,40 @@ print(counters["hook_errors"])
     assert out == "0\n"
 
 
+def test_a_wait_from_within_a_write_is_recorded(tmp_path: Path) -> None:
+    """As when a signal handler waits for a message: its rank would else look as if it waited for nothing."""
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+dist.all_reduce(torch.ones(2))
+recorder._busy = True
+recorder.waited(1, 4711)
+recorder._busy = False
+print([record.waited_ns for record in records()])
+""",
+    )
+    assert out == "[4711]\n"
+
+
+def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight(tmp_path: Path) -> None:
+    """gloo's reduce_scatter has no future, and its wait is not Python's: nobody can tell that nobody waits for it."""
+    out = solo.succeed(
+        tmp_path,
+        """
+        import torch.distributed._functional_collectives as functional
+        session_module.start_monitor = no_monitor
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        functional.reduce_scatter_tensor(torch.ones(2), "sum", 0, dist.group.WORLD).wait()
+        work = dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2), async_op=True)
+        print([record.waited_ns for record in ring().records()])
+        work.wait()
+        print([(record.state.name, record.waited_ns) for record in ring().records()][1])
+        """,
+    )
+    assert out == "[None, None]\n('COMPLETED', None)\n"
+
+
 def test_threads(tmp_path: Path) -> None:
     out = solo.succeed(
         tmp_path,

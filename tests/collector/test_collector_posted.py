@@ -1,0 +1,67 @@
+"""Sends and receives that are posted, and later waited for: for how long a rank waits, in whatever order it is told."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from typing import Any
+
+from otel_fr_collector.calls import Interner, Part
+from otel_fr_collector.groups import GroupState
+from otel_fr_collector.report import parse_report
+
+from otel_fr.match import Group, State
+
+GROUP = Group("g", "0", "default_pg", (0, 1))
+NOW = 1_000.0
+
+
+def told(now: float, **values: Any) -> Part:
+    """What a report that arrives ``now`` says of rank 1's receive."""
+    call = {"g": "g", "k": "p2p", "seq": 1, "rec": 4, "i": 0, "op": "recv", "peer": 0, "tag": 0, "st": "scheduled"}
+    text = json.dumps({"v": 1, "rank": 1, "n": 1, "groups": [], "inflight": [{**call, **values}]})
+    return parse_report(text, Interner(), now=now, wall=now).inflight[0]
+
+
+def age(*parts: Part, now: float = NOW) -> float | None:
+    """For how long rank 1 waits, by all of these in order."""
+    state = GroupState(GROUP, 2)
+    for part in parts:
+        state.add(part)
+    known = state.known(parts[0])
+    assert known is not None
+    return known.call(now).age
+
+
+def test_a_wait_that_has_just_begun_is_no_wait_since_the_issue() -> None:
+    assert age(told(NOW, age_s=90.0, wait_s=0.0)) == 0.0
+
+
+def test_a_posted_receive_waits_from_when_somebody_waits_for_it() -> None:
+    posted, waited = told(NOW, age_s=90.0, posted=True), told(NOW + 5, age_s=95.0, wait_s=1.0)
+    assert age(posted, now=NOW + 50) == 0.0
+    assert age(posted, waited, now=NOW + 50) == 46.0
+
+
+def test_a_receive_that_is_reported_in_the_moment_before_it_is_known_to_be_posted_does_not_wait() -> None:
+    """The recorder writes the call first, and that it is only posted a little later."""
+    at_once, posted = told(NOW, age_s=0.0), told(NOW + 1, age_s=1.0, posted=True)
+    assert age(at_once, posted, now=NOW + 50) == 0.0
+    assert age(at_once, posted, told(NOW + 9, age_s=9.0, wait_s=1.0), now=NOW + 50) == 42.0
+
+
+def test_the_span_of_a_posted_receive_whose_rank_has_ended_does_not_make_it_wait() -> None:
+    """It says for how long it was open, not for how long anybody waited."""
+    posted = told(NOW, age_s=90.0, posted=True)
+    span = posted._replace(age=95.0)
+    unknown = span._replace(state=State.UNKNOWN, age=None)
+    for parts in permutations([posted, span]):
+        assert age(*parts) == 0.0
+    for parts in permutations([posted._replace(state=State.UNKNOWN), unknown]):
+        assert age(*parts) == 0.0
+
+
+def test_the_span_of_a_receive_that_was_waited_for_leaves_its_wait_as_it_is() -> None:
+    waited = told(NOW, age_s=90.0, wait_s=8.0)
+    for parts in permutations([waited, waited._replace(issued=None, age=95.0)]):
+        assert age(*parts) == 8.0
