@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.legal import compare
@@ -38,27 +39,43 @@ def crossed(nodes: Mapping[InstanceKey, Node], circle: Iterable[InstanceKey]) ->
     """
     lone = [nodes[key].instance for key in circle if len(key) == 6 and len(nodes[key].instance.calls) == 1]
     calls = [(next(iter(instance.calls.values()))[-1], instance) for instance in lone]
-    sends = [(call, instance) for call, instance in calls if call.signature.operation == "send"]
-    receives = [(call, instance) for call, instance in calls if call.signature.operation == "recv"]
-    found: list[tuple[int, Crossed]] = []
-    for sent, send in sends:
-        for wanted, receive in receives:
-            pair = _cross(sent, send, wanted, receive)
-            if pair is not None and compare(send.group, sent, wanted) is None:
-                found.append((abs(sent.sequence_id - wanted.sequence_id), pair))
-    nearest = min((distance for distance, _ in found), default=0)
-    best = [pair for distance, pair in found if distance == nearest]
+    # By the ranks at both ends, one of which the calls must have in common.
+    of_source: dict[tuple[str, int], list[tuple[Call, Instance]]] = {}
+    of_destination: dict[tuple[str, int], list[tuple[Call, Instance]]] = {}
+    for wanted, receive in calls:
+        if wanted.signature.operation == "recv":
+            of_source.setdefault((wanted.group, receive.members[0]), []).append((wanted, receive))
+            of_destination.setdefault((wanted.group, wanted.rank), []).append((wanted, receive))
+    nearest, best = 0, list[Crossed]()
+    for sent, send in calls:
+        if sent.signature.operation != "send":
+            continue
+        same_source = of_source.get((sent.group, sent.rank), [])
+        same_destination = of_destination.get((sent.group, send.members[1]), [])
+        others = [(wanted, receive) for wanted, receive in same_destination if receive.members[0] != sent.rank]
+        for wanted, receive in chain(same_source, others):
+            distance = abs(sent.sequence_id - wanted.sequence_id)
+            if best and distance > nearest:
+                continue
+            pair = _cross(send, receive)
+            if pair is None or compare(send.group, sent, wanted) is not None:
+                continue
+            best = [*best, pair] if best and distance == nearest else [pair]
+            nearest = distance
     return best[0] if len(best) == 1 else None
 
 
-def _cross(sent: Call, send: Instance, wanted: Call, receive: Instance) -> Crossed | None:
-    if sent.group != wanted.group or send.p2p is None or receive.p2p is None:
+def _cross(send: Instance, receive: Instance) -> Crossed | None:
+    """They are of one group."""
+    if send.p2p is None or receive.p2p is None:
         return None
     source, destination, send_tag, sent_before = send.p2p
     peer, receiver, receive_tag, received_before = receive.p2p
+    same = (source, destination) == (peer, receiver)
     if send_tag != receive_tag:
-        same = (source, destination) == (peer, receiver)
         return Crossed(send, receive, tuple(sorted((source, destination)))) if same else None
+    if same:
+        return None  # two messages of one pair: no address is wrong
     if source == peer and sent_before <= received_before:
         return Crossed(send, receive, (source,))
     if destination == receiver and received_before <= sent_before:

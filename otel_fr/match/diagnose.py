@@ -139,7 +139,8 @@ class _Diagnosis(Case):
 
     def _astray(self, node: Node, culprits: list[int]) -> Crossed | None:
         """The message gone astray that the node tells of, where its peer has ended well: it owed nobody anything."""
-        if any(self.evidence.ranks[rank].ending is not Ending.CLEAN for rank in culprits):
+        infos = [self.evidence.ranks.get(rank) for rank in culprits]
+        if any(info is None or info.ending is not Ending.CLEAN for info in infos):
             return None
         found = crossed(self.nodes, [key for key in self.nodes if key not in self.cause_of])
         return found if found is not None and found.astray is node.instance else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -270,22 +270,21 @@ def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
     for start in nodes:
         if start in index:
             continue
-        work: list[tuple[InstanceKey, int]] = [(start, 0)]
+        work: list[tuple[InstanceKey, Iterator[InstanceKey]]] = [(start, iter(nodes[start].targets))]
         while work:
-            key, step = work.pop()
-            if step == 0:
+            key, targets = work[-1]
+            if key not in index:
                 index[key] = low[key] = len(index)
                 stack.append(key)
                 on_stack.add(key)
-            targets = [target for target in nodes[key].targets if target in nodes]
-            if step < len(targets):
-                target = targets[step]
-                work.append((key, step + 1))
+            target = next((target for target in targets if target in nodes), None)
+            if target is not None:
                 if target not in index:
-                    work.append((target, 0))
+                    work.append((target, iter(nodes[target].targets)))
                 elif target in on_stack:
                     low[key] = min(low[key], index[target])
                 continue
+            work.pop()
             if work:
                 below = work[-1][0]
                 low[below] = min(low[below], low[key])
@@ -308,10 +307,11 @@ def against_the_order(
         the ranks that went on to the second instance without the first, while more than twice as many that belong to
         both wait in the first; None: no two instances of the cycle show such a majority.
     """
+    inside = set(cycle)
     for key in cycle:
         node = nodes[key]
         for target in node.targets:
-            if target not in cycle or node.behind == target:
+            if target not in inside or node.behind == target:
                 continue
             other = nodes[target]
             common = set(node.instance.members).intersection(other.instance.members)

@@ -111,6 +111,17 @@ def test_a_peer_of_many_messages_is_not_taken_for_the_wrong_one() -> None:
     assert 0 not in cause.culprit_ranks or cause.category is Category.DEADLOCK
 
 
+def test_two_messages_of_one_pair_are_no_error_of_address() -> None:
+    """The ranks' words may be of different moments."""
+    (cause,) = judge([half(0, "send", 1), half(1, "recv", 0, pair_index=1), *barrier(2)])
+    assert cause.category is Category.DEADLOCK
+
+
+def test_a_send_to_a_rank_of_which_there_is_no_word_at_all_is_told() -> None:
+    (cause,) = diagnose(Evidence({"w": WORLD}, [half(0, "send", 1)], {0: Rank(0, idle=9.0)}, 2.0))
+    assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (1,))
+
+
 @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.UNKNOWN])
 def test_a_receive_whose_message_has_come_holds_nobody_up(state: State) -> None:
     """gloo tells the end of a receive only to who waits for it: rank 2 posted one early and is stuck in its code."""
