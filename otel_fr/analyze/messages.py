@@ -44,15 +44,17 @@ class Messages:
         self.number = np.full(len(entries), NONE) if entries.pair_index is None else entries.pair_index.copy()
         self.settled = entries.state == COMPLETED
 
-    def kinds(self) -> Iterator[tuple[str, Signature, Mask]]:
-        """Each group key and signature that occurs together, and which calls these are."""
+    def kinds(self) -> Iterator[tuple[str, Signature, Indices]]:
+        """Each group key and signature that occurs together, and where these calls are, oldest first."""
         entries = self.entries
         both = entries.group.astype(np.int64) * max(1, len(entries.signatures)) + entries.signature
-        for value in np.unique(both).tolist():
+        order = np.argsort(both, kind="stable").astype(np.int32)
+        values, starts = np.unique(both[order], return_index=True)
+        for value, which in zip(values.tolist(), np.split(order, starts[1:]), strict=False):
             group, signature = divmod(value, len(entries.signatures))
-            yield entries.groups[group], entries.signatures[signature], both == value
+            yield entries.groups[group], entries.signatures[signature], which
 
-    def rewrite(self, change: Callable[[str, Signature, Mask], Signature | None]) -> None:
+    def rewrite(self, change: Callable[[str, Signature, Indices], Signature | None]) -> None:
         """Give calls other signatures, kind by kind; None: leave them out."""
         signatures: Table[Signature] = Table()
         column = np.full(len(self.entries), -1, np.int32)
@@ -72,7 +74,7 @@ class Messages:
                 continue
             ends = (self.rank, peer) if signature.operation == "send" else (peer, self.rank)
             place = (Pair(group, *ends, signature.tag or 0), signature.operation)
-            found.setdefault(place, []).append(np.flatnonzero(which).astype(np.int32))
+            found.setdefault(place, []).append(which)
         return {place: np.sort(np.concatenate(parts)) for place, parts in found.items()}
 
     def half(self, positions: Indices) -> Half:

@@ -41,15 +41,15 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
     """Peers of others' files are ranks within the group. Returns how many calls name no peer."""
     unknown = 0
 
-    def globally(group: str, signature: Signature, which: Mask) -> Signature | None:
+    def globally(group: str, signature: Signature, which: Indices) -> Signature | None:
         nonlocal unknown
         members, peer = dump.groups[group].ranks, signature.peer
         if peer is None:
             from_anybody = signature.operation == "recv" and dump.source == "pytorch"
-            unknown += 0 if from_anybody else np.count_nonzero(which)
+            unknown += 0 if from_anybody else len(which)
             return signature
         if members and not 0 <= peer < len(members):
-            unknown += np.count_nonzero(which)
+            unknown += len(which)
             return None
         return signature._replace(peer=members[peer] if members else peer)
 
@@ -88,7 +88,7 @@ def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tup
     left = receivers - set(only)
     for own in found:
 
-        def known(group: str, signature: Signature, _: Mask, rank: int = own.rank) -> Signature:
+        def known(group: str, signature: Signature, _: Indices, rank: int = own.rank) -> Signature:
             tag = signature.tag or 0
             if signature.operation == "recv" and signature.any_source and (group, rank, tag) in only:
                 return signature._replace(peer=only[group, rank, tag], any_source=False)
@@ -187,12 +187,11 @@ class _Pairing:
         """Which of these sends do not fit the receives beside them."""
         width = max(1, len(receiver.entries.signatures))
         kinds = sender.entries.signature[sends].astype(np.int64) * width + receiver.entries.signature[receives]
-        found = np.zeros(len(kinds), np.bool_)
-        for kind in np.unique(kinds).tolist():
-            sent, received = divmod(kind, width)
-            if not self._fit(sender.entries.signatures[sent], receiver.entries.signatures[received]):
-                found |= kinds == kind
-        return found
+        values, place = np.unique(kinds, return_inverse=True)
+        both = [divmod(kind, width) for kind in values.tolist()]
+        signatures, others = sender.entries.signatures, receiver.entries.signatures
+        unfit = [not self._fit(signatures[sent], others[received]) for sent, received in both]
+        return np.array(unfit, np.bool_)[place]
 
     def _fit(self, sent: Signature, received: Signature) -> bool:
         if (sent, received) not in self._fits:
