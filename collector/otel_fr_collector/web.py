@@ -31,7 +31,6 @@ STOP_SECONDS = 1
 SILENT_SECONDS = 60.0
 """A connection on which no first request has come for so long is closed."""
 _API = "/api/"
-_OF_ALL_JOBS = "/metrics"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
 """Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives, and the page
 is the same for everybody: it asks for a token itself and shows what the API then tells."""
@@ -40,7 +39,10 @@ is the same for everybody: it asks for a token itself and shows what the API the
 def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
     """The ASGI application over a service; with ``tokens``, for those who may read."""
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        # Here and not by the path: a route answers to more spellings than one ("/metrics%0A").
+        if request.state.access.prefix:
+            return _refuse(request.scope, 403, "the token is for some jobs only, and this is of all")
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
@@ -96,8 +98,6 @@ class Doorkeeper:
                 )
             if not found.read:
                 return _refuse(scope, 403, "the token is for writing only")
-            if found.prefix and scope["path"] == _OF_ALL_JOBS:
-                return _refuse(scope, 403, "the token is for some jobs only, and this is of all")
             access = found
         scope.setdefault("state", {})["access"] = access
         origin = headers.get("sec-fetch-site", "none")
