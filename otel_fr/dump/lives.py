@@ -26,7 +26,7 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
 
     Members without their end, in a file that does not hold every call, had one that completed and was left out.
     """
-    wrapped = len(entries) > 0 and int(entries.record[0]) > 0
+    wrapped = not is_whole(entries)
     if not wrapped and not ends.any():
         return entries
     place = _places(entries)
@@ -74,6 +74,14 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
             column[parts] = column[ends_of]
             changes[name] = column
     return entries.replace(**changes).take(kept)
+
+
+def is_whole(entries: Entries) -> bool:
+    """These are all calls of a recorder: none was overwritten, and none left out because it had completed."""
+    if not len(entries):
+        return True
+    record = entries.record
+    return int(record[0]) <= 0 and int(record.max()) - int(record.min()) < len(entries)
 
 
 def _places(entries: Entries) -> Integers:

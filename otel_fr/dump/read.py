@@ -171,14 +171,15 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
     groups = _groups(data.get("pg_config"))
     source = _source(groups, raw)
     reader = OthersReader(signatures, rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
-    entries = lives.resolve_batches(reader.read(raw), reader.ends)
+    recorded = reader.read(raw)
+    entries = lives.resolve_batches(recorded, reader.ends)
     kept = lives.newest_lives(entries)
     if len(kept) < len(entries):
         left = len(entries) - len(kept)
         reader.notes.append(f"{left} calls of process groups that were made anew later were left out")
     for key, (name, description) in reader.groups.items():
         groups.setdefault(key, GroupInfo(key, "", name, description, reader.members.get(key, ())))
-    partial = len(kept) > 0 and int(kept.record[0]) > 0
+    partial = len(kept) > 0 and (int(kept.record[0]) > 0 or not lives.is_whole(recorded))
     dump = Dump(rank, source, str(path), version, groups, kept, partial, notes=reader.notes)
     if source == "torchcomms":
         dump.entries = lives.number_by_order(kept)

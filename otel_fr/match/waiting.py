@@ -78,6 +78,11 @@ def build(
     heads: dict[tuple[str, str], InstanceKey] = {}
     takes_any = {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not State.COMPLETED}
     receivers = {rank for _, rank in takes_any}
+    vague = {
+        c.rank
+        for c in evidence.calls
+        if c.signature.any_source and c.signature.peer is not None and is_waiting(c, evidence.window)
+    }
     for key, node in nodes.items():
         place = (node.instance.group.id, node.instance.stream)
         if node.instance.stream != "p2p" and place in heads:
@@ -85,6 +90,7 @@ def build(
             continue
         later = _joined_later(node, nodes, joined, waits)
         _sort_members(evidence, node, waits, deaths, takes_any, later)
+        _spare_vague(node, vague)
         if node.instance.stream != "p2p":
             _spare_receivers(node, receivers)
         if node.dead or node.idle or node.silent or node.next or node.undecided:
@@ -208,6 +214,14 @@ def _sort_members(
             node.undecided.append(rank)
         else:
             node.idle.append(rank)
+
+
+def _spare_vague(node: Node, vague: set[int]) -> None:
+    """Members with an open message of which nothing tells what it belongs to do wait, but nobody knows where."""
+    held = [rank for rank in node.idle if rank in vague]
+    node.idle[:] = [rank for rank in node.idle if rank not in vague]
+    if held and not node.idle:
+        node.undecided.extend(held)
 
 
 def _spare_receivers(node: Node, receivers: set[int]) -> None:

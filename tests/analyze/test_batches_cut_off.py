@@ -27,3 +27,12 @@ def test_members_of_a_batch_whose_completed_end_was_left_out_wait_for_nobody(tmp
     ]
     files = {1: batch, 2: []}
     assert load(write(tmp_path, files, **{"0": group("0", "default_pg", [0, 1, 2])})).findings == []
+
+
+def test_such_members_wait_for_nobody_where_the_first_call_of_all_is_one_of_them(tmp_path: Path) -> None:
+    """The numbers of the calls show that others were left out between them."""
+    sends = [entry(n, "send 0->1", 0, state="scheduled", p2p_seq_id=n // 2 + 1) for n in (0, 1, 3, 4)]
+    receives = [entry(n, "recv 1<-0", 0, state="scheduled", p2p_seq_id=n // 2 + 1) for n in (0, 1)]
+    report = load(write(tmp_path, {0: sends, 1: receives}))
+    assert report.findings == []
+    assert any("does not hold every call" in note for note in report.undecided)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from otel_fr.match import Call, Category, Ending, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
@@ -254,6 +256,21 @@ def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_no
     ]
     on_its_way = judge([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1, idle=0.1)])
     assert on_its_way == []
+
+
+def test_a_rank_in_a_message_of_which_nothing_tells_its_other_half_is_not_taken_for_idle() -> None:
+    """Its peer is known, but older calls are lost: it waits, and nobody knows for which message."""
+    vague = Signature("send", ((4,),), ((4,),), ("Float",), ("Float",), peer=2, any_source=True)
+    send = Call(0, "w", "p2p", 1, 7, vague, State.IN_FLIGHT, age=9.0)
+    found = judge([send, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)])
+    assert found == []
+    found = judge([send, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (2,))]
+    just_sent = dataclasses.replace(send, age=0.1)
+    found = judge(
+        [just_sent, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)]
+    )
+    assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (0,))]
 
 
 def test_a_rank_in_the_middle_of_a_coalesced_batch_does_not_disagree_with_those_further_on() -> None:
