@@ -11,6 +11,7 @@ import numpy as np
 from otel_fr import identity
 from otel_fr.analyze.messages import Messages
 from otel_fr.analyze.p2p import number_messages
+from otel_fr.analyze.rhythm import steady
 from otel_fr.analyze.sets import split
 from otel_fr.analyze.settled import Board
 from otel_fr.config import DEFAULT_STALL_SECONDS
@@ -127,7 +128,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         attempt,
         run_id,
         dumps,
-        Evidence(groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size),
+        Evidence(groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size, steady(dumps, messages, ids)),
         ids,
         written / 1e9 if written else None,
         undecided,

@@ -8,7 +8,7 @@ from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.findings import Case
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.mismatch import Mismatch, shift_of
-from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, State
+from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, Rhythm, State
 from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, inverted, precedes
 
 
@@ -70,9 +70,13 @@ class _Diagnosis(Case):
                 instance, culprits, category = astray.astray, astray.culprits, Category.UNMATCHED_P2P
                 summary = sentences.crossed_text(astray)
             elif len(sends) == 1 and odd is None:
-                _, instance, blocker = sends[0]
-                culprits, category = (blocker,), Category.UNMATCHED_P2P
-                summary = self.unmatched_text(instance, blocker)
+                caller, instance, blocker = sends[0]
+                step = next(inst for rank, inst, _ in steps if rank == blocker)
+                category = Category.UNMATCHED_P2P
+                if self._kept_rhythm(blocker, instance, step):
+                    culprits, summary = (caller,), sentences.one_more_text(caller, blocker, instance, step)
+                else:
+                    culprits, summary = (blocker,), self.unmatched_text(instance, blocker)
             else:
                 instance = steps[0][1]
                 inside = set(keys)
@@ -83,6 +87,12 @@ class _Diagnosis(Case):
             finding = self.finding(instance, category, culprits, waiting, summary)
             self.add(finding)
             self.cause_of.update(dict.fromkeys(keys, finding.key))
+
+    def _kept_rhythm(self, rank: int, message: Instance, step: Instance) -> bool:
+        """It came to ``step`` after as many of these messages as in the steps before: it has left none out."""
+        if message.p2p is None or step.stream != "collective":
+            return False
+        return Rhythm(rank, message.group.id, *message.p2p[:3], step.group.id) in self.evidence.steady
 
     def _walk(self, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
         """The cycle as (rank, where it waits, the member it waits for), from its smallest rank on."""

@@ -157,6 +157,21 @@ class Rank:
     file: str = ""
 
 
+class Rhythm(NamedTuple):
+    """``rank`` did equally many of these sends (or receives) before each of the collectives of ``step``.
+
+    Attributes:
+        group, step: `Group.id`. source, destination: global ranks; ``rank`` is one of them.
+    """
+
+    rank: int
+    group: str
+    source: int
+    destination: int
+    tag: int
+    step: str
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything known of one run at one moment.
@@ -164,6 +179,7 @@ class Evidence:
     Attributes:
         window: seconds a call must have been in flight before its rank counts as waiting.
         world_size: None: unknown.
+        steady: rhythms that were kept up to a collective that is open now.
     """
 
     groups: Mapping[str, Group]
@@ -171,6 +187,7 @@ class Evidence:
     ranks: Mapping[int, Rank]
     window: float
     world_size: int | None = None
+    steady: frozenset[Rhythm] = frozenset()
 
 
 class Category(str, Enum):

@@ -140,6 +140,13 @@ def crossed_text(crossed: Crossed) -> str:
     return f"{text}: rank {caller} {wrong} the wrong rank (or {ranks_text(members)} left out its {left_out})"
 
 
+def one_more_text(caller: int, other: int, message: Instance, step: Instance) -> str:
+    """A message that nobody owes: the other rank went on to ``step`` as in every step before."""
+    text = f"rank {caller} waits in {instance_text(message)}, which has no counterpart: rank {other} went on to"
+    text += f" {instance_text(step)} after as many messages as in each step before; rank {caller} made one more"
+    return text + (f", or left {instance_text(step)} out" if caller in step.members else "")
+
+
 def device_text(instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int]) -> str:
     """``ahead``: a member that has completed more, and its last completed number."""
     text = (
