@@ -139,13 +139,15 @@ class _Diagnosis(Case):
                 )
             finding = self.finding(node.instance, category, culprits, node.waiting, summary)
             finding.age = self.age(node)
-            finding.caused_by = self.same_culprits(culprits)
+            ahead = self.ahead_of_others(node, culprits)
+            finding.caused_by = self.same_culprits(culprits) or ahead
             if not node.dead and all(self._is_idle_on_device(rank, node.instance) for rank in culprits):
                 finding.stuck_on = "host"
                 finding.summary += "; what it issued there has completed: it is held up on the host, not on the device"
             self.add(finding)
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
-            blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
+            if ahead is None:
+                blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
 
     def _astray(self, node: Node, culprits: list[int]) -> Crossed | None:
         """The message gone astray that the node tells of, where its peer has ended well: it owed nobody anything."""

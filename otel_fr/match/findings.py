@@ -51,6 +51,19 @@ class Case:
                 return cause.key
         return None
 
+    def ahead_of_others(self, node: Node, culprits: Iterable[int]) -> str | None:
+        """The key of a mismatch that showed the only rank that waits here to be out of step with most others.
+
+        Where it waits for more than half of a group, it has come to a call that is not yet due there.
+        """
+        missing = set(culprits)
+        if node.dead or len(node.waiting) != 1 or 2 * len(missing) <= len(node.instance.members):
+            return None
+        for bad in self.mismatches:
+            if bad.has_majority and bad.odd == node.waiting and bad.instance.key in self.cause_of:
+                return self.cause_of[bad.instance.key]
+        return None
+
     def finding(
         self, instance: Instance, category: Category, culprits: Iterable[int], waiting: Iterable[int], summary: str
     ) -> Finding:

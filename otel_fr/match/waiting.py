@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -75,6 +76,7 @@ def build(
         for rank in node.waiting:
             waits.setdefault(rank, []).append(key)
     joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
+    reached = _reached(evidence) if joined else {}
     heads: dict[tuple[str, str], InstanceKey] = {}
     takes_any = {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not State.COMPLETED}
     receivers = {rank for _, rank in takes_any}
@@ -88,7 +90,7 @@ def build(
         if node.instance.stream != "p2p" and place in heads:
             node.behind = heads[place]
             continue
-        later = _joined_later(node, nodes, joined, waits)
+        later = set() if _is_ahead(node.instance, reached) else _joined_later(node, nodes, joined, waits)
         _sort_members(evidence, node, waits, deaths, takes_any, later)
         _spare_vague(node, vague)
         if node.instance.stream != "p2p":
@@ -125,6 +127,26 @@ def _joined_later(
         for key in waits[rank]
         if key in joined and node.instance.call(rank).record < nodes[key].instance.call(rank).record
     }
+
+
+def _reached(evidence: Evidence) -> dict[str, list[int]]:
+    """By description of groups: how many collectives each rank with one such group has issued in it, rising."""
+    found: dict[str, list[int]] = {}
+    for info in evidence.ranks.values():
+        own: dict[str, list[int | None]] = {}
+        for id_, standing in info.standings.items():
+            if id_ in evidence.groups:
+                own.setdefault(evidence.groups[id_].description, []).append(standing.enqueued)
+        for description, counts in own.items():
+            if len(counts) == 1 and counts[0] is not None:
+                found.setdefault(description, []).append(counts[0])
+    return {description: sorted(counts) for description, counts in found.items()}
+
+
+def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
+    """Its callers are further than most ranks, which have not come to their own call like it (`_comes_before`)."""
+    counts = reached.get(instance.group.description, []) if instance.group.description else []
+    return instance.stream == "collective" and 2 * bisect_left(counts, instance.sequence_id) > len(counts)
 
 
 def _put_behind(

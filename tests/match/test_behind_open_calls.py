@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from otel_fr.match import Call, Category, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
@@ -82,3 +84,50 @@ def test_two_collectives_that_two_ranks_issued_in_opposite_orders_are_a_deadlock
     (cause,) = [f for f in found if f.caused_by is None]
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1))
     assert "rank 0 issued all_reduce number 5 of group tp ('1') before all_reduce number 3" in cause.summary
+
+
+@AGES
+@pytest.mark.parametrize(
+    ("waiting", "accused"), [((0,), [(0,)]), ((0, 1), [(0,), (2,)])], ids=["alone", "with another"]
+)
+def test_a_rank_out_of_step_that_waits_alone_for_most_of_a_group_accuses_none_of_them(
+    waiting: tuple[int, ...], accused: list[tuple[int, ...]], age: float | None
+) -> None:
+    """Rank 0 left out a call of everybody's: it brings another size there, and comes too early to its next call."""
+    world, row = Group("w", "0", "default_pg", (0, 1, 2, 3)), Group("t", "1", "tp", (0, 1, 2))
+    other = SUM._replace(input_sizes=((8,),), output_sizes=((8,),))
+    calls = [
+        dataclasses.replace(call(rank, world, 3, 10, None), state=State.COMPLETED, signature=SUM if rank else other)
+        for rank in world.ranks
+    ]
+    calls += [call(rank, row, 5, 11, age) for rank in waiting]
+    ranks = {
+        rank: Rank(rank, standings={"w": Standing(3, 3), "t": Standing(5 if rank in waiting else 4, 4)}, idle=age)
+        for rank in world.ranks
+    }
+    found = diagnose(Evidence({"w": world, "t": row}, calls, ranks, 2.0, 4))
+    causes = [f for f in found if f.caused_by is None]
+    assert [f.culprit_ranks for f in causes] == accused
+    assert causes[0].category is Category.SIZE_MISMATCH
+
+
+@pytest.mark.parametrize(("issued", "accused"), [(4, []), (5, [(1,)])], ids=["most have not come to it", "most have"])
+def test_a_rank_that_is_ahead_of_most_others_does_not_show_that_its_peer_left_a_call_out(
+    issued: int, accused: list[tuple[int, ...]]
+) -> None:
+    """Rank 0 left out a call of everybody's and waits in a later one before the next; or rank 1 left that one out."""
+    rows = [Group(f"t{n}", str(n + 1), "tp", (2 * n, 2 * n + 1)) for n in range(3)]
+    world = Group("w", "0", "default_pg", tuple(range(6)))
+    calls = [call(0, rows[0], 5, 10, None), *(call(rank, world, 3, 11, None) for rank in world.ranks)]
+    ranks = {
+        rank: Rank(
+            rank,
+            standings={
+                "w": Standing(3, 2),
+                f"t{rank // 2}": Standing({0: 5, 1: 4}.get(rank, issued), 4 if rank < 2 else issued),
+            },
+        )
+        for rank in world.ranks
+    }
+    found = diagnose(Evidence({g.id: g for g in (world, *rows)}, calls, ranks, 2.0, 6))
+    assert [f.culprit_ranks for f in found if f.caused_by is None] == accused
