@@ -49,7 +49,9 @@ class Alignment(NamedTuple):
 
 
 def anchors(dump: Dump, groups: Table[str]) -> Anchors:
-    """``groups`` gives the groups of all files common numbers."""
+    """``groups`` gives the groups of all files common numbers. None where messages beside them may be left out."""
+    if not dump.gapless:
+        return Anchors(np.empty(0, np.int64), np.empty(0, np.int64))
     entries = dump.entries
     which = entries.stream == COLLECTIVE
     number = np.array([groups[key] for key in entries.groups] or [0], np.int64)[entries.group[which]]

@@ -78,10 +78,12 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
 
 def is_whole(entries: Entries) -> bool:
     """These are all calls of a recorder: none was overwritten, and none left out because it had completed."""
-    if not len(entries):
-        return True
-    record = entries.record
-    return int(record[0]) <= 0 and int(record.max()) - int(record.min()) < len(entries)
+    return not len(entries) or (int(entries.record[0]) <= 0 and is_gapless(entries))
+
+
+def is_gapless(entries: Entries) -> bool:
+    """From the first of these calls on it is all of the recorder's: none was left out because it had completed."""
+    return not len(entries) or int(entries.record.max()) - int(entries.record.min()) < len(entries)
 
 
 def _places(entries: Entries) -> Integers:

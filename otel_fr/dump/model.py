@@ -83,6 +83,7 @@ class Dump:
         entries: a sequence of `Entry`, oldest first. Roots and peers of ours are global ranks, others' peers are ranks
             within the group.
         partial: the file holds not every call: older ones were overwritten, or completed ones left out.
+        gapless: of what came after its first call none is left out.
         has_completions: the recorder tells when calls end.
         facts: what otel-fr adds (the file's ``otel_fr`` key, checked); empty in files of others.
         notes: what was found odd in it, as sentences.
@@ -96,6 +97,7 @@ class Dump:
     groups: dict[str, GroupInfo]
     entries: Entries
     partial: bool = False
+    gapless: bool = True
     has_completions: bool = True
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)

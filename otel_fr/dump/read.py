@@ -180,7 +180,8 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
     for key, (name, description) in reader.groups.items():
         groups.setdefault(key, GroupInfo(key, "", name, description, reader.members.get(key, ())))
     partial = len(kept) > 0 and (int(kept.record[0]) > 0 or not lives.is_whole(recorded))
-    dump = Dump(rank, source, str(path), version, groups, kept, partial, notes=reader.notes)
+    gapless = lives.is_gapless(recorded)
+    dump = Dump(rank, source, str(path), version, groups, kept, partial, gapless, notes=reader.notes)
     if source == "torchcomms":
         dump.entries = lives.number_by_order(kept)
         if partial and bool((kept.stream == COLLECTIVE).any()):

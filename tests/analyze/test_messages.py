@@ -74,6 +74,21 @@ def test_without_collectives_in_common_nobody_is_accused(sent: int, tmp_path: Pa
     assert note.endswith("cannot be told")
 
 
+def test_messages_of_files_without_completed_calls_are_not_counted(tmp_path: Path) -> None:
+    """PyTorch's "only active" files: rank 0's small sends completed and are not in its file, rank 1's receive is."""
+    files = {
+        0: [entry(n, "all_reduce", n, **OPEN, retired=False) for n in (90, 93)],
+        1: [
+            entry(90, "all_reduce", 90, **OPEN, retired=False),
+            entry(92, "all_reduce", 93, **OPEN, retired=False),
+            entry(94, "recv 1<-0", 93, p2p_seq_id=7, **OPEN, retired=False),
+        ],
+    }
+    report = load(write(tmp_path, files))
+    assert [one for one in report.findings if one.p2p] == []
+    assert [note for note in report.undecided if note.startswith("messages from rank 0 to rank 1")]
+
+
 @pytest.mark.parametrize("taken", [8, 9])
 def test_calls_open_on_both_sides_need_not_be_one_message(taken: int, tmp_path: Path) -> None:
     """Rank 1 may be some small messages behind: sizes that differ prove nothing, and neither end lacks the other."""

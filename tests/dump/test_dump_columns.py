@@ -219,7 +219,8 @@ def batches_one_by_one(calls: list[Entry], ends: list[int]) -> list[Entry]:
     """What `lives.resolve_batches` says, in the plainest way."""
     members: dict[tuple[object, ...], list[int]] = {}
     out: list[Entry | None] = []
-    wrapped = bool(calls) and calls[0].record > 0
+    records = [call.record for call in calls]
+    wrapped = bool(calls) and (records[0] > 0 or max(records) - min(records) >= len(calls))
     for at, (call, end) in enumerate(zip(calls, ends, strict=True)):
         out.append(call)
         place = (call.group, call.stream, call.sequence_id)
