@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pytest
 from kit import TRACES, WATCH, Collector, Job, running, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
+from ports import free_port
 from sinks import AlertSink
 
 from otel_fr import identity, semconv
@@ -50,13 +50,6 @@ class TraceSink:
             context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
         self.requests.append(data)
         return b""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def stall_and_recover(collector: Collector) -> str:

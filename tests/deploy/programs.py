@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from kit import running
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -34,13 +34,6 @@ needs_jaeger = pytest.mark.skipif(not JAEGER, reason="no Jaeger here (neither JA
 needs_otelcol = pytest.mark.skipif(
     not OTELCOL, reason="no OpenTelemetry Collector here (neither OTELCOL_BIN nor otelcol on PATH)"
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def load(path: str | Path) -> Any:

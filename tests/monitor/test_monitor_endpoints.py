@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,15 +11,10 @@ from pathlib import Path
 
 import pytest
 from otlp_sink import grpc_sink, http_sink
+from ports import free_port
 from ranks import PLAYER, environment, play
 
 from otel_fr.monitor.export import BATCH_SPANS, MAX_SPANS
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

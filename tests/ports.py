@@ -1,0 +1,25 @@
+"""Ports for programs that must be told theirs."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+_FIRST = 15_000
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_port() -> int:
+    """A port below those that outgoing connections get: none of them takes it before the program does."""
+    chance = random.SystemRandom()  # the usual generator has the same seed in all processes of a test run
+    last = int(_OUTGOING.read_text().split()[0])
+    for _ in range(1000):
+        port = chance.randrange(min(_FIRST, last // 2), last)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port")
