@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import ssl
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -17,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import grpc
+import pytest
 import trustme
 from kit import TRACES, Collector, attribute
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -24,6 +26,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 PROTOBUF = "application/x-protobuf"
+WRITER, TEAM, READER = "writer-0123456789", "team-a-0123456789", "reader-0123456789"
+TEAM_READER = "team-a-reads-0123456789"
 
 
 @dataclass
@@ -238,3 +242,23 @@ def write(issued: trustme.LeafCert, cert: Path, key: Path) -> None:
         fresh = path.with_suffix(".new")
         fresh.write_bytes(data)
         fresh.rename(path)
+
+
+def write_tokens(path: Path) -> Path:
+    """A tokens file: who may do all, or what is of team-a."""
+    hashed = hashlib.sha256(READER.encode()).hexdigest()
+    lines = [f"{WRITER} write *", f"{TEAM} write team-a/", f"sha256:{hashed} read *", f"{TEAM_READER} read team-a/"]
+    path.write_text("# who may do what\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+def refused(send: Callable[[], object]) -> grpc.StatusCode:
+    """The status with which the call is refused."""
+    with pytest.raises(grpc.RpcError) as caught:
+        send()
+    code: grpc.StatusCode = caught.value.code()
+    return code
