@@ -10,7 +10,6 @@ import numpy as np
 
 from otel_fr import identity
 from otel_fr.analyze.evidence import Run
-from otel_fr.analyze.p2p import number_messages
 from otel_fr.dump.columns import P2P
 from otel_fr.dump.model import Entry
 from otel_fr.match import Group, State
@@ -72,8 +71,7 @@ def line_up(run: Run) -> list[Collective]:
 
 def entries_by_rank(run: Run) -> Iterator[tuple[int, Sequence[Entry], dict[str, Group]]]:
     """(rank, its calls, oldest first, the groups by `Entry.group`) of each file; peers are global ranks."""
-    numbered, _ = number_messages(run.dumps)
-    for dump, messages in zip(run.dumps, numbered, strict=True):
+    for dump, messages in zip(run.dumps, run.messages, strict=True):
         entries: Sequence[Entry] = dump.entries
         if (dump.entries.stream == P2P).any():
             others = dump.entries.at(np.flatnonzero(dump.entries.stream != P2P))

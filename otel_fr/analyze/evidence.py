@@ -29,6 +29,7 @@ class Run:
     Attributes:
         run_id: `identity.run_id`; "" for files of others, which do not say.
         ids: rank -> `Entry.group` of its file -> `Group.id`.
+        messages: the sends and receives of each of ``dumps``.
         written_at: Unix seconds, when the newest file was written; None: not known.
         undecided: what the files do not tell, as sentences.
     """
@@ -39,6 +40,7 @@ class Run:
     dumps: list[Dump]
     evidence: Evidence
     ids: dict[int, dict[str, str]]
+    messages: list[Messages]
     written_at: float | None = None
     undecided: list[str] = field(default_factory=list)
 
@@ -130,6 +132,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         dumps,
         Evidence(groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size, steady(dumps, messages, ids)),
         ids,
+        messages,
         written / 1e9 if written else None,
         undecided,
     )

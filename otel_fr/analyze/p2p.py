@@ -133,7 +133,7 @@ class _Pairing:
                 vague.append(pair)
         for rank, own in self._found.items():
             own.close(self._lost[rank], self._vague[rank])
-        return self._told(vague)
+        return _told(vague)
 
     def _number(self, pair: Pair, sends: Indices, receives: Indices) -> bool:
         """False: some that have not completed cannot be numbered."""
@@ -202,19 +202,20 @@ class _Pairing:
             self._fits[sent, received] = alike(sent, received) is None
         return self._fits[sent, received]
 
-    def _told(self, vague: list[Pair]) -> list[str]:
-        if not vague:
-            return []
-        named = ", ".join(f"from rank {pair.source} to rank {pair.destination}" for pair in sorted(vague)[:MAX_NAMED])
-        more = f" and {len(vague) - MAX_NAMED} more" if len(vague) > MAX_NAMED else ""
-        return [
-            f"messages {named}{more}: older calls are missing from the files, so what those that have not completed"
-            " wait for cannot be told"
-        ]
-
 
 def _joined(sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> tuple[Indices, Indices]:
     """The sends and receives of the same numbers, side by side. (A recorder may have begun to count anew.)"""
     sends, receives = sends[sender.number[sends] >= 0], receives[receiver.number[receives] >= 0]
     _, here, there = np.intersect1d(sender.number[sends], receiver.number[receives], return_indices=True)
     return sends[here], receives[there]
+
+
+def _told(vague: list[Pair]) -> list[str]:
+    if not vague:
+        return []
+    named = ", ".join(f"from rank {pair.source} to rank {pair.destination}" for pair in sorted(vague)[:MAX_NAMED])
+    more = f" and {len(vague) - MAX_NAMED} more" if len(vague) > MAX_NAMED else ""
+    return [
+        f"messages {named}{more}: older calls are missing from the files, so what those that have not completed"
+        " wait for cannot be told"
+    ]

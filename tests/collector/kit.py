@@ -115,6 +115,18 @@ def life(folder: Path, number: int, *options: str) -> contextlib.AbstractContext
     return running(own, "--data", str(folder / "data"), *options)
 
 
+def orphaned(stack: contextlib.ExitStack, folder: Path) -> Job:
+    """A job of four ranks whose collector, the first life, was killed; the last two of them have fallen silent."""
+    first = stack.enter_context(life(folder, 1))
+    job = stack.enter_context(Job(first, 4))
+    job.step()
+    assert wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
+    first.kill()
+    for rank in (2, 3):
+        job.ranks[rank].silent = True
+    return job
+
+
 def wait_for(look: Callable[[], Any], seconds: float = 10.0) -> Any:
     """What ``look`` returns as soon as that is true; what it returns at the end of the time otherwise."""
     end = time.monotonic() + seconds

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kit import Collector, Job, life, wait_for
+from kit import Collector, Job, life, orphaned, wait_for
 from sinks import AlertSink, Receiver
 
 
@@ -92,13 +92,7 @@ def test_a_rank_that_comes_back_late_is_not_accused_meanwhile(tmp_path: Path) ->
 def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: Path) -> None:
     """Half of its ranks are late to come back while the others wait a little long."""
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(life(tmp_path, 1))
-        job = stack.enter_context(Job(first, 4))
-        job.step()
-        assert wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
-        first.kill()
-        for rank in (2, 3):
-            job.ranks[rank].silent = True
+        job = orphaned(stack, tmp_path)
         waiting = [job.ranks[rank].issue(job.world) for rank in (0, 1)]
         second = stack.enter_context(life(tmp_path, 2))
         job.collector = second

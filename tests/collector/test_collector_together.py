@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from edges import Backend, grpc_backend
-from kit import Job, life, running, wait_for
+from kit import Job, life, orphaned, running, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector.ranks import RankState
@@ -89,13 +89,7 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
 
 def test_a_stop_while_ranks_are_on_their_way_back_accuses_nobody(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(life(tmp_path, 1))
-        job = stack.enter_context(Job(first, 4))
-        job.step()
-        assert wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
-        first.kill()
-        for rank in (2, 3):
-            job.ranks[rank].silent = True
+        job = orphaned(stack, tmp_path)
         for rank in range(4):
             job.ranks[rank].issue(job.world)
         second = stack.enter_context(life(tmp_path, 2))
