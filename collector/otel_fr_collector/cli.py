@@ -15,24 +15,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from otel_fr_collector import loading, logs
-from otel_fr_collector.alertmanager import Alertmanager
-from otel_fr_collector.auth import Tokens
-from otel_fr_collector.backends import Tls, make_backend, read_headers
-from otel_fr_collector.forward import Forwarder
-from otel_fr_collector.grafana import Grafana
-from otel_fr_collector.intake import Limits
-from otel_fr_collector.links import Links
+from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
+from otel_fr_collector.forward.forwarder import Forwarder
+from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.forward.spool import Spool
+from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets import IncidentsFile, LogLines, Outlet, Terminal
-from otel_fr_collector.sampling import Selection
+from otel_fr_collector.network.tls import ServerTls
+from otel_fr_collector.network.tokens import Tokens
+from otel_fr_collector.outlets.alertmanager import Alertmanager
+from otel_fr_collector.outlets.grafana import Grafana
+from otel_fr_collector.outlets.outlet import IncidentsFile, LogLines, Outlet, Terminal
+from otel_fr_collector.outlets.webhook import Webhook, read_secret
+from otel_fr_collector.receive.intake import Limits
 from otel_fr_collector.server import CollectorServer, Ports
 from otel_fr_collector.service import Outlets, Service
 from otel_fr_collector.settings import Settings
-from otel_fr_collector.spool import Spool
-from otel_fr_collector.store import Retention, Store
-from otel_fr_collector.tls import ServerTls
-from otel_fr_collector.webhook import Webhook, read_secret
+from otel_fr_collector.storage.store import Retention, Store
 
 _log = logging.getLogger(__name__)
 

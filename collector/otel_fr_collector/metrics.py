@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from otel_fr_collector.runs import Runs
+from otel_fr_collector.jobs.runs import Runs
 
 MAX_SERIES = 1_000
 """Series of one family that tell of single jobs and groups; those furthest behind come first."""

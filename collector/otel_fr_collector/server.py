@@ -15,17 +15,17 @@ import grpc.aio
 from starlette.applications import Starlette
 
 from otel_fr.control.v1 import control_pb2
-from otel_fr_collector import otlp
-from otel_fr_collector.auth import Tokens
 from otel_fr_collector.control import Control, TooManyWatchersError
-from otel_fr_collector.inflate import Inflater, encoding_of
-from otel_fr_collector.intake import READ_SECONDS, Call, Intake, Limits, RejectedError
-from otel_fr_collector.otlp import METHODS
-from otel_fr_collector.otlp_http import make_otlp_app
+from otel_fr_collector.network.tls import ServerTls
+from otel_fr_collector.network.tokens import Tokens
+from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp.envelope import METHODS
+from otel_fr_collector.receive.inflate import Inflater, encoding_of
+from otel_fr_collector.receive.intake import READ_SECONDS, Call, Intake, Limits, RejectedError
+from otel_fr_collector.receive.otlp_http import make_otlp_app
 from otel_fr_collector.service import Outlets, Service
 from otel_fr_collector.settings import Address
-from otel_fr_collector.tls import ServerTls
-from otel_fr_collector.web import WebServer, make_app
+from otel_fr_collector.web.app import WebServer, make_app
 
 _log = logging.getLogger(__name__)
 

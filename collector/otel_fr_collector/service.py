@@ -13,18 +13,19 @@ from dataclasses import astuple, dataclass, field
 
 from otel_fr.incident_trace import incident_trace
 from otel_fr.match import Finding, diagnose
-from otel_fr_collector import correlate, evidence
 from otel_fr_collector.control import Control
-from otel_fr_collector.forward import Forwarder
-from otel_fr_collector.incidents import MAX_INCIDENTS, Book, Change, Incident, Told
-from otel_fr_collector.ingest import TRACES, Ingest
-from otel_fr_collector.links import Links
+from otel_fr_collector.forward.forwarder import Forwarder
+from otel_fr_collector.incidents import correlate
+from otel_fr_collector.incidents.book import MAX_INCIDENTS, Book, Change, Incident, Told
+from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.incidents.relearn import Relearning
+from otel_fr_collector.jobs import snapshot as evidence
+from otel_fr_collector.jobs.ingest import TRACES, Ingest
+from otel_fr_collector.jobs.runs import Run, RunId, Runs
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets import IncidentsFile, Outlet, Terminal
-from otel_fr_collector.relearn import Relearning
-from otel_fr_collector.runs import Run, RunId, Runs
-from otel_fr_collector.store import Retention, Store
-from otel_fr_collector.stream import Stream
+from otel_fr_collector.outlets.event_stream import Stream
+from otel_fr_collector.outlets.outlet import IncidentsFile, Outlet, Terminal
+from otel_fr_collector.storage.store import Retention, Store
 
 _log = logging.getLogger(__name__)
 

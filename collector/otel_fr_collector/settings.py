@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from otel_fr_collector.alertmanager import parse_label
-from otel_fr_collector.backends import parse_backend
-from otel_fr_collector.links import FIELDS, check_template
+from otel_fr_collector.forward.backends import parse_backend
+from otel_fr_collector.incidents.links import FIELDS, check_template
+from otel_fr_collector.outlets.alertmanager import parse_label
 
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

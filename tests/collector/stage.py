@@ -9,14 +9,14 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from otel_fr_collector.calls import Interner, Part
-from otel_fr_collector.incidents import Told
+from otel_fr_collector.incidents.book import Told
+from otel_fr_collector.jobs.calls import Interner, Part
+from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.runs import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.report import Report
-from otel_fr_collector.runs import Run, RunId
 from otel_fr_collector.service import Outlets, Service
-from otel_fr_collector.snapshot import job_key
-from otel_fr_collector.web import WebServer, make_app
+from otel_fr_collector.web.app import WebServer, make_app
+from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
 from otel_fr.match import Category, Finding, Group, Signature, State

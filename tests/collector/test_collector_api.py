@@ -15,11 +15,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 from kit import Collector, Job, running, wait_for
-from otel_fr_collector import stream as stream_module
-from otel_fr_collector.auth import EVERYTHING
-from otel_fr_collector.runs import RunId
-from otel_fr_collector.snapshot import detail, job_key
-from otel_fr_collector.stream import Event, Stream
+from otel_fr_collector.jobs.runs import RunId
+from otel_fr_collector.network.tokens import EVERYTHING
+from otel_fr_collector.outlets import event_stream as stream_module
+from otel_fr_collector.outlets.event_stream import Event, Stream
+from otel_fr_collector.web.job_views import detail, job_key
 from stage import Stage
 
 
@@ -228,7 +228,7 @@ def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:
 
 
 def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from otel_fr_collector import api
+    from otel_fr_collector.web import api
 
     numbers = [stage.hang(stage.job(64, f"job-{n}"), 1)["id"] for n in range(6)]
     monkeypatch.setattr(api, "MAX_BYTES", 10_000)
@@ -241,7 +241,7 @@ def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monk
 
 
 def test_many_who_ask_at_once_share_one_answer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from otel_fr_collector import api
+    from otel_fr_collector.web import api
 
     run = stage.job(256)
     made = []

@@ -16,13 +16,13 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyVa
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
-from otel_fr_collector import groups, runs
-from otel_fr_collector.bounded import Cache, Ranges
-from otel_fr_collector.calls import SpanCall, Template
-from otel_fr_collector.ingest import LOGS, TRACES, MalformedError
+from otel_fr_collector.jobs import groups, runs
+from otel_fr_collector.jobs.bounded import Cache, Ranges
+from otel_fr_collector.jobs.calls import SpanCall, Template
+from otel_fr_collector.jobs.ingest import LOGS, TRACES, MalformedError
+from otel_fr_collector.jobs.rank_reports import Report, parse_report
+from otel_fr_collector.jobs.runs import Run, RunId, Runs
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.report import Report, parse_report
-from otel_fr_collector.runs import Run, RunId, Runs
 from otel_fr_collector.service import Outlets, Service
 from prometheus_client import generate_latest
 
@@ -177,7 +177,7 @@ def span(seq: int, group: str = "g", size: int = 3) -> SpanCall:
 
 
 def report(rank: int, number: int = 1, **more: Any) -> Report:
-    from otel_fr_collector.calls import Interner
+    from otel_fr_collector.jobs.calls import Interner
 
     body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
     return parse_report(json.dumps(body), Interner(), now=1.0, wall=1.0)

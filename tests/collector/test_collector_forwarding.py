@@ -17,9 +17,10 @@ import pytest
 from edges import Certificates, Edge, grpc_backend, http_backend, serving, spans
 from kit import TRACES, Job, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from otel_fr_collector import otlp, sampling, spool
-from otel_fr_collector.backends import parse_backend, read_headers, retry_after
-from otel_fr_collector.sampling import Selection
+from otel_fr_collector.forward import sampling, spool
+from otel_fr_collector.forward.backends import parse_backend, read_headers, retry_after
+from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.otlp import envelope as otlp
 
 KILLS = int(os.environ.get("OTEL_FR_TEST_KILLS", "4"))
 """SIGKILLs of the collector under load."""

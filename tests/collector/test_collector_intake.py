@@ -8,11 +8,11 @@ import contextlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector import intake as module
-from otel_fr_collector import otlp
-from otel_fr_collector.ingest import LOGS, TRACES
-from otel_fr_collector.intake import Call, Intake, Limits, RejectedError
+from otel_fr_collector.jobs.ingest import LOGS, TRACES
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.receive import intake as module
+from otel_fr_collector.receive.intake import Call, Intake, Limits, RejectedError
 from otel_fr_collector.service import Outlets, Service
 
 LIMITS = Limits(max_request_size=100, max_queue_size=250, client_queue_size=150, client_connections=3)

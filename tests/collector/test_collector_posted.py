@@ -6,9 +6,9 @@ import json
 from itertools import permutations
 from typing import Any
 
-from otel_fr_collector.calls import Interner, Part
-from otel_fr_collector.groups import GroupState
-from otel_fr_collector.report import parse_report
+from otel_fr_collector.jobs.calls import Interner, Part
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.rank_reports import parse_report
 
 from otel_fr.match import Group, State
 

@@ -27,7 +27,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
-from otel_fr_collector import otlp
+from otel_fr_collector.otlp import envelope as otlp
 
 MIB = 1 << 20
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit import Group, Issued
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from otel_fr_collector.calls import Interner, SpanCall
-from otel_fr_collector.report import parse_report
-from otel_fr_collector.spans import SpanReader
+from otel_fr_collector.jobs.calls import Interner, SpanCall
+from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import semconv
 from otel_fr.match import Ending, State

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from otel_fr_collector.incidents import Book
-from otel_fr_collector.relearn import LIFE, PATIENCE, YOUNG, Relearning
-from otel_fr_collector.report import Report
-from otel_fr_collector.runs import Run, RunId
+from otel_fr_collector.incidents.book import Book
+from otel_fr_collector.incidents.relearn import LIFE, PATIENCE, YOUNG, Relearning
+from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.runs import Run, RunId
 
 from otel_fr.match import Category, Finding
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector import groups, present
-from otel_fr_collector.calls import Interner, Part, SpanCall, Template
-from otel_fr_collector.groups import GroupState
-from otel_fr_collector.incidents import Change
-from otel_fr_collector.runs import RunId, Runs
+from otel_fr_collector.incidents.book import Change
+from otel_fr_collector.jobs import groups
+from otel_fr_collector.jobs.calls import Interner, Part, SpanCall, Template
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.runs import RunId, Runs
+from otel_fr_collector.outlets import incident_text as present
 
 from otel_fr.match import Group, Signature, State
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector import store as store_module
-from otel_fr_collector.incidents import FIRING, RESOLVED, Incident
+from otel_fr_collector.incidents.book import FIRING, RESOLVED, Incident
+from otel_fr_collector.incidents.records import dump_incident, dump_run, load_incident, load_run
+from otel_fr_collector.jobs.runs import RankState, Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.records import dump_incident, dump_run, load_incident, load_run
-from otel_fr_collector.runs import RankState, Run, RunId
-from otel_fr_collector.store import Retention, Store
+from otel_fr_collector.storage import store as store_module
+from otel_fr_collector.storage.store import Retention, Store
 
 from otel_fr.match import Category, Ending, Finding, Group
 

@@ -14,9 +14,9 @@ from edges import Backend, grpc_backend
 from kit import Job, life, orphaned, running, wait_for
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from otel_fr_collector.ranks import RankState
-from otel_fr_collector.report import Report
-from otel_fr_collector.runs import RunId, Runs
+from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.runs import RunId, Runs
 
 from otel_fr.match import Ending
 

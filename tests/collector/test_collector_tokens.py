@@ -25,7 +25,7 @@ from edges import (
     write_tokens,
 )
 from kit import LOGS, TRACES, WATCH, Job, wait_for
-from otel_fr_collector.auth import Tokens, parse_tokens
+from otel_fr_collector.network.tokens import Tokens, parse_tokens
 
 from otel_fr.control.v1 import control_pb2
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from kit import Job, running, wait_for
-from otel_fr_collector.links import Links, check_template
-from otel_fr_collector.webhook import read_secret, sign
+from otel_fr_collector.incidents.links import Links, check_template
+from otel_fr_collector.outlets.webhook import read_secret, sign
 from sinks import AlertSink, FakeGrafana, Receiver
 from standardwebhooks import Webhook, WebhookVerificationError
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from kit import Job, running, wait_for
-from otel_fr_collector.alertmanager import ALERT_NAME
+from otel_fr_collector.outlets.alertmanager import ALERT_NAME
 from programs import (
     ALERTMANAGER,
     DEPLOY,

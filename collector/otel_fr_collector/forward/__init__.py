@@ -1,0 +1,1 @@
+"""Telemetry sent on to OTLP backends, through a bounded queue."""

@@ -1,0 +1,246 @@
+"""OTLP backends: one request sent, and what the answer means. Over gRPC, or over HTTP with protobuf bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import ssl
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+import urllib3
+
+from otel_fr_collector.otlp import envelope as otlp
+
+TIMEOUT = 10.0
+"""Seconds for one attempt."""
+PARALLEL = 8
+"""Requests on their way to one backend at once."""
+
+RETRYABLE = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
+"""The codes OTLP calls retryable (opentelemetry-proto, docs/specification.md, OTLP/gRPC response).
+RESOURCE_EXHAUSTED is one too, if the answer says when to come back."""
+RETRYABLE_HTTP = frozenset({429, 502, 503, 504})
+"""The same page, OTLP/HTTP response."""
+
+
+class RefusedError(Exception):
+    """The backend will never take this request."""
+
+
+class BusyError(Exception):
+    """The backend cannot take it now, or cannot be reached.
+
+    Attributes:
+        after: seconds it asks to be left in peace; None: it does not say.
+    """
+
+    def __init__(self, text: str, after: float | None = None) -> None:
+        super().__init__(text)
+        self.after = after
+
+
+class Backend(Protocol):
+    """Where requests are sent."""
+
+    name: str
+    """The URL without anything secret: a label of metrics and logs."""
+
+    async def send(self, signal: str, data: bytes) -> None:
+        """Send one request.
+
+        Raises:
+            RefusedError, BusyError: it is not taken.
+        """
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """A backend's URL, read: ``host:port`` for gRPC, a base URL without ``/v1/...`` for HTTP."""
+
+    is_grpc: bool
+    is_secure: bool
+    target: str
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files for TLS towards backends; None: the system's CAs, no client certificate."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For gRPC. Raises OSError if a file cannot be read."""
+        ca, cert, key = (path.read_bytes() if path is not None else None for path in (self.ca, self.cert, self.key))
+        return grpc.ssl_channel_credentials(ca, key, cert)
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTP. Raises OSError (ssl.SSLError is one) if a file cannot be used."""
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key)
+        return context
+
+
+def parse_backend(url: str) -> Place:
+    """What kind of backend a URL means.
+
+    ``grpc://`` and ``grpcs://`` are gRPC. ``http://`` and ``https://`` are HTTP if there is a path or the port is 4318
+    (which OTLP reserves for HTTP), else gRPC, as the OTLP exporters write their gRPC endpoints.
+
+    Raises:
+        ValueError: the URL is of another form.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
+        raise ValueError(f"{url!r} is no URL of an OTLP backend such as grpc://HOST:4317 or http://HOST:4318")
+    if parts.username is not None:
+        raise ValueError("a backend's URL cannot hold a password; give the header in --forward-headers")
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} has no usable port") from error
+    secure = parts.scheme in ("https", "grpcs")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = parts.path.rstrip("/")
+    if parts.scheme.startswith("http") and (path or port == 4318):
+        for signal in ("traces", "logs", "metrics"):
+            path = path.removesuffix(f"/v1/{signal}")
+        place = f"{host}:{port}" if port else host
+        return Place(False, secure, f"{parts.scheme}://{place}{path}")
+    if path or parts.query:
+        raise ValueError(f"{url!r}: a gRPC backend has no path")
+    return Place(True, secure, f"{host}:{port or 4317}")
+
+
+def read_headers(path: Path, urls: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """The headers file: lines ``URL NAME: VALUE``; ``#`` begins a comment line.
+
+    Returns:
+        for each URL its headers, names in lower case.
+
+    Raises:
+        ValueError: a line cannot be read, or names none of ``urls``; its text does not show the value.
+        OSError: the file cannot be read.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        url, _, rest = line.strip().partition(" ")
+        name, colon, value = rest.partition(":")
+        if not colon or not name.strip().isascii() or " " in name.strip():
+            raise ValueError(f"line {number} of {path} is not URL NAME: VALUE")
+        if url not in urls:
+            raise ValueError(f"line {number} of {path} is for {url}, which is no --forward URL")
+        found.setdefault(url, {})[name.strip().lower()] = value.strip()
+    return found
+
+
+def make_backend(url: str, tls: Tls, headers: Mapping[str, str]) -> Backend:
+    """A backend for a URL (`parse_backend`); inside the running event loop.
+
+    Raises:
+        ValueError, OSError: the URL, or a file of ``tls``, cannot be used.
+    """
+    place = parse_backend(url)
+    if place.is_grpc:
+        return GrpcBackend(url, place, tls, headers)
+    return HttpBackend(url, place, tls, headers)
+
+
+class GrpcBackend:
+    """See `Backend`."""
+
+    def __init__(self, name: str, place: Place, tls: Tls, headers: Mapping[str, str]) -> None:
+        self.name = name
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+            ("grpc.initial_reconnect_backoff_ms", 500),
+            ("grpc.max_reconnect_backoff_ms", 5_000),  # the forwarder has a backoff of its own
+            ("grpc.keepalive_time_ms", 300_000),
+        ]
+        self._metadata = tuple(headers.items())
+        if place.is_secure:
+            self._channel = grpc.aio.secure_channel(place.target, tls.credentials(), options=options)
+        else:
+            self._channel = grpc.aio.insecure_channel(place.target, options=options)
+
+    async def send(self, signal: str, data: bytes) -> None:
+        call = self._channel.unary_unary(otlp.METHODS[signal], request_serializer=None, response_deserializer=None)
+        try:
+            await call(data, timeout=TIMEOUT, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            after = otlp.read_retry_delay(list(error.trailing_metadata() or ()))
+            text = f"{error.code().name}: {error.details()}"
+            if error.code() in RETRYABLE or (error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None):
+                raise BusyError(text, after) from None
+            raise RefusedError(text) from None
+
+    async def close(self) -> None:
+        await self._channel.close(None)
+
+
+class HttpBackend:
+    """See `Backend`. urllib3 in threads, so that nothing waits in the event loop."""
+
+    def __init__(self, name: str, place: Place, tls: Tls, headers: Mapping[str, str]) -> None:
+        self.name = name
+        self._base = place.target
+        context = tls.context() if place.is_secure else None
+        self._pool = urllib3.PoolManager(
+            maxsize=PARALLEL, retries=False, timeout=urllib3.Timeout(connect=5.0, read=TIMEOUT), ssl_context=context
+        )
+        self._headers = {**headers, "content-type": "application/x-protobuf", "user-agent": "otel-fr-collector"}
+        self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="otel-fr-forward")
+
+    async def send(self, signal: str, data: bytes) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, self._post, signal, data)
+
+    def _post(self, signal: str, data: bytes) -> None:
+        url = f"{self._base}/v1/{signal}"
+        try:
+            answer = self._pool.request("POST", url, body=data, headers=self._headers, redirect=False)
+        except urllib3.exceptions.HTTPError as error:
+            raise BusyError(f"{type(error).__name__}: {error}") from None
+        if answer.status in RETRYABLE_HTTP:
+            raise BusyError(f"HTTP {answer.status}", retry_after(answer.headers.get("retry-after"), time.time()))
+        if not 200 <= answer.status < 300:
+            raise RefusedError(f"HTTP {answer.status}")
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.clear()
+
+
+def retry_after(text: str | None, now: float) -> float | None:
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); None: it says nothing usable."""
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return float(text)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
+    except ValueError:
+        return None

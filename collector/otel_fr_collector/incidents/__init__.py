@@ -1,0 +1,1 @@
+"""From findings of the match engine to incidents: opened, updated, resolved."""

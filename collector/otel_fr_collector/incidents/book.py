@@ -1,0 +1,355 @@
+"""The life of incidents: opened once, updated while the same cause shows more, resolved. A pure state machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from otel_fr.incident import incident_dict, incident_id, timestamp
+from otel_fr.match import Category, Finding
+from otel_fr_collector.incidents.correlate import MISMATCHES, place_of
+from otel_fr_collector.jobs.runs import Run, RunId
+
+FIRING, RESOLVED = "firing", "resolved"
+MAX_INCIDENTS = 1_000
+"""Incidents kept for the API; resolved ones go first, the oldest before the younger."""
+MAX_OPEN_PER_RUN = 200
+"""Open incidents of one run; a fault that shows in more places than that is told."""
+
+MISMATCH_AFTERMATH = 60.0
+"""Seconds for which what else happens to a mismatch's ranks follows from it; a job that lives on has got over it."""
+
+_AFTERMATH = frozenset(
+    {Category.RANK_DEAD, Category.MISSING_RANK, Category.STALLED_COLLECTIVE, Category.RANK_STUCK, Category.STRAGGLER}
+)
+"""What becomes of ranks that waited in vain: they give up, raise, and are ended."""
+
+
+class Change(Enum):
+    OPENED = "opened"
+    UPDATED = "updated"
+    RESOLVED = "resolved"
+
+
+@dataclass(slots=True)
+class Incident:
+    """One fault of one run.
+
+    Attributes:
+        keys: every key its findings have had; the first makes its id.
+        cause: id of the incident it follows from; None: it is a cause.
+        opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
+        revision: how often it has been told; 1: only its opening.
+        labels: what names it in alerts: as it was opened, so that its alert is the same to the end.
+        data: the incident as it was last told (otel_fr.incident.FIELDS, and what docs/incidents.md adds).
+    """
+
+    id: str
+    run: RunId
+    finding: Finding
+    keys: list[str]
+    cause: str | None
+    opened: float
+    detected: float
+    started: float | None
+    changed: float = 0.0
+    resolved: float | None = None
+    revision: int = 0
+    state: str = FIRING
+    files: dict[int, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    data: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == FIRING
+
+    def told(self) -> dict[str, object]:
+        """The incident as a dict, made anew."""
+        data = incident_dict(
+            self.finding,
+            job=self.run.job,
+            attempt=self.run.attempt,
+            run_id=self.run.run,
+            started_at=self.started,
+            detected_at=self.detected,
+            state=self.state,
+        )
+        data.update(id=self.id, caused_by=self.cause)
+        data["flight_recorder_files"] = {str(rank): self.files[rank] for rank in sorted(self.files)}
+        data["run_id"] = self.run.run
+        data["updated_at"] = timestamp(self.changed)
+        data["resolved_at"] = timestamp(self.resolved)
+        data["revision"] = self.revision
+        return data
+
+    def take_labels(self) -> None:
+        """The alert's labels, from what the incident is now: few values, valid names."""
+        group = self.finding.group
+        labels = {
+            "severity": "warning" if self.finding.category is Category.STRAGGLER else "critical",
+            "job_id": self.run.job,
+            "category": self.finding.category.value,
+            "process_group": "" if group is None else group.description or group.name,
+        }
+        self.labels = {name: value for name, value in labels.items() if value}
+
+
+@dataclass(frozen=True)
+class Told:
+    """One change of one incident, with what is to be told of it."""
+
+    change: Change
+    incident: Incident
+    data: dict[str, object]
+
+
+class Book:
+    """All incidents of all runs.
+
+    Args:
+        wall: Unix time in seconds.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._by_run: dict[RunId, list[Incident]] = {}
+        self._all: dict[tuple[RunId, str], Incident] = {}
+        self.changed: dict[RunId, float] = {}
+        """When a run's incidents last changed (monotonic)."""
+
+    def restore(self, incidents: Iterable[Incident], now: float, wall: float) -> None:
+        """Take in incidents of an earlier life of the collector, oldest first, telling nobody."""
+        for incident in incidents:
+            if (incident.run, incident.id) in self._all:
+                continue
+            incident.opened = now - max(0.0, wall - incident.detected)
+            self._by_run.setdefault(incident.run, []).append(incident)
+            self._all[incident.run, incident.id] = incident
+        self._trim()
+
+    def known(self) -> list[Incident]:
+        """Every incident that is held, oldest first."""
+        return list(self._all.values())
+
+    def get(self, number: str) -> dict[str, object] | None:
+        """What was last told of the incident with that id."""
+        return next((incident.data for incident in reversed(self._all.values()) if incident.id == number), None)
+
+    def drop_old(self, before: float) -> None:
+        """Forget what was resolved before that Unix time."""
+        for key, incident in list(self._all.items()):
+            if not incident.is_open and incident.changed < before:
+                self._drop(key)
+
+    def open_of(self, run: RunId) -> list[Incident]:
+        return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
+
+    def everything(self) -> list[dict[str, object]]:
+        """What was last told of each incident, oldest first."""
+        return [incident.data for incident in self._all.values()]
+
+    def open_data(self) -> list[dict[str, object]]:
+        return [incident.data for incident in self._all.values() if incident.is_open]
+
+    def runs(self) -> list[RunId]:
+        """The runs that have open incidents."""
+        return [run for run in self._by_run if self.open_of(run)]
+
+    def update(
+        self,
+        run: Run,
+        findings: Sequence[Finding],
+        *,
+        now: float,
+        wall: float,
+        issued: Callable[[Finding], float | None],
+        moved_on: Callable[[Finding], bool],
+    ) -> list[Told]:
+        """Take in what the engine says of a run now.
+
+        Args:
+            findings: those that are credible, causes before consequences.
+            issued: Unix time at which a finding's collective was issued.
+            moved_on: has what a finding tells of ended well?
+        """
+        told: list[Told] = []
+        keys = {finding.key for finding in findings}
+        matched: set[str] = set()
+        for old in self.open_of(run.id):
+            if not keys & set(old.keys) and moved_on(old.finding):
+                told.extend(self._resolve(old, now))
+        for finding in findings:
+            incident = self._same(run.id, finding, keys)
+            if incident is not None and incident.id in matched:
+                continue
+            if incident is None or not incident.is_open:
+                told.extend(self._open(run, finding, incident, now, wall, issued(finding)))
+                matched.add(incident_id(run.id.run, finding.key) if incident is None else incident.id)
+                continue
+            matched.add(incident.id)
+            told.extend(self._renew(incident, finding, now, issued(finding)))
+        return told
+
+    def add_files(self, run: Run, now: float) -> list[Told]:
+        """Take in flight-recorder files that the run's ranks have written since."""
+        files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
+        told: list[Told] = []
+        for incident in self.open_of(run.id):
+            if not files.items() <= incident.files.items():
+                incident.files = {**incident.files, **files}
+                told.extend(self._tell(Change.UPDATED, incident, now))
+        return told
+
+    def resolve_run(self, run: RunId, now: float) -> list[Told]:
+        """The run is over: so are its incidents."""
+        return [told for incident in self.open_of(run) for told in self._resolve(incident, now)]
+
+    def drop_run(self, run: RunId) -> None:
+        """Nothing more will come of this run; what was told of it stays in the list."""
+        self._by_run.pop(run, None)
+        self.changed.pop(run, None)
+
+    def _same(self, run: RunId, finding: Finding, keys: set[str]) -> Incident | None:
+        """The incident that this finding is about; it may be a resolved one that comes back."""
+        known = self._by_run.get(run, [])
+        for incident in known:
+            if finding.key in incident.keys:
+                return incident
+        place = place_of(finding)
+        for incident in known:
+            if incident.is_open and place is not None and place_of(incident.finding) == place:
+                return incident
+        if finding.caused_by is not None:
+            return None
+        for incident in known:
+            is_cause = incident.is_open and incident.cause is None
+            if is_cause and not keys & set(incident.keys) and self._is_later_form(incident.finding, finding):
+                return incident
+        return None
+
+    def _is_later_form(self, old: Finding, new: Finding) -> bool:
+        """The engine names the fault elsewhere now: the same ranks are accused and the old verdict is gone."""
+        if old.category in MISMATCHES and new.category not in MISMATCHES:
+            return False
+        return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
+
+    def _cause(self, run: RunId, finding: Finding, now: float) -> str | None:
+        """The id of the open incident that a finding follows from."""
+        open_causes = [i for i in self._by_run.get(run, ()) if i.is_open and i.cause is None]
+        if finding.caused_by is not None:
+            for incident in self._by_run.get(run, ()):
+                if finding.caused_by in incident.keys:
+                    return incident.cause or incident.id
+            return incident_id(run.run, finding.caused_by)
+        accused = set(finding.culprit_ranks or finding.waiting_ranks)
+        for incident in open_causes:
+            old = incident.finding
+            if old.key == finding.key:
+                continue
+            if finding.category in MISMATCHES:
+                if old.category in MISMATCHES and _is_after(finding, old):
+                    return incident.id
+            elif (
+                finding.category in _AFTERMATH
+                and accused <= {*old.waiting_ranks, *old.culprit_ranks}
+                and (old.category not in MISMATCHES or now - incident.opened < MISMATCH_AFTERMATH)
+            ):
+                return incident.id
+        return None
+
+    def _open(
+        self, run: Run, finding: Finding, known: Incident | None, now: float, wall: float, issued: float | None
+    ) -> list[Told]:
+        if len(self.open_of(run.id)) >= MAX_OPEN_PER_RUN:
+            return []
+        cause = self._cause(run.id, finding, now)
+        started = issued if issued is not None else wall - (finding.age or 0.0)
+        if known is None:
+            number = incident_id(run.id.run, finding.key)
+            known = Incident(number, run.id, finding, [finding.key], cause, now, wall, started)
+            self._by_run.setdefault(run.id, []).append(known)
+            self._all[run.id, number] = known
+            self._trim()
+        else:
+            known.finding, known.cause, known.state = finding, cause, FIRING
+            known.opened, known.detected, known.started, known.resolved = now, wall, started, None
+        known.take_labels()
+        known.files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
+        return self._tell(Change.OPENED, known, now)
+
+    def _renew(self, incident: Incident, finding: Finding, now: float, issued: float | None) -> list[Told]:
+        if finding.key not in incident.keys:
+            incident.keys.append(finding.key)
+        cause = self._cause(incident.run, finding, now) if finding.caused_by is not None else None
+        if cause == incident.id:
+            return []  # what follows from it looks like its cause by now: the first verdict stands
+        if finding.caused_by is None and incident.cause is not None:
+            cause = incident.cause  # once seen to follow from another, it does not become a fault of its own
+        stacks = {**incident.finding.stacks, **finding.stacks}
+        finding = dataclasses.replace(
+            finding,
+            stacks={rank: text for rank, text in stacks.items() if rank in finding.culprit_ranks},
+            call_sites={**incident.finding.call_sites, **finding.call_sites},
+        )
+        if _essence(finding, cause) == _essence(incident.finding, incident.cause):
+            return []
+        incident.finding, incident.cause = finding, cause
+        if issued is not None:
+            incident.started = issued if incident.started is None else min(incident.started, issued)
+        return self._tell(Change.UPDATED, incident, now)
+
+    def _resolve(self, incident: Incident, now: float) -> list[Told]:
+        incident.state, incident.resolved = RESOLVED, self._wall()
+        return self._tell(Change.RESOLVED, incident, now)
+
+    def _tell(self, change: Change, incident: Incident, now: float) -> list[Told]:
+        self.changed[incident.run] = now
+        incident.changed = self._wall()
+        incident.revision += 1
+        incident.data = incident.told()
+        return [Told(change, incident, incident.data)]
+
+    def _trim(self) -> None:
+        while len(self._all) > MAX_INCIDENTS:
+            over = (key for key, incident in self._all.items() if not incident.is_open)
+            self._drop(next(over, next(iter(self._all))))
+
+    def _drop(self, key: tuple[RunId, str]) -> None:
+        gone = self._all.pop(key)
+        own = self._by_run.get(gone.run, [])
+        if gone in own:
+            own.remove(gone)
+        if not own:
+            self._by_run.pop(gone.run, None)
+
+
+def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
+    """What makes a renewed finding worth telling: not the seconds waited, which grow with every look."""
+    return (
+        finding.category,
+        finding.group,
+        finding.operation,
+        finding.sequence_id,
+        finding.culprit_ranks,
+        finding.waiting_ranks,
+        finding.field,
+        sorted(finding.values.items()),
+        sorted(finding.call_sites.items()),
+        sorted(finding.stacks),
+        finding.p2p,
+        finding.stuck_on,
+        cause,
+    )
+
+
+def _is_after(later: Finding, earlier: Finding) -> bool:
+    """A mismatch further on in the same stream: once shifted, everything after disagrees too."""
+    if later.group is None or earlier.group is None or later.group.id != earlier.group.id:
+        return False
+    if later.stream != earlier.stream or later.sequence_id is None or earlier.sequence_id is None:
+        return False
+    return later.sequence_id > earlier.sequence_id

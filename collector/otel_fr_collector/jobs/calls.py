@@ -1,0 +1,251 @@
+"""One rank's part in one collective, as the collector keeps it, and the interning of what calls have in common."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from otel_fr.match import Call, Group, Signature, State
+from otel_fr.match.instances import InstanceKey, instance_key
+from otel_fr.match.model import Sizes, Stream
+from otel_fr_collector.jobs.bounded import Cache
+
+MAX_INTERNED = 65_536
+"""Weight of the signatures kept, in units of about 0.3 kB: dynamic shapes make new ones for ever."""
+
+MAX_TEXT = 262_144
+"""Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
+
+MAX_NAME = 1_024
+"""Characters kept of a name: a job's, a group's, a call site's, an error's."""
+
+MAX_DIMENSIONS = 64
+"""Of one tensor: the most that PyTorch reduces over (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
+
+MAX_TENSORS = 256
+"""Tensors of a call that are compared. Spans name no more than that, reports do: both are cut to the same length."""
+
+UNENDED = (State.IN_FLIGHT, State.UNKNOWN)
+
+PAIRWISE = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"})
+"""Operations where equal signatures may still disagree (each member has a piece of its own)."""
+
+
+class Part(NamedTuple):
+    """One call of one rank. Times in seconds.
+
+    Attributes:
+        record: position in the rank's recorder.
+        issued_wall: Unix time of the issue by the rank's clock, as far as known.
+        issued: the collector's monotonic clock at the issue, or since when somebody waits for it where a report says
+            that; only for calls that a report shows in flight.
+        age: seconds from issue to the rank's end, for a call that was in flight when its rank ended; see `is_posted`.
+    """
+
+    rank: int
+    record: int
+    group: str
+    stream: Stream
+    sequence_id: int
+    signature: Signature
+    state: State
+    pair_index: int = 0
+    site: str = ""
+    error: str | None = None
+    timeout: float | None = None
+    duration: float | None = None
+    gap: float | None = None
+    issued_wall: float | None = None
+    issued: float | None = None
+    age: float | None = None
+
+    @property
+    def is_posted(self) -> bool:
+        """A report says that nobody waits for it: it does not age."""
+        return self.state in UNENDED and self.issued is None and self.age == 0.0
+
+    def call(self, now: float) -> Call:
+        """The engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
+        age = self.age
+        if self.state in UNENDED and self.issued is not None:
+            age = max(0.0, now - self.issued)
+        return Call(
+            rank=self.rank,
+            group=self.group,
+            stream=self.stream,
+            sequence_id=self.sequence_id,
+            record=self.record,
+            signature=self.signature,
+            state=self.state,
+            pair_index=self.pair_index,
+            age=age,
+            duration=self.duration,
+            gap=self.gap,
+            timeout=self.timeout,
+            error=self.error,
+            site=self.site,
+        )
+
+    def key(self) -> InstanceKey | None:
+        """The instance this part belongs to; None: it does not tell (receive from any source)."""
+        if self.stream != "p2p":
+            return self.group, self.stream, self.sequence_id
+        return instance_key(self.call(0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all spans of one call site, signature, group and state say alike; without its members in ``group``.
+
+    Attributes:
+        size: of the group; 0: not said. weight: see `weight_of`. timeout: seconds.
+    """
+
+    group: Group
+    size: int
+    signature: Signature
+    weight: int
+    stream: Stream
+    state: State
+    site: str = ""
+    error: str | None = None
+    timeout: float | None = None
+
+
+SpanCall = tuple[Template, int, int, int, int, int]
+"""One span: template, sequence id, record, pair index, start and end in Unix nanoseconds."""
+
+Word = tuple[int, SpanCall, float | None]
+"""A call as its span told of it: rank, span, seconds since the rank's previous call (`Part.gap`).
+
+Healthy calls are kept as these, and no more is made of them: `part_of` is for those that somebody asks about.
+"""
+
+
+def part_of(word: Part | Word) -> Part:
+    """The call that a span told of."""
+    if isinstance(word, Part):
+        return word
+    rank, (template, sequence, record, pair, start, end), gap = word
+    took = max(0, end - start) / 1e9
+    in_flight = template.state is State.IN_FLIGHT
+    return Part(
+        rank,
+        record,
+        template.group.id,
+        template.stream,
+        sequence,
+        template.signature,
+        template.state,
+        pair,
+        template.site,
+        template.error,
+        template.timeout,
+        None if in_flight else took,
+        gap,
+        start / 1e9,
+        None,
+        took if in_flight else None,
+    )
+
+
+def stream_of(kind: str, operation: str) -> Stream:
+    """The number stream of a call from its kind as sent and its operation."""
+    if operation == "monitored_barrier" or kind == "monitored_barrier":
+        return "monitored_barrier"
+    return "p2p" if kind == "p2p" else "collective"
+
+
+def state_of(text: str, error: str | None) -> State:
+    """The state as sent (``scheduled``, ``completed``, ``failed``); an error other than the rank's end is a failure."""
+    if text == "failed" or (error and error != "rank_exited"):
+        return State.FAILED
+    if text == "completed":
+        return State.COMPLETED
+    return State.IN_FLIGHT if text in ("scheduled", "started") else State.UNKNOWN
+
+
+def read_sizes(value: object) -> Sizes:
+    """Sizes from JSON (``[[3, 4]]``, a list of shapes). What is none is ``()``, which disagrees with nothing."""
+    if not isinstance(value, list):
+        return ()
+    shapes: list[tuple[int, ...]] = []
+    for shape in value[:MAX_TENSORS]:
+        if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
+            return ()
+        shapes.append(tuple(shape[:MAX_DIMENSIONS]))
+    return tuple(shapes)
+
+
+def read_names(value: object) -> tuple[str, ...]:
+    """dtype names from JSON; what is no list of texts is ``()``."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return tuple(name[:MAX_NAME] for name in value[:MAX_TENSORS])
+    return ()
+
+
+def read_splits(value: object) -> tuple[int, ...] | None:
+    """Split sizes from JSON; None: even."""
+    if isinstance(value, list) and all(isinstance(n, int) for n in value):
+        return tuple(value[:MAX_TENSORS])
+    return None
+
+
+def weight_of(signature: Signature) -> int:
+    """What a signature holds beyond an ordinary one, in units of about 0.3 kB (eight numbers or texts)."""
+    shapes = (*signature.input_sizes, *signature.output_sizes)
+    lists = (
+        signature.input_dtypes,
+        signature.output_dtypes,
+        signature.input_splits or (),
+        signature.output_splits or (),
+    )
+    return (sum(map(len, shapes)) + len(shapes) + sum(map(len, lists))) // 8
+
+
+def is_even(signature: Signature) -> bool:
+    """Members that all bring this very signature cannot disagree, wherever they stand in the group."""
+    return signature.operation not in PAIRWISE or _pieces_alike(signature)
+
+
+@lru_cache(maxsize=4_096)
+def _pieces_alike(signature: Signature) -> bool:
+    splits = signature.input_splits or signature.output_splits
+    return not splits and len(set(signature.input_sizes)) <= 1 and len(set(signature.output_sizes)) <= 1
+
+
+class Interner:
+    """Equal signatures become one object, so that comparing two healthy ranks' calls is an ``is``.
+
+    What is no longer in use is forgotten and learnt anew, so two equal objects are possible, only rare.
+    """
+
+    def __init__(self, limit: int = MAX_INTERNED) -> None:
+        self._signatures: Cache[Signature, Signature] = Cache(limit)
+        self._texts: Cache[str, str] = Cache(limit)
+
+    def signature(self, signature: Signature) -> Signature:
+        known = self._signatures.young.get(signature)
+        if known is None:
+            weight = 1 + weight_of(signature)
+            known = self._signatures.get(signature, weight) or self._signatures.put(signature, signature, weight)
+        return known
+
+    def text(self, text: str) -> str:
+        """One object for equal texts (call sites), so that a million calls hold a few of them."""
+        text = text[:MAX_NAME]
+        weight = 1 + len(text) // 256
+        return self._texts.get(text, weight) or self._texts.put(text, text, weight)
+
+
+def parse_json(text: str) -> object:
+    """A JSON value; None where the text is none, or too long."""
+    if not text or len(text) > MAX_TEXT:
+        return None
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value

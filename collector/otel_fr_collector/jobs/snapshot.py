@@ -1,0 +1,192 @@
+"""A run's state as the evidence the match engine judges: only what bears on a fault, so that it stays small."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from otel_fr.match import Ending, Evidence, Group, Rank, Standing, State
+from otel_fr.match.instances import InstanceKey
+from otel_fr_collector.jobs.calls import UNENDED, Part, part_of
+from otel_fr_collector.jobs.groups import GroupState, OpenInstance
+from otel_fr_collector.jobs.ranks import SILENCE, RankState
+from otel_fr_collector.jobs.runs import Run
+
+WAIT_SHARE = 0.87
+"""Share of a rank's stall time after which its call counts as waiting: the rest is the way to the alert."""
+EPSILON = 0.05
+"""Seconds by which the engine's window is shorter, so that what made us ask counts as waiting there too."""
+MAX_CALLS = 50_000
+MAX_EXPECTED = 65_536
+"""Largest world of which those ranks are named that were never heard of."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What a run's verdict rests on, as it was at one moment: it holds nothing that changes later.
+
+    Taking it is all of judging that holds up the intake; `evidence` may run in another thread.
+
+    Attributes:
+        moment: when it was taken (monotonic).
+        until: rank -> the monotonic time up to which its calls in flight have aged.
+        words: rank -> when it last reported; infinity: more word of it than we have is not to be waited for.
+        awaits_unheard: a rank that was never heard of may still report.
+        mismatch_pending, ended_pending: a disagreement, a bad end, was waiting to be judged.
+        issued: instance -> the earliest issue of a call that waits there, on our clock.
+        issued_wall: instance -> the earliest known issue, Unix time by the issuing rank's clock.
+    """
+
+    moment: float
+    groups: dict[str, Group]
+    ranks: dict[int, Rank]
+    parts: list[Part]
+    until: dict[int, float]
+    words: dict[int, float]
+    stall: float
+    world_size: int | None
+    awaits_unheard: bool
+    mismatch_pending: bool
+    ended_pending: bool
+    issued: dict[InstanceKey, float] = field(default_factory=dict)
+    issued_wall: dict[InstanceKey, float] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How much there is to judge: ranks and calls."""
+        return len(self.ranks) + len(self.parts)
+
+    def evidence(self) -> Evidence:
+        """The engine's form of it; fills ``issued`` and ``issued_wall`` as well."""
+        for part in self.parts:
+            key = part.key()
+            if key is None:
+                continue
+            if part.issued is not None and part.state in UNENDED:
+                self.issued[key] = min(part.issued, self.issued.get(key, part.issued))
+            if part.issued_wall is not None:
+                self.issued_wall[key] = min(part.issued_wall, self.issued_wall.get(key, part.issued_wall))
+        calls = [part.call(self.until.get(part.rank, self.moment)) for part in self.parts]
+        if any(part.state in (State.IN_FLIGHT, State.FAILED) for part in self.parts):
+            for rank in _expected(self):
+                self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
+        window = max(0.0, WAIT_SHARE * self.stall - EPSILON)
+        return Evidence(self.groups, calls, self.ranks, window, self.world_size)
+
+
+def snapshot(run: Run, now: float) -> Snapshot:
+    """The run at the monotonic time ``now``."""
+    stall, floor = run.stall, run.silence_floor
+    taken = Snapshot(
+        now,
+        {gid: place.group for gid, place in run.groups.items()},
+        {},
+        _parts(run),
+        {},
+        {},
+        stall,
+        run.world_size,
+        now - max(run.first_heard, floor) <= stall / 2,
+        run.mismatch_since is not None,
+        run.ended_since is not None,
+    )
+    for state in run.ranks.values():
+        silent = state.is_silent(now, floor)
+        taken.ranks[state.rank] = _rank(state, now, silent)
+        settled = state.report is None or state.ended is not None or silent
+        taken.words[state.rank] = math.inf if settled else state.arrived
+        # A call ages as long as its rank lives and reports; what became of it after that nobody knows.
+        taken.until[state.rank] = min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
+    return taken
+
+
+def reported_parts(run: Run, state: RankState) -> list[Part]:
+    """The calls the rank's report shows in flight, without those that are known to have ended since."""
+    report = state.report
+    found: list[Part] = []
+    for part in report.inflight if report is not None else ():
+        place = run.groups.get(part.group)
+        known = place.known(part) if place is not None else part
+        if known is not None and known.state in UNENDED:
+            found.append(known)
+    return found
+
+
+def _rank(state: RankState, now: float, silent: bool) -> Rank:
+    report = state.report
+    ending = state.ending
+    if ending is Ending.RUNNING and silent:
+        ending = Ending.UNKNOWN
+    since = 0.0 if state.ended is not None else min(now - state.arrived, SILENCE)
+    return Rank(
+        rank=state.rank,
+        ending=ending,
+        signal=state.signal,
+        exit_code=state.exit_code,
+        exception=state.exception,
+        exception_site=state.exception_site,
+        python_blocked=state.python_blocked,
+        idle=report.idle + since if report and report.idle is not None else None,
+        site=state.site,
+        stack=state.stack,
+        standings={gid: Standing(own[0], own[1]) for gid, own in state.standings.items()},
+        complete=report is not None and report.inflight_more == 0 and not silent,
+        file=state.file,
+    )
+
+
+def _parts(run: Run) -> list[Part]:
+    found: dict[tuple[int, int, str, int], Part] = {}
+
+    def add(parts: Iterable[Part]) -> None:
+        for part in parts:
+            if len(found) < MAX_CALLS:
+                found.setdefault((part.rank, part.record, part.group, part.sequence_id), part)
+
+    for place in run.groups.values():
+        for instance in _telling(place):
+            add(instance.all_parts())
+    for state in run.ranks.values():
+        add(reported_parts(run, state))
+        if state.report is not None:
+            add(state.report.failed)
+            if state.report.last is not None and state.report.last.state is not State.IN_FLIGHT:
+                add([state.report.last])
+        add(part_of(word) for word in state.latest.values())
+    return [_ended(run, part) for part in found.values()]
+
+
+def _ended(run: Run, part: Part) -> Part:
+    """The part as it is known by now: where the backend does not tell its end, that of its instance tells."""
+    place = run.groups.get(part.group)
+    if part.state is not State.UNKNOWN or place is None or place.known(part) is not None:
+        return part
+    return part._replace(state=State.COMPLETED)
+
+
+def _telling(place: GroupState) -> list[OpenInstance]:
+    """Instances that disagree, with their neighbours, and those in which a call is in flight or has failed."""
+    chosen: dict[InstanceKey, OpenInstance] = {}
+    for key, instance in place.open.items():
+        if instance.disagrees:
+            chosen[key] = instance
+            if len(key) == 3:
+                for number in (key[2] - 1, key[2] + 1):
+                    beside = place.open.get((key[0], key[1], number))
+                    if beside is not None:
+                        chosen[beside.key] = beside
+        elif not instance.is_settled:
+            chosen[key] = instance
+    return list(chosen.values())
+
+
+def _expected(taken: Snapshot) -> set[int]:
+    """Every rank that should be there: the world's, and the members of the groups somebody waits in."""
+    world = taken.world_size
+    expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
+    for gid in {part.group for part in taken.parts if part.state is not State.COMPLETED}:
+        group = taken.groups.get(gid)
+        if group is not None:
+            expected.update(group.ranks)
+    return expected

@@ -1,0 +1,325 @@
+"""OTLP resources and spans, read into what the runs keep; what many spans have in common is read once."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from otel_fr import semconv as names
+from otel_fr.match import Group, Signature
+from otel_fr_collector.jobs.bounded import Cache
+from otel_fr_collector.jobs.calls import (
+    MAX_NAME,
+    MAX_TENSORS,
+    Interner,
+    SpanCall,
+    Template,
+    parse_json,
+    read_names,
+    read_sizes,
+    read_splits,
+    state_of,
+    stream_of,
+    weight_of,
+)
+from otel_fr_collector.jobs.rank_reports import MAX_RANK
+from otel_fr_collector.jobs.runs import RunId
+
+_TEXTS = frozenset(
+    {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
+    | {names.INPUT_SPLITS, names.OUTPUT_SPLITS, names.GROUP_ID, names.GROUP_NAME, names.GROUP_DESCRIPTION}
+    | {names.CODE_FUNCTION, names.CODE_FILE, names.ERROR_TYPE}
+)
+_NUMBERS = frozenset({names.ROOT, names.PEER, names.TAG, names.TIMEOUT, names.GROUP_SIZE, names.CODE_LINE})
+_LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
+_OF_ONE_CALL = frozenset({names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX})
+"""What differs from one call of a site and shape to the next; monitors send these last."""
+_GROUP_KEY = names.GROUP_ID.encode()
+
+# A span as every encoder writes it that takes the fields in their order, which protobuf recommends and OTLP's
+# implementations do: ids; name and kind; times; attributes; status. Tags and lengths: a field's number * 8 + its type.
+_IDS = struct.Struct("<H16xH8xH8xxB")
+"""trace_id, span_id, parent_span_id, each after its tag and length; the tag of the name, and its length."""
+_TRACE_ID, _SPAN_ID, _PARENT_ID = 0x100A, 0x0812, 0x0822
+_NAME = 38
+"""Where the name begins: after the ids."""
+_NAME_AND_KIND = 4
+"""Bytes of these two besides the name's text."""
+_TIMES = struct.Struct("<BQBQ")
+"""start_time_unix_nano and end_time_unix_nano, each after its tag."""
+_START, _END = 0x39, 0x41
+_SEQUENCE = b"\x0a" + bytes((len(names.SEQUENCE_ID),)) + names.SEQUENCE_ID.encode() + b"\x12"
+"""The beginning of the sequence id's `KeyValue`: its key, and the tag of its value."""
+_OUTER = 2
+"""Bytes of the tag and the length before it."""
+_TIMES_SIZE = _TIMES.size
+_SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
+
+MAX_TEMPLATE_BYTES = 16 << 20
+"""Attributes, as sent, whose meaning is remembered."""
+MAX_TAILS = 65_536
+MAX_ORIGIN_BYTES = 8 << 20
+MAX_GROUP_ID = 256
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which rank of which run a resource speaks for."""
+
+    run: RunId
+    rank: int
+    world_size: int | None = None
+    host: str = ""
+    resource: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+def read_origin(resource: Resource) -> Origin | None:
+    """The rank a resource names; None: it names none, so what it sends is not ours to judge."""
+    texts: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    for item in resource.attributes:
+        kind = item.value.WhichOneof("value")
+        if kind == "string_value":
+            texts[item.key] = item.value.string_value[:MAX_NAME]
+        elif kind == "int_value":
+            numbers[item.key] = item.value.int_value
+    rank = numbers.get(names.RANK)
+    if rank is None or not 0 <= rank <= MAX_RANK:
+        return None
+    job, attempt = texts.get(names.JOB_ID, ""), numbers.get(names.JOB_ATTEMPT, 0)
+    run = texts.get(names.RUN_ID, "") or f"{job}/{attempt}"
+    kept = {key: value for key, value in texts.items() if key in (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)}
+    world = numbers.get(names.WORLD_SIZE)
+    world = world if world is not None and 0 < world <= MAX_RANK + 1 else None
+    return Origin(RunId(job, attempt, run), rank, world, texts.get(names.HOST_NAME, ""), kept)
+
+
+class Origins:
+    """What resources name, by their bytes: a monitor sends the same with every request."""
+
+    def __init__(self) -> None:
+        self._known: Cache[bytes, tuple[Origin | None]] = Cache(MAX_ORIGIN_BYTES)
+
+    def read(self, resource: bytes) -> Origin | None:
+        """As `read_origin`.
+
+        Raises:
+            DecodeError: the bytes are no resource.
+        """
+        weight = 512 + 3 * len(resource)
+        known = self._known.get(resource, weight)
+        if known is None:
+            known = self._known.put(resource, (read_origin(Resource.FromString(resource)),), weight)
+        return known[0]
+
+
+class SpanReader:
+    """Reads spans. What the calls of one site and shape send alike is decoded once.
+
+    A serialised message is the concatenation of its fields, so a span may be cut between any two of them, and each
+    piece looked up by itself. Where to cut is a guess at how monitors write; that a piece which is new is whole fields
+    is then checked by decoding it. A span of any other form is decoded as a whole.
+    """
+
+    def __init__(self, interner: Interner) -> None:
+        self._interner = interner
+        self._heads: Cache[bytes, Template] = Cache(MAX_TEMPLATE_BYTES)
+        self._tails: Cache[bytes, tuple[int, int, int]] = Cache(MAX_TAILS)
+        self._templates: Cache[tuple[bytes, ...], Template] = Cache(MAX_TEMPLATE_BYTES)
+
+    def read(self, spans: Iterable[bytes], invalid: list[str]) -> list[SpanCall]:
+        """The spans that are a collective's; of those that cannot be read, why, in ``invalid``."""
+        found: list[SpanCall] = []
+        append = found.append
+        known_head, known_tail = self._heads.young.get, self._tails.young.get
+        ids, times, sequence_mark = _IDS.unpack_from, _TIMES.unpack_from, _SEQUENCE
+        for span in spans:
+            cut = span.rfind(sequence_mark) - _OUTER
+            if cut > _SHORTEST:
+                trace_tag, span_tag, parent_tag, length = ids(span)
+                named = _NAME + _NAME_AND_KIND + length
+                timed = named + _TIMES_SIZE
+                if timed < cut and trace_tag == _TRACE_ID and span_tag == _SPAN_ID and parent_tag == _PARENT_ID:
+                    start_tag, start, end_tag, end = times(span, named)
+                    tail = span[cut:]
+                    numbers = known_tail(tail) or self._tail(tail)
+                    template = known_head(span[_NAME:named] + span[timed:cut]) or self._head(span, named, timed, cut)
+                    if start_tag == _START and end_tag == _END and numbers is not None and template is not None:
+                        append((template, *numbers, start, end))
+                        continue
+            try:
+                read = self._read_whole(span)
+            except DecodeError:
+                invalid.append("a span is garbled")
+            except ValueError as error:
+                invalid.append(str(error))
+            else:
+                if read is not None:
+                    append(read)
+        return found
+
+    def _tail(self, piece: bytes) -> tuple[int, int, int] | None:
+        """What the last piece of a span says, see `_read_tail`."""
+        numbers = self._tails.get(piece)
+        if numbers is None:
+            numbers = _read_tail(piece)
+            if numbers is not None:
+                self._tails.put(piece, numbers)
+        return numbers
+
+    def _head(self, span: bytes, named: int, timed: int, cut: int) -> Template | None:
+        """What the pieces of a span before and after its times say together; None: they are not such pieces.
+
+        The first is as long as its own second byte says, so equal bytes of both together are cut alike.
+        """
+        first, shared = span[_NAME:named], span[timed:cut]
+        weight = 512 + 2 * (len(first) + len(shared))
+        template = self._heads.get(first + shared, weight)
+        if template is None:
+            name, common = _decode(first), _decode(shared)
+            if name is None or name.attributes or common is None:
+                return None
+            if any(item.key in _OF_ONE_CALL for item in common.attributes):
+                return None
+            try:
+                template = _read_template(common.attributes, self._interner)
+            except ValueError:
+                return None
+            if template is not None:
+                self._heads.put(first + shared, template, weight)
+        return template
+
+    def _read_whole(self, span: bytes) -> SpanCall | None:
+        """Any span; None: it is no collective's.
+
+        Raises:
+            DecodeError, ValueError: it is garbled, or lacks what a call cannot do without.
+        """
+        if _GROUP_KEY not in span:
+            return None
+        decoded = Span.FromString(span)
+        own: dict[str, int] = {}
+        shared: list[KeyValue] = []
+        for item in decoded.attributes:
+            if item.key in _OF_ONE_CALL and item.value.WhichOneof("value") == "int_value":
+                own[item.key] = item.value.int_value
+            else:
+                shared.append(item)
+        key = tuple(item.SerializeToString() for item in shared)
+        weight = 512 + 2 * sum(map(len, key))
+        template = self._templates.get(key, weight)
+        if template is None:
+            template = _read_template(shared, self._interner)
+            if template is None:
+                return None
+            self._templates.put(key, template, weight)
+        sequence = own.get(names.SEQUENCE_ID, -1)
+        if sequence < 0:
+            raise ValueError(f"span {decoded.name[:80]!r} has no sequence id")
+        record, pair = own.get(names.RECORD_ID, 0), own.get(names.PAIR_INDEX, 0)
+        return template, sequence, record, pair, decoded.start_time_unix_nano, decoded.end_time_unix_nano
+
+
+def _decode(piece: bytes) -> Span | None:
+    """The piece of a span's bytes, if it is whole fields and none of them the times."""
+    try:
+        span = Span.FromString(piece)
+    except DecodeError:
+        return None
+    return None if span.start_time_unix_nano or span.end_time_unix_nano else span
+
+
+def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
+    """Sequence id, record and pair index; None: the piece is no whole fields, or says other things as well."""
+    span = _decode(piece)
+    if span is None:
+        return None
+    sequence, record, pair = -1, 0, 0
+    for item in span.attributes:
+        key, value = item.key, item.value
+        number = value.int_value
+        if not number and not value.HasField("int_value"):
+            return None
+        if key == names.SEQUENCE_ID:
+            sequence = number
+        elif key == names.RECORD_ID:
+            record = number
+        elif key == names.PAIR_INDEX:
+            pair = number
+        elif key != names.OP_ID:
+            return None
+    return None if sequence < 0 else (sequence, record, pair)
+
+
+def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Template | None:
+    """What the attributes say; None: they are no collective's.
+
+    Raises:
+        ValueError: they lack what a call cannot do without.
+    """
+    texts: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    lists: dict[str, tuple[str, ...]] = {}
+    for item in attributes:
+        key = item.key
+        if key in _TEXTS:
+            texts[key] = item.value.string_value
+        elif key in _NUMBERS:
+            numbers[key] = item.value.int_value
+        elif key in _LISTS:
+            lists[key] = _names(item.value)
+    if names.GROUP_ID not in texts:
+        return None
+    text, number = texts.get, numbers.get
+    operation, group_id = text(names.OPERATION, "")[:MAX_NAME], texts[names.GROUP_ID]
+    if not operation or not group_id or len(group_id) > MAX_GROUP_ID:
+        raise ValueError(f"a span of {operation[:80]!r} has no operation or no usable process group id")
+    peer = number(names.PEER)
+    signature = interner.signature(
+        Signature(
+            operation,
+            read_sizes(parse_json(text(names.INPUT_SIZES, ""))),
+            read_sizes(parse_json(text(names.OUTPUT_SIZES, ""))),
+            lists.get(names.INPUT_DTYPES, ()),
+            lists.get(names.OUTPUT_DTYPES, ()),
+            texts[names.REDUCE_OP][:MAX_NAME] if names.REDUCE_OP in texts else None,
+            number(names.ROOT),
+            peer,
+            number(names.TAG),
+            read_splits(parse_json(text(names.INPUT_SPLITS, ""))),
+            read_splits(parse_json(text(names.OUTPUT_SPLITS, ""))),
+            any_source=operation == "recv" and peer is None,
+        )
+    )
+    error = texts[names.ERROR_TYPE][:MAX_NAME] if names.ERROR_TYPE in texts else None
+    file, timeout = text(names.CODE_FILE), number(names.TIMEOUT)
+    site = f"{file}:{number(names.CODE_LINE, 0)} {text(names.CODE_FUNCTION, '')}" if file else ""
+    name, description = text(names.GROUP_NAME, "")[:MAX_NAME], text(names.GROUP_DESCRIPTION, "")[:MAX_NAME]
+    return Template(
+        Group(group_id, name, description, ()),
+        max(0, number(names.GROUP_SIZE, 0)),
+        signature,
+        weight_of(signature),
+        stream_of(text(names.KIND, ""), operation),
+        state_of(text(names.STATE, "completed"), error),
+        interner.text(site) if site else "",
+        error,
+        None if timeout is None else timeout / 1_000,
+    )
+
+
+def find_text(attributes: Iterable[KeyValue], key: str) -> str:
+    """A text attribute's value, or ""."""
+    return next((item.value.string_value for item in attributes if item.key == key), "")
+
+
+def _names(value: AnyValue) -> tuple[str, ...]:
+    if value.HasField("array_value"):
+        return tuple(item.string_value[:MAX_NAME] for item in value.array_value.values[:MAX_TENSORS])
+    return read_names(parse_json(value.string_value))

@@ -1,0 +1,1 @@
+"""OTLP's own forms: signals, envelopes and partial decoding."""

@@ -1,0 +1,1 @@
+"""Where incidents are published: terminal, file, log, Alertmanager, webhooks, Grafana, event stream."""

@@ -1,0 +1,99 @@
+"""What happens now, for all who listen (the page, ``otel-fr incidents --follow``): bounded, never waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import NamedTuple
+
+from otel_fr_collector.incidents.book import Told
+from otel_fr_collector.network.tokens import Access
+
+MAX_LISTENERS = 256
+MAX_PENDING = 256
+"""Events kept for one listener; one that reads too slowly is let go, and asks anew when it comes back."""
+
+
+class TooManyListenersError(Exception):
+    """No further listener can be served."""
+
+
+class Event(NamedTuple):
+    """``data``: JSON text."""
+
+    name: str
+    data: str
+
+
+class Listener:
+    """One who listens.
+
+    Attributes:
+        access: what it may see.
+        events: those that wait for it; None: this is the end.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.events: asyncio.Queue[Event | None] = asyncio.Queue(MAX_PENDING)
+
+
+class Stream:
+    """Who listens."""
+
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._closed = False
+
+    def accesses(self) -> set[Access]:
+        """What those who listen may see."""
+        return {listener.access for listener in self._listeners}
+
+    def incident(self, told: Told) -> None:
+        """An incident has changed."""
+        if self._listeners:
+            event = Event("incident", json.dumps({"change": told.change.value, "incident": told.data}))
+            self._send(event, [one for one in self._listeners if one.access.may_see(told.incident.run.job)])
+
+    def jobs(self, data: str, access: Access) -> None:
+        """The list of jobs has changed for those who may see so much."""
+        self._send(Event("jobs", data), [one for one in self._listeners if one.access == access])
+
+    def close(self) -> None:
+        """End all streams, and those to come."""
+        self._closed = True
+        for listener in self._listeners:
+            _end(listener)
+        self._listeners.clear()
+
+    def join(self, access: Access) -> Listener:
+        """Hear of the events from now on, until it is given back to `leave`.
+
+        Raises:
+            TooManyListenersError: there are `MAX_LISTENERS` already.
+        """
+        if len(self._listeners) >= MAX_LISTENERS:
+            raise TooManyListenersError
+        listener = Listener(access)
+        if self._closed:
+            _end(listener)
+        else:
+            self._listeners.add(listener)
+        return listener
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+
+    def _send(self, event: Event, listeners: list[Listener]) -> None:
+        for listener in listeners:
+            if listener.events.full():
+                self._listeners.discard(listener)
+                _end(listener)
+            else:
+                listener.events.put_nowait(event)
+
+
+def _end(listener: Listener) -> None:
+    while listener.events.full():
+        listener.events.get_nowait()
+    listener.events.put_nowait(None)

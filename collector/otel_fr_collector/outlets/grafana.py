@@ -1,0 +1,173 @@
+"""Incidents as Grafana annotations: a mark on every dashboard when one opens, a region once it is over.
+
+The API is Grafana's annotations HTTP API (grafana.com/docs/grafana/latest/developers/http_api/annotations).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+
+from otel_fr_collector.incidents.book import Incident, Told
+from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets.courier import RETRIES, TIMEOUT, Courier, Outcome, outcome_of
+from otel_fr_collector.outlets.outlet import links_of
+from otel_fr_collector.storage.store import Store
+
+OUTLET = "grafana"
+TAG = "otel-fr"
+"""Tag of every annotation of ours: what a dashboard's annotation query filters by."""
+MAX_KNOWN = 2_000
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The annotation of an incident as it should be now."""
+
+    incident: str
+    revision: int
+    body: dict[str, object]
+
+
+class Grafana:
+    """One Grafana. Consequences are not marked; their cause is.
+
+    Args:
+        url: base, e.g. ``http://grafana:3000``. token: of a service account that may write annotations.
+        store: remembers the annotations' ids, so that a restart changes them instead of making new ones.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        metrics: Metrics,
+        *,
+        links: Links | None = None,
+        store: Store | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._url = url.rstrip("/") + "/api/annotations"
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._links = links or Links()
+        self._store = store
+        self._wall = wall
+        self._ids: dict[str, int] = {}
+        self._http = urllib3.PoolManager(timeout=TIMEOUT)
+        self._courier: Courier[_Mark] = Courier(f"grafana {urlsplit(url).hostname}", self._deliver, metrics)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._courier.start()
+
+    def tell(self, told: Told) -> None:
+        # A fault that turns out to follow from another keeps its mark, which ends with it.
+        if told.incident.cause is None or told.incident.id in self._ids:
+            self._put(told.incident)
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        """Go on with the annotations of an earlier life of the collector, and make up for what it left undone."""
+        if self._store is None:
+            return
+        noted = self._store.notes(OUTLET)
+        for incident in incidents:
+            known = _read_note(noted.get(incident.id))
+            if known is not None:
+                self._ids[incident.id] = known[0]
+            behind = incident.is_open if known is None else known[1] < incident.revision
+            if behind and (known is not None or incident.cause is None):
+                self._put(incident)
+
+    async def stop(self, seconds: float) -> None:
+        await self._courier.stop(seconds)
+        await asyncio.sleep(0)  # what the thread has handed back is noted
+
+    def _put(self, incident: Incident) -> None:
+        body: dict[str, object] = {
+            "time": int((incident.started or incident.detected) * 1000),
+            "tags": tags_of(incident),
+            "text": text_of(incident, links_of(self._links, incident, self._wall())),
+        }
+        if incident.resolved is not None:
+            body["timeEnd"] = int(incident.resolved * 1000)
+        mark = _Mark(incident.id, incident.revision, body)
+        self._courier.put(mark, lambda old: old.incident == mark.incident)
+
+    def _deliver(self, mark: _Mark) -> tuple[Outcome, str]:
+        number = self._ids.get(mark.incident)
+        if number is None:
+            number = self._find(mark.incident)
+        if number is None:
+            # Not tried again by urllib3: a request that was taken although its answer was lost would be made twice.
+            response = self._request("POST", self._url, mark.body, retries=False)
+            outcome, problem = outcome_of(response)
+            if outcome is not Outcome.DONE:
+                return outcome, problem
+            number = int(response.json()["id"])
+        else:
+            response = self._request("PATCH", f"{self._url}/{number}", mark.body, retries=RETRIES)
+            outcome, problem = outcome_of(response)
+            if outcome is Outcome.LATER:
+                return outcome, problem
+            if response.status == 404:
+                outcome, problem = Outcome.DONE, ""  # somebody has deleted it, and may
+            elif outcome is Outcome.REFUSED:
+                return outcome, problem
+        self._ids[mark.incident] = number
+        while len(self._ids) > MAX_KNOWN:
+            del self._ids[next(iter(self._ids))]
+        if self._loop is not None and not self._loop.is_closed():
+            value = json.dumps({"id": number, "revision": mark.revision})
+            self._loop.call_soon_threadsafe(self._note, mark.incident, value)
+        return outcome, problem
+
+    def _find(self, incident: str) -> int | None:
+        """The annotation that an attempt with a lost answer has made."""
+        query = urlencode([("tags", TAG), ("tags", f"incident:{incident}"), ("limit", "1")])
+        response = self._request("GET", f"{self._url}?{query}", None, retries=RETRIES)
+        if response.status >= 300:
+            return None
+        found = response.json()
+        return int(found[0]["id"]) if found else None
+
+    def _request(
+        self, method: str, url: str, body: dict[str, object] | None, retries: urllib3.Retry | bool
+    ) -> urllib3.BaseHTTPResponse:
+        data = None if body is None else json.dumps(body).encode()
+        return self._http.request(method, url, body=data, headers=self._headers, retries=retries)
+
+    def _note(self, incident: str, value: str) -> None:
+        if self._store is not None:
+            self._store.note(OUTLET, {incident: value})
+
+
+def _read_note(text: str | None) -> tuple[int, int] | None:
+    """An annotation's id and the revision it shows; None: not noted, or the note is damaged, and is made anew."""
+    try:
+        note = json.loads(text or "null")
+        return int(note["id"]), int(note["revision"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def tags_of(incident: Incident) -> list[str]:
+    """``otel-fr``, the category, the job, and the incident's id."""
+    return [TAG, incident.finding.category.value, f"job:{incident.run.job}"[:100], f"incident:{incident.id}"]
+
+
+def text_of(incident: Incident, links: dict[str, str]) -> str:
+    """The sentence, and links. Grafana shows annotations as HTML, so everything that comes from a job is escaped."""
+    lines = [html.escape(str(incident.data["summary"]))]
+    lines += [f'<a href="{html.escape(url)}">{name}</a>' for name, url in links.items()]
+    return "<br>".join(lines)

@@ -1,0 +1,123 @@
+"""One incident as text for a person at a terminal."""
+
+from __future__ import annotations
+
+from otel_fr.match.sentences import ranks_text
+from otel_fr.printable import printable_data
+from otel_fr_collector.incidents.book import Change
+
+MAX_FRAMES = 12
+"""Frames shown of a culprit's stack; the whole of it is in the incident."""
+MAX_RANKS = 8
+"""Ranks whose lines are shown one by one; the rest are counted."""
+
+_RED, _GREEN, _YELLOW, _BOLD, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
+
+
+def render(change: Change, data: dict[str, object], *, now: float, issued: float | None, color: bool = False) -> str:
+    """The text of an incident (`otel_fr.incident.FIELDS`), ending with a line break.
+
+    Args:
+        now: Unix time. issued: Unix time of the issue of the call that shows the fault; None: unknown.
+        color: use ANSI colours.
+    """
+    data = printable_data(data)
+    if change is Change.RESOLVED:
+        return _paint(f"RESOLVED {_title(data)} [incident {data['id']}]", _GREEN, color) + "\n"
+    if data["caused_by"]:
+        head = _paint(f"  consequence of {data['caused_by']}: ", _YELLOW, color)
+        return f"{head}{data['summary']}\n"
+    word = "INCIDENT" if change is Change.OPENED else "UPDATE"
+    lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {data['summary']}"]
+    lines += _facts(data)
+    lines += _culprits(data)
+    lines += _waiting(data)
+    lines += _files(data)
+    if data["trace_id"]:
+        lines.append(f"  trace            {data['trace_id']}")
+    if issued is not None:
+        lines.append(f"  issued           {max(0.0, now - issued):.1f} s ago")
+    return "\n".join(lines) + "\n"
+
+
+def trim_stack(stack: str) -> list[str]:
+    """The first thread's innermost frames, at most `MAX_FRAMES`; a note tells what was left out."""
+    text = stack.strip("\n").split("\n\n")[0].splitlines()
+    starts = [i for i, line in enumerate(text) if line.lstrip().startswith("File ")]
+    if len(starts) <= MAX_FRAMES:
+        return text
+    left = f"  ... {len(starts) - MAX_FRAMES} more frames"
+    if any("most recent call last" in line for line in text):
+        return [*text[: starts[0]], left, *text[starts[-MAX_FRAMES] :]]
+    return [*text[: starts[MAX_FRAMES]], left]
+
+
+def _title(data: dict[str, object]) -> str:
+    title = str(data["category"])
+    if data["culprit_ranks"]:
+        title += f": {ranks_text(_ranks(data['culprit_ranks']))}"
+    job = str(data["job"] or "")
+    return title + (f" in job {job} attempt {data['attempt']}" if job else "")
+
+
+def _facts(data: dict[str, object]) -> list[str]:
+    lines = []
+    group = data["process_group"]
+    if isinstance(group, dict):
+        description = f" ({group['description']})" if group["description"] else ""
+        lines.append(f"  process group    {group['name']}{description}, {ranks_text(_ranks(group['ranks']))}")
+    if data["operation"]:
+        number = "" if data["sequence_id"] is None else f" number {data['sequence_id']}"
+        lines.append(f"  collective       {data['operation']}{number}")
+    values = data["values"]
+    if data["field"] and isinstance(values, dict):
+        shown = [f"rank {rank}: {value}" for rank, value in list(values.items())[:MAX_RANKS]]
+        lines.append(f"  {data['field']!s:<16} {'; '.join(shown)}{_more(len(values))}")
+    return lines
+
+
+def _culprits(data: dict[str, object]) -> list[str]:
+    lines = []
+    culprits, sites, stacks = data["culprit_ranks"], data["call_sites"], data["stacks"]
+    if not isinstance(culprits, list) or not isinstance(sites, dict) or not isinstance(stacks, dict):
+        return []
+    for rank in culprits[:MAX_RANKS]:
+        lines.append(f"  {f'culprit rank {rank}':<16} {sites.get(str(rank), 'line of code not known')}")
+        if str(rank) in stacks:
+            lines += [f"      {line}" for line in trim_stack(stacks[str(rank)])]
+    if len(culprits) > MAX_RANKS:
+        lines.append(f"  {_more(len(culprits)).strip()}")
+    return lines
+
+
+def _waiting(data: dict[str, object]) -> list[str]:
+    waiting, sites = data["waiting_ranks"], data["call_sites"]
+    if not isinstance(waiting, list) or not isinstance(sites, dict) or not waiting:
+        return []
+    places: dict[str, list[int]] = {}
+    for rank in waiting:
+        places.setdefault(sites.get(str(rank), "line of code not known"), []).append(rank)
+    lines = [f"  {'waiting ' + ranks_text(ranks):<16} {place}" for place, ranks in list(places.items())[:MAX_RANKS]]
+    if len(places) > MAX_RANKS:
+        lines.append(f"  {_more(len(places)).strip()}")
+    return lines
+
+
+def _files(data: dict[str, object]) -> list[str]:
+    files = data.get("flight_recorder_files")
+    if not isinstance(files, dict) or not files:
+        return []
+    shown = [f"    rank {rank}: {path}" for rank, path in list(files.items())[:MAX_RANKS]]
+    return [f"  flight recorder files{_more(len(files))}", *shown]
+
+
+def _ranks(value: object) -> list[int]:
+    return value if isinstance(value, list) else []
+
+
+def _more(count: int) -> str:
+    return f" and {count - MAX_RANKS} more" if count > MAX_RANKS else ""
+
+
+def _paint(text: str, color: str, wanted: bool) -> str:
+    return f"{color}{text}{_RESET}" if wanted else text

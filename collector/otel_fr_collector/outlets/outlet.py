@@ -1,0 +1,194 @@
+"""Where incidents are told: what every outlet is, and those at hand: the JSON lines file, the terminal, the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from otel_fr.identity import encode_ranks
+from otel_fr_collector.incidents.book import Change, Incident, Told
+from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets.incident_text import render
+
+_log = logging.getLogger(__name__)
+
+FILES_PATIENCE = 0.4
+"""Seconds for which a new incident waits on the terminal for the paths of the flight-recorder files."""
+LOG_EVERY = 60.0
+
+
+class Outlet(Protocol):
+    """Somebody who is told of every change of every incident. No method waits for the other side."""
+
+    def start(self) -> None:
+        """Begin; called in a running event loop."""
+
+    def tell(self, told: Told) -> None:
+        """Take in one change."""
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        """Take in what is known from an earlier life of the collector, before `start`, oldest first."""
+
+    async def stop(self, seconds: float) -> None:
+        """Tell what is not told yet, for at most so long."""
+
+
+def links_of(links: Links, incident: Incident, wall: float) -> dict[str, str]:
+    """An incident's links; ``wall``: Unix time now."""
+    ended = wall if incident.resolved is None else incident.resolved
+    return links.of(incident.data, incident.started or incident.detected, ended)
+
+
+class LogLines:
+    """One line of the collector's log for each change, in logfmt."""
+
+    def start(self) -> None:
+        pass
+
+    def tell(self, told: Told) -> None:
+        data = told.data
+        values = {
+            "incident": data["id"],
+            "change": told.change.value,
+            "category": data["category"],
+            "job": data["job"],
+            "attempt": data["attempt"],
+            "culprits": encode_ranks(sorted(told.incident.finding.culprit_ranks)),
+            "caused_by": data["caused_by"],
+            "summary": data["summary"],
+        }
+        text = " ".join(f"{name}={_logfmt(value)}" for name, value in values.items() if value not in (None, ""))
+        _log.warning("%s", text)
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        pass
+
+    async def stop(self, seconds: float) -> None:
+        pass
+
+
+def _logfmt(value: object) -> str:
+    text = str(value)
+    return text if text.isascii() and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
+
+
+class IncidentsFile:
+    """One JSON line for each state of each incident, on disk before anything else is done with it.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, metrics: Metrics) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        self._metrics = metrics
+        self._logged = float("-inf")
+
+    def write(self, data: dict[str, object]) -> None:
+        """Append one line. A full disk costs the line, not the collector."""
+        try:
+            self._file.write(json.dumps(data) + "\n")
+            self._file.flush()
+        except (OSError, ValueError) as error:
+            self._metrics.errors.labels("incidents_file").inc()
+            now = time.monotonic()
+            if now - self._logged >= LOG_EVERY:
+                self._logged = now
+                _log.error("an incident could not be written to %s: %s", self._file.name, error)
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as error:
+            _log.error("%s: %s", self._file.name, error)
+
+
+@dataclass(slots=True)
+class _Printed:
+    due: float | None
+    essence: tuple[object, ...] = ()
+    files: set[str] = field(default_factory=set)
+
+
+class Terminal:
+    """Prints incidents. A new one waits `FILES_PATIENCE` for its files; of an update only what is new is printed."""
+
+    def __init__(self, out: TextIO | None) -> None:
+        self._out = out
+        self._color = out is not None and out.isatty()
+        self._known: dict[str, _Printed] = {}
+        self._pending: dict[str, Told] = {}
+
+    def tell(self, told: Told, now: float, *, has_files: bool = False) -> None:
+        """Take in a change; what is due is printed by `step`. ``has_files``: no further files are to be waited for."""
+        number = told.incident.id
+        known = self._known.get(number)
+        if told.change is Change.RESOLVED:
+            self._print_pending(number)
+            if not told.data["caused_by"]:
+                self._write(render(Change.RESOLVED, told.data, now=time.time(), issued=None, color=self._color))
+            self._known.pop(number, None)
+            return
+        if known is None or told.change is Change.OPENED:
+            self._known[number] = _Printed(now if has_files else now + FILES_PATIENCE)
+            self._pending[number] = told
+        elif known.due is not None:
+            known.due = now if has_files else known.due
+            self._pending[number] = Told(self._pending[number].change, told.incident, told.data)
+        elif known.essence != _essence(told.data):
+            self._print(told)
+        else:
+            self._print_files(known, told)
+
+    def step(self, now: float, *, final: bool = False) -> None:
+        """Print the new incidents whose time has come."""
+        for number in [n for n in self._pending if final or (self._known[n].due or 0.0) <= now]:
+            self._print_pending(number)
+
+    def _print_pending(self, number: str) -> None:
+        told = self._pending.pop(number, None)
+        if told is not None:
+            self._print(told)
+
+    def _print(self, told: Told) -> None:
+        text = render(told.change, told.data, now=time.time(), issued=told.incident.started, color=self._color)
+        self._known[told.incident.id] = _Printed(None, _essence(told.data), set(_files(told.data)))
+        self._write(text)
+
+    def _print_files(self, known: _Printed, told: Told) -> None:
+        files = _files(told.data)
+        new = [rank for rank in files if rank not in known.files]
+        known.files.update(new)
+        if new and not told.data["caused_by"]:
+            self._write("".join(f"  [{told.incident.id}] flight recorder file of rank {r}: {files[r]}\n" for r in new))
+
+    def _write(self, text: str) -> None:
+        if self._out is None:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except (OSError, ValueError):  # nobody reads any more; the file and the alerts go on
+            self._out = None
+
+
+def _essence(data: dict[str, object]) -> tuple[object, ...]:
+    stacks = data["stacks"]
+    return (
+        data["category"],
+        str(data["culprit_ranks"]),
+        data["sequence_id"],
+        data["caused_by"],
+        sorted(stacks) if isinstance(stacks, dict) else (),
+    )
+
+
+def _files(data: dict[str, object]) -> dict[str, str]:
+    files = data.get("flight_recorder_files")
+    return files if isinstance(files, dict) else {}

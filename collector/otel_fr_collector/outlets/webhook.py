@@ -1,0 +1,153 @@
+"""Incidents posted to any URL as JSON, signed as the Standard Webhooks specification says (standardwebhooks.com)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import urllib3
+
+from otel_fr_collector.incidents.book import Change, Incident, Told
+from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets.courier import RETRIES, TIMEOUT, Courier, Outcome, outcome_of
+from otel_fr_collector.outlets.outlet import links_of
+from otel_fr_collector.storage.store import Store
+
+MIN_SECRET = 16
+"""Bytes of the shortest secret that is taken."""
+
+
+def read_secret(text: str) -> bytes:
+    """A secret as it stands in a file: ``whsec_`` and base64, or any text.
+
+    Raises:
+        ValueError: it is shorter than `MIN_SECRET` bytes, or no base64.
+    """
+    text = text.strip()
+    if text.startswith("whsec_"):
+        try:
+            secret = base64.b64decode(text.removeprefix("whsec_"), validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"the webhook secret is not whsec_ and base64: {error}") from error
+    else:
+        secret = text.encode()
+    if len(secret) < MIN_SECRET:
+        raise ValueError(f"the webhook secret has {len(secret)} bytes; it needs {MIN_SECRET} or more")
+    return secret
+
+
+def sign(secret: bytes, number: str, timestamp: int, body: bytes) -> str:
+    """The ``webhook-signature`` header: ``v1,`` and the base64 of HMAC-SHA256 over ``ID.TIMESTAMP.BODY``."""
+    content = b".".join((number.encode(), str(timestamp).encode(), body))
+    return "v1," + base64.b64encode(hmac.new(secret, content, hashlib.sha256).digest()).decode()
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """``number``: the same for each attempt, so that a receiver can tell a repetition."""
+
+    number: str
+    change: Change
+    incident: str
+    revision: int
+    body: bytes
+
+
+class Webhook:
+    """One receiver. Every change of every incident is posted once it is taken, in order; see docs/incidents.md.
+
+    Args:
+        secret: signs each post; None: unsigned.
+        store: remembers what was delivered, so that a restart repeats nothing and leaves nothing out.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        metrics: Metrics,
+        *,
+        secret: bytes | None = None,
+        links: Links | None = None,
+        store: Store | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        # Paths and queries of webhooks hold their secrets: only the host is shown.
+        self._name = f"webhook {urlsplit(url).hostname}"
+        self._outlet = "webhook/" + hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
+        self._url = url
+        self._secret = secret
+        self._links = links or Links()
+        self._store = store
+        self._wall = wall
+        self._http = urllib3.PoolManager(retries=RETRIES, timeout=TIMEOUT)
+        self._courier: Courier[_Delivery] = Courier(self._name, self._deliver, metrics)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._courier.start()
+
+    def tell(self, told: Told) -> None:
+        self._put(told.change, told.incident)
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        """Deliver what an earlier life of the collector has left undone."""
+        if self._store is None:
+            return
+        noted = self._store.notes(self._outlet)
+        skipped: dict[str, str] = {}
+        for incident in incidents:
+            revision = noted.get(incident.id, "0")
+            delivered = int(revision) if revision.isdecimal() else 0
+            if delivered >= incident.revision:
+                continue
+            if not noted and not incident.is_open:  # a receiver that is new need not hear old stories
+                skipped[incident.id] = str(incident.revision)
+                continue
+            change = Change.UPDATED if delivered else Change.OPENED
+            self._put(change if incident.is_open else Change.RESOLVED, incident)
+        if skipped:
+            self._store.note(self._outlet, skipped)
+
+    async def stop(self, seconds: float) -> None:
+        await self._courier.stop(seconds)
+        await asyncio.sleep(0)  # what the thread has handed back is noted
+
+    def _put(self, change: Change, incident: Incident) -> None:
+        body = {
+            "version": 1,
+            "change": change.value,
+            "incident": incident.data,
+            "links": links_of(self._links, incident, self._wall()),
+        }
+        number = f"{incident.id}-{incident.revision}"
+        item = _Delivery(number, change, incident.id, incident.revision, json.dumps(body).encode())
+        self._courier.put(item, lambda old: old.change is Change.UPDATED and old.incident == item.incident)
+
+    def _deliver(self, item: _Delivery) -> tuple[Outcome, str]:
+        timestamp = int(self._wall())
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "otel-fr",
+            "webhook-id": item.number,
+            "webhook-timestamp": str(timestamp),
+        }
+        if self._secret is not None:
+            headers["webhook-signature"] = sign(self._secret, item.number, timestamp, item.body)
+        outcome, problem = outcome_of(self._http.request("POST", self._url, body=item.body, headers=headers))
+        if outcome is not Outcome.LATER and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._note, item)
+        return outcome, problem
+
+    def _note(self, item: _Delivery) -> None:
+        if self._store is not None:
+            self._store.note(self._outlet, {item.incident: str(item.revision)})

@@ -1,0 +1,1 @@
+"""OTLP in: gRPC and HTTP, limits, decompression."""

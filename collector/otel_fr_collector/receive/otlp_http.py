@@ -1,0 +1,108 @@
+"""OTLP over HTTP: POST /v1/traces, /v1/metrics and /v1/logs with protobuf or JSON bodies, gzip or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from otel_fr_collector.jobs.ingest import LOGS, METRICS, TRACES, MalformedError
+from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.receive.inflate import ENCODINGS, Inflater
+from otel_fr_collector.receive.intake import READ_SECONDS, Call, Intake, RejectedError
+
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+_HTTP_CODES = {
+    otlp.INVALID_ARGUMENT: 400,
+    otlp.DEADLINE_EXCEEDED: 408,
+    otlp.UNAUTHENTICATED: 401,
+    otlp.PERMISSION_DENIED: 403,
+    otlp.RESOURCE_EXHAUSTED: 413,
+    otlp.UNIMPLEMENTED: 415,
+    otlp.UNAVAILABLE: 503,
+}
+DISCARD_SECONDS = 5.0
+"""For the rest of a body that is refused."""
+
+
+def make_otlp_app(intake: Intake) -> Starlette:
+    """The ASGI application of the OTLP/HTTP port."""
+    return Starlette(
+        routes=[
+            Route(f"/v1/{signal}", _endpoint(intake, signal), methods=["POST"]) for signal in (TRACES, METRICS, LOGS)
+        ]
+    )
+
+
+def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        client = request.client.host if request.client is not None else ""
+        try:
+            with intake.call(client, request.headers.get("authorization", ""), signal) as call:
+                if kind not in (PROTOBUF, JSON):
+                    raise RejectedError(otlp.UNIMPLEMENTED, f"the content type must be {PROTOBUF} or {JSON}")
+                try:
+                    data = await asyncio.wait_for(_read(intake, call, request), READ_SECONDS)
+                except asyncio.TimeoutError:
+                    raise RejectedError(otlp.DEADLINE_EXCEEDED, "the request came too slowly") from None
+                if kind == JSON:
+                    try:
+                        data = await asyncio.to_thread(otlp.from_json, signal, data)
+                    except MalformedError as error:
+                        raise call.malformed(str(error)) from error
+                answer = await intake.take(call, signal, data)
+                body = otlp.response_json(signal, answer) if kind == JSON else answer
+                return Response(body, media_type=kind)
+        except RejectedError as error:
+            # RuntimeError: Starlette says that all of the body has been read.
+            with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
+                await asyncio.wait_for(_discard(request, intake.limits.max_request_size), DISCARD_SECONDS)
+            return _refusal(error, kind)
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    return handle
+
+
+def _refusal(error: RejectedError, kind: str) -> Response:
+    status = otlp.status(error.code, str(error), error.delay)
+    body = otlp.message_json(status) if kind == JSON else status.SerializeToString()
+    headers = {}
+    if error.delay is not None:
+        headers["retry-after"] = str(math.ceil(error.delay))
+    if error.code == otlp.UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
+    media = kind if kind == JSON else PROTOBUF
+    return Response(body, _HTTP_CODES.get(error.code, 500), headers, media)
+
+
+async def _discard(request: Request, most: int) -> None:
+    """Read what is left of a body, if it is not too much: many clients look for no answer before they have sent all."""
+    left = most
+    async for chunk in request.stream():
+        left -= len(chunk)
+        if left < 0:
+            return
+
+
+async def _read(intake: Intake, call: Call, request: Request) -> bytes:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity", *ENCODINGS):
+        raise RejectedError(otlp.UNIMPLEMENTED, "the content encoding must be gzip, deflate or identity")
+    announced = request.headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced) > intake.limits.max_request_size:
+        raise intake.too_large(call.signal)
+    inflater = Inflater(encoding) if encoding in ENCODINGS else None
+    async for chunk in request.stream():
+        if inflater is not None:
+            await call.inflate(inflater, chunk)
+        else:
+            call.add(chunk)
+    return call.body(inflater)

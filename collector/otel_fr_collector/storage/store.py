@@ -1,0 +1,413 @@
+"""Incidents on disk: one SQLite file in the data folder, written before anything else is told.
+
+What is committed outlives the collector, also by SIGKILL: SQLite's write-ahead log is handed to the kernel at each
+commit. A file that cannot be written (disk full) or is damaged costs history, never an incident that is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from otel_fr_collector.incidents.book import Incident
+from otel_fr_collector.incidents.records import SavedRun, dump_incident, dump_run, load_incident, load_run
+from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+FILE_NAME = "incidents.db"
+RETRY = 5.0
+"""Seconds before what could not be written is tried again."""
+PRUNE_EVERY = 600.0
+PRUNE_BATCH = 100
+"""Incidents dropped at once where the file is too large, so that nothing waits long for it."""
+LOG_EVERY = 60.0
+BUSY = 0.2
+"""Seconds for which a write waits for somebody else (sqlite3 in a shell) before it is put off."""
+MAX_PAGE = 1_000
+"""Incidents of one answer."""
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE incidents (
+        id TEXT NOT NULL,
+        job TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        run TEXT NOT NULL,
+        state TEXT NOT NULL,
+        category TEXT NOT NULL,
+        cause TEXT,
+        detected REAL NOT NULL,
+        changed REAL NOT NULL,
+        data TEXT NOT NULL,
+        memory TEXT NOT NULL,
+        PRIMARY KEY (id, job, attempt, run)
+    );
+    CREATE INDEX incidents_by_time ON incidents (detected);
+    CREATE INDEX incidents_by_state ON incidents (state, changed);
+    CREATE TABLE runs (
+        job TEXT NOT NULL,
+        attempt INTEGER NOT NULL,
+        run TEXT NOT NULL,
+        memory TEXT NOT NULL,
+        PRIMARY KEY (job, attempt, run)
+    );
+    CREATE TABLE notes (
+        outlet TEXT NOT NULL,
+        incident TEXT NOT NULL,
+        value TEXT NOT NULL,
+        PRIMARY KEY (outlet, incident)
+    );
+    """,
+)
+"""Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""
+
+
+class DataError(OSError):
+    """The data folder cannot be used as it is; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long resolved incidents are kept; open ones are always kept."""
+
+    seconds: float = 90 * 86_400.0
+    size: int = 256 * 1024 * 1024
+    """Bytes of the file; the oldest resolved incidents go first."""
+
+
+@dataclass
+class Saved:
+    """What a file holds at the start, oldest incident first."""
+
+    incidents: list[Incident] = field(default_factory=list)
+    runs: list[SavedRun] = field(default_factory=list)
+
+
+class Store:
+    """The file. Used from one thread; `find` and `get` may be called from any.
+
+    Args:
+        folder: made if it is missing; one collector at a time uses it.
+
+    Raises:
+        DataError: a newer otel-fr has written the file.
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        metrics: Metrics,
+        retention: Retention | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = folder / FILE_NAME
+        self._metrics = metrics
+        self._retention = retention or Retention()
+        self._wall = wall
+        self._waiting: dict[tuple[RunId, str], Incident] = {}
+        self._waiting_runs: dict[RunId, Run | None] = {}
+        self._waiting_notes: dict[tuple[str, str], str] = {}
+        self._retry_at = 0.0
+        self._prune_at = 0.0
+        self._logged = float("-inf")
+        self._is_new = False
+        self._is_late = False
+        self._begun = float("-inf")
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._db: sqlite3.Connection | None = None
+        metrics.store_up.set(0)
+        metrics.watch_store()
+        try:
+            self._db = self._open()
+        except sqlite3.Error as error:
+            if _is_damage(error):
+                self._start_anew(error)
+            else:
+                self._is_late = True
+                self._fail(error)
+        if self._db is not None:
+            metrics.store_up.set(1)
+
+    @property
+    def is_up(self) -> bool:
+        """Everything told so far is in the file."""
+        return self._db is not None and not (self._waiting or self._waiting_runs or self._waiting_notes)
+
+    def load(self, limit: int) -> Saved:
+        """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
+        saved = Saved()
+        if self._db is None:
+            return saved
+        query = "SELECT memory, data FROM incidents ORDER BY state = 'firing' DESC, detected DESC LIMIT ?"
+        try:
+            rows = self._db.execute(query, (limit,)).fetchall()
+            runs = self._db.execute("SELECT memory FROM runs").fetchall()
+        except sqlite3.Error as error:
+            self.broken(error)
+            return saved
+        for memory, data in rows:
+            with self._tolerant("incident"):
+                saved.incidents.append(load_incident(json.loads(memory), json.loads(data)))
+        saved.incidents.sort(key=lambda incident: incident.detected)
+        for text in runs:
+            with self._tolerant("run"):
+                saved.runs.append(load_run(json.loads(text[0])))
+        return saved
+
+    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
+        """Write these down, as one whole. What cannot be written now is written later."""
+        for incident in incidents:
+            self._waiting[incident.run, incident.id] = incident
+        for run in runs:
+            self._waiting_runs[run.id] = run
+        self._flush()
+
+    def drop_run(self, run: RunId) -> None:
+        """The run has no open incident any more."""
+        self._waiting_runs[run] = None
+        self._flush()
+
+    def note(self, outlet: str, values: Mapping[str, str]) -> None:
+        """Keep what an outlet must remember of incidents, by their ids."""
+        self._waiting_notes.update({(outlet, number): value for number, value in values.items()})
+        self._flush()
+
+    def notes(self, outlet: str) -> dict[str, str]:
+        """What an outlet has noted, by incident."""
+        noted: dict[str, str] = {}
+        if self._db is not None:
+            try:
+                noted = dict(self._db.execute("SELECT incident, value FROM notes WHERE outlet = ?", (outlet,)))
+            except sqlite3.Error as error:
+                self.broken(error)
+        noted.update({number: value for (own, number), value in self._waiting_notes.items() if own == outlet})
+        return noted
+
+    def broken(self, error: sqlite3.Error) -> None:
+        """A write or a read has failed. A damaged file is put aside and a new one begun; all else is tried again."""
+        if _is_damage(error) and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
+            self._start_anew(error)
+        else:
+            self._fail(error)
+
+    def take_new(self) -> bool:
+        """Was a new file begun since this was last asked? What is held in memory is then to be saved again."""
+        is_new, self._is_new = self._is_new, False
+        return is_new
+
+    def take_late(self) -> bool:
+        """Could the file be read only now, some time after the start? What it holds is then to be loaded."""
+        is_late, self._is_late = self._is_late and self._db is not None, self._is_late and self._db is None
+        return is_late
+
+    def step(self, now: float) -> None:
+        """Try again what could not be written; drop what is too old or too much. ``now``: monotonic."""
+        if not self.is_up and now >= self._retry_at:
+            self._retry_at = now + RETRY
+            self._flush(again=True)
+        if self.is_up:
+            self._metrics.store_up.set(1)
+        if self.is_up and now >= self._prune_at:
+            self._prune_at = now + PRUNE_EVERY
+            try:
+                self.prune()
+            except sqlite3.Error as error:
+                self.broken(error)
+
+    def prune(self) -> int:
+        """Drop resolved incidents beyond the retention; returns how many.
+
+        Raises:
+            sqlite3.Error: it could not be done.
+        """
+        db = self._db
+        if db is None:
+            return 0
+        with db:
+            gone = db.execute(
+                "DELETE FROM incidents WHERE state = 'resolved' AND changed < ?",
+                (self._wall() - self._retention.seconds,),
+            ).rowcount
+        while self._used(db) > self._retention.size:
+            with db:
+                batch = db.execute(
+                    "DELETE FROM incidents WHERE rowid IN"
+                    " (SELECT rowid FROM incidents WHERE state = 'resolved' ORDER BY changed LIMIT ?)",
+                    (PRUNE_BATCH,),
+                ).rowcount
+            if not batch:
+                break
+            gone += batch
+        if gone:
+            with db:
+                db.execute("DELETE FROM notes WHERE incident NOT IN (SELECT id FROM incidents)")
+            db.executescript("PRAGMA incremental_vacuum")  # execute() would take one step of it, a page
+        return gone
+
+    def find(
+        self,
+        *,
+        job: str | None,
+        state: str | None,
+        before: float | None = None,
+        prefix: str = "",
+        limit: int = MAX_PAGE,
+    ) -> list[dict[str, object]]:
+        """Incidents as last told, the newest ``limit`` of those that fit, oldest first.
+
+        Args:
+            before: only those detected before this Unix time.
+            prefix: only those of jobs whose name begins with it.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        query = (
+            "SELECT data FROM incidents WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR state = ?2)"
+            " AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5 ORDER BY detected DESC LIMIT ?4"
+        )
+        with contextlib.closing(self._reader()) as db:
+            rows = db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)).fetchall()
+        return [json.loads(row[0]) for row in reversed(rows)]
+
+    def get(self, number: str) -> dict[str, object] | None:
+        """The incident with that id, as last told.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        with contextlib.closing(self._reader()) as db:
+            row = db.execute("SELECT data FROM incidents WHERE id = ? ORDER BY detected DESC", (number,)).fetchone()
+        found: dict[str, object] | None = json.loads(row[0]) if row else None
+        return found
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._flush(again=True)
+        if not self.is_up:
+            _log.error("%s: %d incidents could not be written before the end", self.path, len(self._waiting))
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=BUSY)
+        try:
+            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last commits, never the file
+            problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if problem != "ok":
+                raise sqlite3.DatabaseError(f"file is damaged, malformed: {problem}")
+            version: int = db.execute("PRAGMA user_version").fetchone()[0]
+            if version > len(MIGRATIONS):
+                raise DataError(
+                    f"{self.path} was written by a newer otel-fr (its version is {version}, this one knows"
+                    f" {len(MIGRATIONS)}): use that otel-fr, or give --data another folder"
+                )
+            for number in range(version, len(MIGRATIONS)):
+                db.executescript(f"BEGIN; {MIGRATIONS[number]}; PRAGMA user_version = {number + 1}; COMMIT;")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _reader(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
+
+    def _flush(self, *, again: bool = False) -> None:
+        """Write all that waits. After a failure only ``again`` tries before `RETRY` is over."""
+        if not again and time.monotonic() < self._retry_at:
+            return
+        try:
+            if self._db is None:
+                self._db = self._open()
+            self._write(self._db)
+        except sqlite3.Error as error:
+            self.broken(error)
+        except DataError as error:
+            self._fail(error)
+
+    def _write(self, db: sqlite3.Connection) -> None:
+        with db:
+            for incident in self._waiting.values():
+                db.execute(
+                    "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        incident.id, incident.run.job, incident.run.attempt, incident.run.run, incident.state,
+                        incident.finding.category.value, incident.cause, incident.detected, incident.changed,
+                        json.dumps(incident.data), json.dumps(dump_incident(incident)),
+                    ),
+                )  # fmt: skip
+            for run_id, run in self._waiting_runs.items():
+                key = (run_id.job, run_id.attempt, run_id.run)
+                if run is None:
+                    db.execute("DELETE FROM runs WHERE job = ? AND attempt = ? AND run = ?", key)
+                else:
+                    db.execute(
+                        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
+                        (*key, json.dumps(dump_run(run, time.monotonic(), self._wall()))),
+                    )
+            notes = [(outlet, number, value) for (outlet, number), value in self._waiting_notes.items()]
+            db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", notes)
+        self._waiting.clear()
+        self._waiting_runs.clear()
+        self._waiting_notes.clear()
+        self._retry_at = 0.0
+        self._metrics.store_up.set(1)
+
+    def _fail(self, error: Exception) -> None:
+        now = time.monotonic()
+        self._retry_at = now + RETRY
+        self._metrics.store_up.set(0)
+        self._metrics.errors.labels("store").inc()
+        if now - self._logged >= LOG_EVERY:
+            self._logged = now
+            _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
+
+    def _start_anew(self, error: sqlite3.Error) -> None:
+        """Put the damaged file aside, whole, and go on with a new one."""
+        self._metrics.errors.labels("store").inc()
+        self._is_new, self._begun = True, time.monotonic()
+        if self._db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.close()
+            self._db = None
+        aside = self.path.with_name(f"{FILE_NAME}.damaged-{int(self._wall())}")
+        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", self.path, error, aside.name)
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    self.path.with_name(FILE_NAME + suffix).rename(aside.with_name(aside.name + suffix))
+            self._db = self._open()
+        except (OSError, sqlite3.Error) as again:
+            self._fail(again)
+
+    def _used(self, db: sqlite3.Connection) -> int:
+        pages, free, size = (
+            int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
+
+    @contextlib.contextmanager
+    def _tolerant(self, what: str) -> Iterator[None]:
+        """One row that makes no sense must not cost the others."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._metrics.errors.labels("store").inc()
+            _log.error("%s: one %s in it cannot be read and is left out: %r", self.path, what, error)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    # sqlite_errorcode came with Python 3.11; the texts are SQLite's own (sqlite3_errstr) and do not change.
+    return any(text in str(error) for text in ("malformed", "not a database"))

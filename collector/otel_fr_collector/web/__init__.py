@@ -1,0 +1,1 @@
+"""The page, the JSON API and /metrics."""

@@ -1,0 +1,292 @@
+"""The JSON API, the live stream and the page, as routes (docs/incidents.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from otel_fr_collector.network.tokens import Access
+from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
+from otel_fr_collector.service import Service
+from otel_fr_collector.storage.store import MAX_PAGE
+from otel_fr_collector.web.job_views import detail, job_key, summary
+
+FRESH = 1.0
+"""Seconds for which one answer about a job serves all who ask."""
+CACHED = 60.0
+"""Seconds after which an answer that nobody asks for again is let go."""
+PING = 15
+"""Seconds of quiet after which a listener is sent a comment, so that nothing in between ends the connection."""
+SEND_TIMEOUT = 30
+"""Seconds after which a listener that takes nothing is let go."""
+SMALL = 4_096
+"""Bytes from which on an answer is compressed."""
+MAX_BYTES = 32 * 1024 * 1024
+"""Largest list of incidents: one of 4,096 ranks takes 200 kB."""
+STATES = ("firing", "resolved")
+
+PAGE = Path(__file__).with_name("page")
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_HEADERS = {
+    # Nothing from elsewhere, nothing inline, and no markup made of text: names of jobs are anybody's.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_DATA_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+
+
+_Handler = Callable[[Request], Awaitable[Response]]
+
+
+class ApiError(Exception):
+    """An answer other than 200: its status and one sentence."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def routes(service: Service) -> list[BaseRoute]:
+    """``/api/v1/...`` and the page at ``/``."""
+    api = Api(service)
+    found: list[BaseRoute] = [
+        Route("/api/v1/jobs", api.jobs),
+        Route("/api/v1/jobs/{key}", api.job),
+        Route("/api/v1/incidents", api.incidents),
+        Route("/api/v1/incidents/{number}", api.incident),
+        Route("/api/v1/events", api.events),
+        Route("/", page_file("index.html")),
+    ]
+    names = sorted(path.name for path in PAGE.iterdir() if path.suffix in _TYPES and path.name != "index.html")
+    found += [Route(f"/page/{name}", page_file(name)) for name in names]
+    return found
+
+
+def page_file(name: str) -> _Handler:
+    """A handler that serves one file of the page."""
+    path = PAGE / name
+
+    async def serve(_: Request) -> Response:
+        return FileResponse(path, media_type=_TYPES[path.suffix], headers=_HEADERS)
+
+    return serve
+
+
+class Api:
+    """The handlers over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._cache: dict[str, tuple[float, bytes, bytes]] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def jobs(self, request: Request) -> Response:
+        return _json(request, *await self._jobs(_access(request)))
+
+    async def job(self, request: Request) -> Response:
+        key = request.path_params["key"]
+        run = next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
+        if run is None or not _access(request).may_see(run.id.job):
+            return _error(404, "there is no such job, or it was forgotten some time after its end")
+
+        async def make() -> bytes:
+            return json.dumps(await detail(run, self._service.book, time.monotonic(), time.time())).encode()
+
+        return _json(request, *await self._fresh(key, make))
+
+    async def incidents(self, request: Request) -> Response:
+        try:
+            job, state, before, limit = _query(request)
+        except ApiError as error:
+            return _error(error.status, str(error))
+        access = _access(request)
+        found: Sequence[dict[str, object]] | None = None
+        store = self._service.store
+        if store is not None and store.is_up:
+            try:
+                found = await asyncio.to_thread(
+                    store.find, job=job, state=state, before=before, prefix=access.prefix, limit=limit
+                )
+            except sqlite3.Error as error:
+                store.broken(error)
+        if found is None:
+            found = [
+                incident.data
+                for incident in self._service.book.known()
+                if state in (None, incident.state)
+                and job in (None, incident.run.job)
+                and access.may_see(incident.run.job)
+                and (before is None or incident.detected < before)
+            ][-limit:]
+        brief = request.query_params.get("view") == "brief"
+        return await _answer(request, await asyncio.to_thread(_listed, found, brief))
+
+    async def incident(self, request: Request) -> Response:
+        number = request.path_params["number"]
+        service = self._service
+        found = service.book.get(number)
+        if found is None and service.store is not None:
+            try:
+                found = await asyncio.to_thread(service.store.get, number)
+            except sqlite3.Error as error:
+                service.store.broken(error)
+        if found is None or not _access(request).may_see(str(found["job"])):
+            return _error(404, "there is no such incident, or it was forgotten some time after its end")
+        consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
+        run = next((r for r in service.runs.by_id if r.run == found["run_id"] and r.job == found["job"]), None)
+        started, ended = (_unix(found[name]) for name in ("started_at", "resolved_at"))
+        detected = _unix(found["detected_at"]) or time.time()
+        more = {
+            "links": service.links.of(found, started or detected, ended or time.time()),
+            "consequences": consequences,
+            "job_url": None if run is None else f"/api/v1/jobs/{job_key(run)}",
+        }
+        return await _answer(request, json.dumps({**found, **more}).encode())
+
+    async def events(self, request: Request) -> Response:
+        try:
+            listener = self._service.stream.join(_access(request))
+        except TooManyListenersError:
+            return _error(503, "too many listen already")
+        if self._ticker is None or self._ticker.done():
+            self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
+        return EventSourceResponse(self._listen(listener), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers)
+
+    async def _listen(self, listener: Listener) -> AsyncGenerator[ServerSentEvent, None]:
+        try:
+            jobs, _ = await self._jobs(listener.access)
+            yield ServerSentEvent(event="jobs", data=jobs.decode())
+            while (event := await listener.events.get()) is not None:
+                yield ServerSentEvent(event=event.name, data=event.data)
+        finally:
+            self._service.stream.leave(listener)
+
+    async def _tick(self) -> None:
+        """While somebody listens: the list of jobs, each second in which it has changed."""
+        stream = self._service.stream
+        before: dict[Access, bytes] = {}
+        await asyncio.sleep(FRESH)
+        while accesses := stream.accesses():
+            now = {access: (await self._jobs(access))[0] for access in accesses}
+            for access, jobs in now.items():
+                if jobs != before.get(access):
+                    stream.jobs(jobs.decode(), access)
+            before = now
+            await asyncio.sleep(FRESH)
+
+    async def _jobs(self, access: Access) -> tuple[bytes, bytes]:
+        return await self._fresh(f"jobs {access.prefix}", lambda: self._make_jobs(access))
+
+    async def _make_jobs(self, access: Access) -> bytes:
+        found = []
+        book = self._service.book
+        # In an order that stands still while all report: faults first, then the youngest.
+        runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_heard))
+        for run in runs:
+            if not access.may_see(run.id.job):
+                continue
+            found.append(summary(run, book, time.monotonic(), time.time()))
+            await asyncio.sleep(0)
+        return json.dumps({"jobs": found}).encode()
+
+    async def _fresh(self, key: str, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
+        """An answer, plain and compressed, that is made at most once in `FRESH` seconds, however many ask."""
+        async with self._making.setdefault(key, asyncio.Lock()):
+            now = time.monotonic()
+            known = self._cache.get(key)
+            if known is None or now - known[0] >= FRESH:
+                body = await make()
+                known = self._cache[key] = (time.monotonic(), body, await _pack(body))
+        for old in [name for name, (at, _, _) in self._cache.items() if now - at > CACHED]:
+            del self._cache[old]
+            self._making.pop(old, None)
+        return known[1:]
+
+
+def _access(request: Request) -> Access:
+    found: Access = request.state.access
+    return found
+
+
+async def _pack(body: bytes) -> bytes:
+    return await asyncio.to_thread(gzip.compress, body, 3) if len(body) >= SMALL else b""
+
+
+async def _answer(request: Request, body: bytes) -> Response:
+    return _json(request, body, await _pack(body))
+
+
+def _json(request: Request, body: bytes, packed: bytes) -> Response:
+    headers = dict(_DATA_HEADERS)
+    headers["Vary"] = "Accept-Encoding"
+    if packed and "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        body = packed
+    return Response(body, media_type="application/json", headers=headers)
+
+
+def _error(status: int, text: str) -> Response:
+    return JSONResponse({"error": text}, status_code=status, headers=_DATA_HEADERS)
+
+
+def _query(request: Request) -> tuple[str | None, str | None, float | None, int]:
+    """The job, state, time before which and number of incidents asked for."""
+    query = request.query_params
+    state, before, limit = query.get("state"), query.get("before"), query.get("limit", str(MAX_PAGE))
+    if state not in (None, *STATES):
+        raise ApiError(400, f"state is one of {', '.join(STATES)}")
+    if not limit.isdecimal() or not 1 <= int(limit) <= MAX_PAGE:
+        raise ApiError(400, f"limit is a number from 1 to {MAX_PAGE}")
+    moment = None if before is None else _unix(before)
+    if before is not None and moment is None:
+        raise ApiError(400, "before is a time like 2026-01-02T03:04:05.678Z")
+    return query.get("job"), state, moment, int(limit)
+
+
+def _unix(text: object) -> float | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _listed(found: Sequence[dict[str, object]], brief: bool) -> bytes:
+    """The list as JSON; the oldest are left out where it would be larger than `MAX_BYTES`. Run in a thread."""
+    texts: list[str] = []
+    size = 0
+    for incident in reversed(found):
+        texts.append(json.dumps(_brief(incident) if brief else incident))
+        size += len(texts[-1])
+        if size > MAX_BYTES and len(texts) > 1:
+            texts.pop()
+            break
+    return f'{{"incidents": [{", ".join(reversed(texts))}]}}'.encode()
+
+
+def _brief(incident: dict[str, object]) -> dict[str, object]:
+    heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks")
+    short = {name: value for name, value in incident.items() if name not in heavy}
+    group = incident["process_group"]
+    if isinstance(group, dict):
+        short["process_group"] = {name: value for name, value in group.items() if name != "ranks"}
+    return short

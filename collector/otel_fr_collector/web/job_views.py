@@ -1,0 +1,245 @@
+"""Where each job stands, as JSON: the list of jobs, and one job's ranks against its process groups."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+
+from otel_fr.identity import encode_ranks
+from otel_fr.incident import timestamp
+from otel_fr.match import Ending, Group
+from otel_fr_collector.incidents.book import Book
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.snapshot import reported_parts
+
+Json = dict[str, object]
+
+CHUNK = 512
+"""Ranks looked at before other work gets its turn."""
+MAX_NAMED = 64
+"""Ranks named one by one in texts; counts tell of the rest."""
+
+RUNNING, SILENT, UNHEARD = "running", "silent", "unheard"
+ENDINGS = {Ending.CLEAN: "ended", Ending.RAISED: "raised", Ending.KILLED: "killed", Ending.GONE: "gone"}
+
+
+def job_key(run: RunId) -> str:
+    """A run's name in URLs: 16 hex digits, whatever its job is called."""
+    text = "\x1f".join(("job", run.job, str(run.attempt), run.run))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def rank_state(run: Run, state: RankState, now: float) -> str:
+    """``running``, ``silent`` (no more reports), ``unheard``, ``ended`` (well), ``raised``, ``killed``, ``gone``."""
+    if state.ended is not None or state.ending in (Ending.RAISED, Ending.KILLED):
+        return ENDINGS.get(state.ending, "gone")
+    if state.report is None:
+        return UNHEARD
+    return SILENT if state.is_silent(now, run.silence_floor) else RUNNING
+
+
+def summary(run: Run, book: Book, now: float, wall: float) -> Json:
+    """One job in the list; ``now``, ``wall``: monotonic and Unix time."""
+    tally: dict[str, int] = {}
+    for state in run.ranks.values():
+        name = rank_state(run, state, now)
+        tally[name] = tally.get(name, 0) + 1
+    unheard = max(0, (run.world_size or 0) - len(run.ranks))
+    if unheard:
+        tally[UNHEARD] = tally.get(UNHEARD, 0) + unheard
+    open_causes = [i for i in book.open_of(run.id) if i.cause is None]
+    return {
+        "id": job_key(run.id),
+        "job": run.id.job,
+        "attempt": run.id.attempt,
+        "run_id": run.id.run,
+        "service": run.resource.get("service.name"),
+        "state": _job_state(run, tally, bool(open_causes)),
+        "world_size": run.world_size,
+        "ranks": tally,
+        "groups": len(run.groups),
+        "lag": _lag(run),
+        "incidents": [incident.id for incident in open_causes],
+        "first_heard_at": timestamp(wall - (now - run.first_heard)),
+        "last_heard_at": timestamp(wall - (now - run.last_heard)),
+    }
+
+
+def _job_state(run: Run, tally: dict[str, int], has_incident: bool) -> str:
+    """``incident``, ``replaced`` (by a newer attempt), ``ended``, ``failed``, ``silent`` or ``running``."""
+    if has_incident:
+        return "incident"
+    if run.is_over:
+        return "replaced"
+    if run.ended_clean:
+        return "ended"
+    if tally.get(RUNNING):
+        return "running"
+    if not tally.get(SILENT) and any(tally.get(name) for name in ("raised", "killed", "gone")):
+        return "failed"
+    return "silent"
+
+
+def _lag(run: Run) -> int:
+    """Collectives by which the last member of a group is behind the first, at worst."""
+    lowest: dict[str, int] = {}
+    highest: dict[str, int] = {}
+    for rank in run.ranks.values():
+        for group, own in rank.standings.items():
+            count = own[0]
+            if count < lowest.get(group, count + 1):
+                lowest[group] = count
+            if count > highest.get(group, -1):
+                highest[group] = count
+    return max((highest[group] - lowest[group] for group in lowest), default=0)
+
+
+async def detail(run: Run, book: Book, now: float, wall: float) -> Json:
+    """One job whole. Lists under ``ranks`` and ``lanes`` run parallel to ``ranks.rank``; gives way every `CHUNK` ranks.
+
+    A lane holds groups that no rank shares (the tensor-parallel groups of a job, say): one column of a grid.
+    """
+    data = summary(run, book, now, wall)
+    numbers = sorted({*run.ranks, *range(min(run.world_size or 0, 65_536))})
+    place = {rank: index for index, rank in enumerate(numbers)}
+    groups = sorted(run.groups.values(), key=lambda g: (-len(g.group.ranks), g.group.name))
+    index_of = {state.group.id: index for index, state in enumerate(groups)}
+    members: list[set[int]] = [set(state.group.ranks) for state in groups]
+    columns = _empty_columns(len(numbers))
+    for count, rank in enumerate(numbers):
+        state = run.ranks.get(rank)
+        if count % CHUNK == CHUNK - 1:
+            await asyncio.sleep(0)
+        if state is None:
+            continue
+        _fill_rank(columns, count, run, state, now, index_of)
+        for group in state.standings:
+            at = index_of.get(group)
+            if at is not None:
+                members[at].add(rank)
+    columns["rank"] = list(numbers)
+    lanes, lane_of = await _lanes(run, [state.group for state in groups], members, place)
+    data["ranks"] = {**columns, "tally": data["ranks"]}
+    data["lanes"] = lanes
+    data["groups"] = [await _group(run, state.group, members[at], lane_of[at]) for at, state in enumerate(groups)]
+    return data
+
+
+def _empty_columns(size: int) -> dict[str, list[object]]:
+    empty: dict[str, Callable[[], object]] = {
+        "rank": int, "state": lambda: UNHEARD, "host": str, "idle_s": lambda: None, "site": str, "how": str,
+        "waits": lambda: None,
+    }  # fmt: skip
+    return {name: [make() for _ in range(size)] for name, make in empty.items()}
+
+
+def _fill_rank(
+    columns: dict[str, list[object]], at: int, run: Run, state: RankState, now: float, index_of: dict[str, int]
+) -> None:
+    columns["state"][at] = rank_state(run, state, now)
+    columns["host"][at] = state.host
+    columns["site"][at] = state.exception_site or state.site
+    columns["how"][at] = _how(state)
+    report = state.report
+    if report is not None and report.idle is not None and state.ended is None:
+        columns["idle_s"][at] = round(report.idle + max(0.0, now - state.arrived), 1)
+    if report is None or state.ended is not None:
+        return
+    oldest = min(
+        (part for part in reported_parts(run, state) if part.issued is not None),
+        key=lambda part: part.issued or 0.0,
+        default=None,
+    )
+    if oldest is not None and oldest.issued is not None:
+        age = round(now - oldest.issued, 1)
+        columns["waits"][at] = [oldest.signature.operation, oldest.sequence_id, index_of.get(oldest.group), age]
+
+
+def _how(state: RankState) -> str:
+    """How a rank ended, in words."""
+    if state.exception:
+        return state.exception
+    if state.signal:
+        return f"signal {state.signal}"
+    return "" if state.exit_code is None else f"exit code {state.exit_code}"
+
+
+async def _lanes(
+    run: Run, groups: list[Group], members: list[set[int]], place: dict[int, int]
+) -> tuple[list[Json], list[int]]:
+    """The lanes, and the lane of each group."""
+    lanes: list[Json] = []
+    taken: list[set[int]] = []
+    names: dict[str, list[int]] = {}
+    lane_of: list[int] = []
+    for number, group in enumerate(groups):
+        own = members[number]
+        name = group.description if group.description not in ("", "undefined") else f"{len(own)} ranks"
+        found = next((lane for lane in names.get(name, ()) if taken[lane].isdisjoint(own)), None)
+        if found is None:
+            found = len(lanes)
+            beside = names.setdefault(name, [])
+            beside.append(found)
+            size = len(place)
+            lanes.append(
+                {
+                    "name": name if len(beside) == 1 else f"{name} #{len(beside)}",
+                    "group": [None] * size,
+                    "enqueued": [None] * size,
+                    "completed": [None] * size,
+                }
+            )
+            taken.append(set())
+        taken[found] |= own
+        lane_of.append(found)
+        _fill_lane(lanes[found], run, number, group, own, place)
+        await asyncio.sleep(0)
+    return lanes, lane_of
+
+
+def _fill_lane(lane: Json, run: Run, number: int, group: Group, own: set[int], place: dict[int, int]) -> None:
+    column, enqueued, completed = lane["group"], lane["enqueued"], lane["completed"]
+    assert isinstance(column, list)
+    assert isinstance(enqueued, list)
+    assert isinstance(completed, list)
+    for rank in own:
+        at = place.get(rank)
+        if at is None:
+            continue
+        column[at] = number
+        state = run.ranks.get(rank)
+        standing = state.standings.get(group.id) if state is not None else None
+        if standing is not None:
+            enqueued[at], completed[at] = standing
+
+
+async def _group(run: Run, group: Group, own: set[int], lane: int) -> Json:
+    standings: dict[int, list[int]] = {}
+    for rank in own:
+        state = run.ranks.get(rank)
+        standing = state.standings.get(group.id) if state is not None else None
+        if standing is not None:
+            standings[rank] = standing
+    await asyncio.sleep(0)
+    enqueued = [standing[0] for standing in standings.values()]
+    front, back = max(enqueued, default=0), min(enqueued, default=0)
+    behind = sorted(rank for rank, standing in standings.items() if standing[0] < front)
+    # Where most are behind, the few in front are the odd ones; who is last is what matters then.
+    last = behind if len(behind) <= len(standings) / 2 else [r for r in behind if standings[r][0] == back]
+    return {
+        "id": group.id,
+        "name": group.name,
+        "description": group.description,
+        "lane": lane,
+        "size": len(own),
+        "ranks": encode_ranks(sorted(own)),
+        "enqueued": [back, front],
+        "completed": [
+            min((s[1] for s in standings.values()), default=0),
+            max((s[1] for s in standings.values()), default=0),
+        ],
+        "behind": encode_ranks(last[:MAX_NAMED]),
+        "behind_count": len(behind),
+    }
