@@ -1,11 +1,11 @@
-# make demo | test | lint | bench | proto     Everything is installed into .venv first.
+# make demo | test | test-fast | lint | bench | proto     Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test lint format bench proto clean
+.PHONY: setup demo test test-fast lint format bench proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -26,6 +26,10 @@ demo: $(VENV)/.ready
 # Most tests wait for processes and timeouts of their own; a file's tests stay together, for they share programs.
 test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile
+
+# Without other processes and servers: under a minute.
+test-fast: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
 
 lint: setup
 	$(BIN)/ruff check .

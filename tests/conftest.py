@@ -1,11 +1,9 @@
-"""Helpers of one test folder are importable by its tests; no test reads the caller's OpenTelemetry settings."""
+"""No test reads the caller's OpenTelemetry settings."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -17,9 +15,6 @@ settings.load_profile("untimed")
 # A shell ignores SIGINT in what it runs in the background, and that is inherited: Ctrl-C is to reach what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-for folder in sorted(p for p in Path(__file__).parent.iterdir() if p.is_dir()):
-    sys.path.insert(0, str(folder))
 
 
 @pytest.fixture(autouse=True)

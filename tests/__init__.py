@@ -1,0 +1,1 @@
+"""Tests of otel-fr: see CONTRIBUTING.md."""

@@ -1,0 +1,202 @@
+"""Prometheus rules, Alertmanager routes, runbooks: each loaded by its program, and the whole chain run once."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from otel_fr_collector.outlets.alertmanager import ALERT_NAME
+
+from otel_fr.match.model import Category
+from tests.support.collector import Job, running, wait_for
+from tests.support.programs import (
+    ALERTMANAGER,
+    DEPLOY,
+    check_metrics,
+    free_port,
+    get,
+    load,
+    needs_alertmanager,
+    needs_amtool,
+    needs_prometheus,
+    needs_promtool,
+    our_metrics,
+    recorded,
+    started,
+)
+
+RULES = "prometheus/otel_fr.rules.yml"
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in load(RULES)["groups"] for rule in group["rules"]]
+
+
+@needs_promtool
+def test_prometheus_takes_rules_and_scrape_configuration() -> None:
+    for command in (
+        ["check", "rules", "otel_fr.rules.yml"],
+        ["test", "rules", "otel_fr.rules.test.yml"],
+        ["check", "config", "prometheus.yml"],
+    ):
+        done = subprocess.run(["promtool", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_unit_tests_that_see_it_fire_and_not_fire() -> None:
+    cases = [case for test in load("prometheus/otel_fr.rules.test.yml")["tests"] for case in test["alert_rule_test"]]
+    fires = {case["alertname"] for case in cases if case["exp_alerts"]}
+    quiet = {case["alertname"] for case in cases if not case["exp_alerts"]}
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+    assert alerts == fires == quiet
+
+
+def test_rules_name_only_metrics_that_exist(tmp_path: Path) -> None:
+    text = " ".join(rule["expr"] for rule in rules())
+    assert our_metrics(text)
+    assert recorded(text) <= {rule["record"] for rule in rules() if "record" in rule}
+    check_metrics(text, tmp_path)
+
+
+def test_the_operators_copy_of_the_rules_is_the_same() -> None:
+    copy = load("kubernetes/operator/prometheusrule.yaml")["spec"]["groups"]
+    assert copy == load(RULES)["groups"]
+
+
+def test_there_is_a_runbook_for_each_category_and_each_link() -> None:
+    books = DEPLOY / "runbooks"
+    for category in Category:
+        text = (books / f"{category.value}.md").read_text()
+        assert text.startswith(f"# {category.value}: ")
+        for part in ("## What to look at first", "## Typical causes", "## How to silence"):
+            assert part in text, (category, part)
+        assert f"category={category.value}" in text
+    links = [rule["annotations"]["runbook_url"] for rule in rules() if "alert" in rule]
+    assert {link.rsplit("/", 1)[0] for link in links} == {"https://runbooks.example/otel-fr"}
+    for link in links:
+        page, _, section = link.rsplit("/", 1)[1].partition("#")
+        if "{{" in page:  # {{ $labels.category }}.md: the runbooks above
+            continue
+        headings = re.findall(r"^## (.*)$", (books / page).read_text(), flags=re.MULTILINE)
+        assert section in {heading.lower().replace(" ", "-") for heading in headings}, link
+
+
+@needs_amtool
+@pytest.mark.parametrize("name", ["alertmanager.yml", "receivers.example.yml"])
+def test_alertmanager_takes_the_configuration(name: str) -> None:
+    done = subprocess.run(
+        ["amtool", "check-config", str(DEPLOY / "alertmanager" / name)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_receivers_example_differs_in_its_receivers_only() -> None:
+    plain, example = load("alertmanager/alertmanager.yml"), load("alertmanager/receivers.example.yml")
+    names = [[receiver["name"] for receiver in config.pop("receivers")] for config in (plain, example)]
+    assert plain == example
+    assert names[0] == names[1]
+
+
+ROUTES = [
+    ("page", {"alertname": ALERT_NAME, "severity": "critical", "category": "missing_rank", "job_id": "7"}),
+    ("page", {"alertname": "TorchDistributedIncidentOpen", "severity": "critical", "job_id": "7"}),
+    ("chat", {"alertname": ALERT_NAME, "severity": "warning", "category": "straggler", "job_id": "7"}),
+    ("chat", {"alertname": "TorchDistributedIncidentOpen", "severity": "warning", "job_id": "7"}),
+    ("operators", {"alertname": "OtelFrCollectorDown", "severity": "warning"}),
+    ("default", {"alertname": "NodeFilesystemFull", "severity": "critical"}),
+]
+
+
+@needs_amtool
+@pytest.mark.parametrize(("receiver", "labels"), ROUTES)
+def test_alerts_are_routed(receiver: str, labels: dict[str, str]) -> None:
+    command = ["amtool", "config", "routes", "test", f"--config.file={DEPLOY / 'alertmanager' / 'alertmanager.yml'}"]
+    command += [f"--verify.receivers={receiver}", *(f"{name}={value}" for name, value in labels.items())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_amtool
+def test_the_message_template_says_who_is_to_blame(tmp_path: Path) -> None:
+    data = {
+        "status": "firing",
+        "commonLabels": {"job_id": "job-7"},
+        "alerts": [
+            {
+                "status": "firing",
+                "labels": {"category": "missing_rank", "job_id": "job-7"},
+                "annotations": {"summary": "rank 1 did not join", "culprit_ranks": "1", "trace_id": "ab12"},
+            }
+        ],
+    }
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    command = ["amtool", "template", "render", f"--template.glob={DEPLOY / 'alertmanager' / '*.tmpl'}"]
+    command += [f"--template.data={tmp_path / 'data.json'}"]
+    texts = []
+    for name in ("otel_fr.title", "otel_fr.text"):
+        done = subprocess.run(
+            [*command, f'--template.text={{{{ template "{name}" . }}}}'], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        texts.append(done.stdout.strip())
+    assert texts[0] == "[FIRING] job job-7: missing_rank"
+    assert "rank 1 did not join" in texts[1]
+    assert "culprit ranks 1" in texts[1]
+    assert "trace ab12" in texts[1]
+
+
+def quick(folder: Path, collector: str, alertmanager: str) -> Path:
+    """deploy/'s Prometheus configuration with the test's addresses, looking each second instead of every five."""
+    config = load("prometheus/prometheus.yml")
+    config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}]
+    job = config["scrape_configs"][0]
+    config["scrape_configs"] = [{**job, "scrape_interval": "1s", "static_configs": [{"targets": [collector]}]}]
+    text = (DEPLOY / RULES).read_text()
+    text = text.replace("interval: 5s", "interval: 1s").replace("keep_firing_for: 15s", "keep_firing_for: 2s")
+    (folder / "otel_fr.rules.yml").write_text(text)
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    return folder / "prometheus.yml"
+
+
+@needs_prometheus
+@needs_alertmanager
+def test_a_hung_job_reaches_alertmanager_by_both_ways_and_is_told_once(tmp_path: Path) -> None:
+    """Collector -> scrape -> rule -> Alertmanager, and the collector's own post, which inhibits the rule's alert."""
+    alerts, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+
+    def incidents() -> dict[str, dict[str, Any]]:
+        found = get(f"http://{alerts}/api/v2/alerts?active=true&inhibited=true") or []
+        return {one["labels"]["alertname"]: one for one in found}
+
+    own = started(
+        tmp_path / "alertmanager.log", str(ALERTMANAGER),
+        f"--config.file={DEPLOY / 'alertmanager' / 'alertmanager.yml'}", f"--web.listen-address={alerts}",
+        f"--storage.path={tmp_path / 'alertmanager'}", "--cluster.listen-address=",
+    )  # fmt: skip
+    with own, running(tmp_path, "--alertmanager", f"http://{alerts}") as collector:
+        assert wait_for(lambda: get(f"http://{alerts}/-/ready"), 20)
+        config = quick(tmp_path, collector.http.removeprefix("http://"), alerts)
+        scraper = started(
+            tmp_path / "prometheus.log", "prometheus", f"--config.file={config}",
+            f"--web.listen-address={prometheus}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+        )  # fmt: skip
+        with scraper, Job(collector, 3) as job:
+            assert wait_for(lambda: get(f"http://{prometheus}/-/ready"), 20)
+            job.step()
+            waiting = job.skip(1)
+            assert wait_for(lambda: len(incidents()) == 2, 40), (incidents(), (tmp_path / "prometheus.log").read_text())
+            told = incidents()
+            open_ = told["TorchDistributedIncidentOpen"]
+            assert open_["labels"]["job_id"] == "job-7"
+            assert open_["labels"]["category"] == "missing_rank"
+            assert open_["annotations"]["runbook_url"].endswith("/missing_rank.md")
+            assert open_["status"]["inhibitedBy"] == [told[ALERT_NAME]["fingerprint"]]
+            assert told[ALERT_NAME]["status"]["state"] == "active"
+            for call in [*waiting, job.ranks[1].issue(job.world)]:
+                job.ranks[call.rank].complete(call)
+            assert wait_for(lambda: not incidents(), 40), incidents()

@@ -1,0 +1,150 @@
+"""OpenTelemetry Collector and Jaeger with the configurations of deploy/, between a played job and real collectors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.support.collector import Collector, Job, running, wait_for
+from tests.support.programs import DEPLOY, JAEGER, OTELCOL, free_port, get, load, needs_jaeger, needs_otelcol, started
+
+
+def address() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+class Gateway:
+    """A running OpenTelemetry Collector, to be sent to as a `kit.Collector` is."""
+
+    def __init__(self, receive: str) -> None:
+        self.channel = grpc.insecure_channel(receive)
+
+    def send(self, method: str, data: bytes) -> bytes:
+        return self.channel.unary_unary(method)(data, timeout=20, wait_for_ready=True)
+
+
+@contextlib.contextmanager
+def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
+    own = {"OTLP_GRPC": address(), "OTLP_HTTP": address(), "HEALTH": address(), **env}
+    log = folder / f"{name}.log"
+    with started(log, str(OTELCOL), "--config", str(DEPLOY / "otelcol" / f"{name}.yaml"), env=own):
+        assert wait_for(lambda: get(f"http://{own['HEALTH']}"), 20), log.read_text()
+        made = Gateway(own["OTLP_GRPC"])
+        try:
+            yield made
+        finally:
+            made.channel.close()
+
+
+@contextlib.contextmanager
+def jaeger(folder: Path) -> Iterator[dict[str, str]]:
+    """Its addresses, by the names that deploy/jaeger/jaeger.yaml gives them."""
+    names = ("JAEGER_OTLP_GRPC", "JAEGER_OTLP_HTTP", "JAEGER_QUERY_HTTP", "JAEGER_QUERY_GRPC", "JAEGER_HEALTH")
+    env = {name: address() for name in names}
+    own = {"JAEGER_DATA": str(folder / "jaeger"), "JAEGER_UI_CONFIG": str(DEPLOY / "jaeger" / "ui.json")}
+    own |= {"JAEGER_METRICS_HOST": "127.0.0.1", "JAEGER_METRICS_PORT": str(free_port())}
+    log = folder / "jaeger.log"
+    command = (str(JAEGER), "--config", str(DEPLOY / "jaeger" / "jaeger.yaml"))
+    with started(log, *command, env={**env, **own}):
+        assert wait_for(lambda: get(f"http://{env['JAEGER_HEALTH']}/status"), 30), log.read_text()
+        yield {**env, "METRICS": f"127.0.0.1:{own['JAEGER_METRICS_PORT']}"}
+
+
+@needs_otelcol
+@pytest.mark.parametrize("name", sorted(path.stem for path in (DEPLOY / "otelcol").glob("*.yaml")))
+def test_the_otel_collector_takes_the_configuration(name: str) -> None:
+    command = [str(OTELCOL), "validate", "--config", str(DEPLOY / "otelcol" / f"{name}.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_otelcol
+def test_fanout_gives_otel_fr_everything_and_the_backend_the_traces(tmp_path: Path) -> None:
+    folders = [tmp_path / "ours", tmp_path / "backend"]
+    for folder in folders:
+        folder.mkdir()
+    with running(folders[0]) as ours, running(folders[1]) as backend:
+        with gateway(tmp_path, "fanout", OTEL_FR_ENDPOINT=ours.grpc, BACKEND_ENDPOINT=backend.grpc) as between:
+            with Job(between, 3) as job:
+                job.step()
+                job.skip(1)
+                assert ours.wait_cause()["culprit_ranks"] == [1]
+            assert wait_for(lambda: backend.metric("otel_fr_collector_received_items_total", signal="traces") >= 3)
+        assert backend.metric("otel_fr_collector_received_items_total", signal="logs") == 0
+
+
+def test_sampling_thins_out_the_backend_only() -> None:
+    """All policies of the sampler but "failed" and "slow" keep one in a hundred; otel-fr's pipeline has no sampler."""
+    pipelines = load("otelcol/sampled.yaml")["service"]["pipelines"]
+    ours = [one for one in pipelines.values() if "otlp_grpc/otel_fr" in one["exporters"]]
+    assert len(ours) == 3
+    assert not any("tail_sampling" in one["processors"] for one in ours)
+    assert "tail_sampling" in pipelines["traces/backend"]["processors"]
+
+
+def jobs_seen(collector: Collector) -> dict[str, Any]:
+    return {one["job"]: one for one in json.loads(collector.get("/api/v1/incidents"))["incidents"]}
+
+
+@needs_otelcol
+def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> None:
+    """Spans and rank reports of a run meet at one of three collectors, so each hung job is explained once."""
+    count = 8
+    with contextlib.ExitStack() as stack:
+        collectors = []
+        for index in range(3):
+            (tmp_path / str(index)).mkdir()
+            collectors.append(stack.enter_context(running(tmp_path / str(index))))
+        env = {f"COLLECTOR_{index}": one.grpc for index, one in enumerate(collectors, 1)}
+        between = stack.enter_context(gateway(tmp_path, "loadbalancing", **env))
+        jobs = [stack.enter_context(Job(between, 3, job_id=f"job-{index}")) for index in range(count)]
+        for job in jobs:
+            job.step()
+            job.skip(1)
+
+        def told() -> list[str]:
+            return sorted(name for one in collectors for name in jobs_seen(one))
+
+        assert wait_for(lambda: len(told()) >= count, 30), told()
+        for job in jobs:
+            job.all_reported()
+        assert told() == sorted(job.id for job in jobs)
+        assert all(one["category"] == "missing_rank" for each in collectors for one in jobs_seen(each).values())
+        assert sum(bool(jobs_seen(one)) for one in collectors) >= 2, "every run went to the same collector"
+        for one in collectors:  # the spans of a run (one step of three ranks) are where its reports are
+            own = len(jobs_seen(one))
+            assert one.metric("otel_fr_collector_ranks") == 3 * own
+            spans = one.metric("otel_fr_collector_received_items_total", signal="traces")
+            assert spans == 3 * own
+
+
+@needs_jaeger
+def test_jaeger_stores_the_incident_and_links_it(tmp_path: Path) -> None:
+    with jaeger(tmp_path) as at:
+        with running(tmp_path, "--forward", f"http://{at['JAEGER_OTLP_GRPC']}") as collector, Job(collector, 3) as job:
+            job.step()
+            calls = job.skip(1)
+            trace = str(collector.wait_cause()["trace_id"])
+            for call in calls:
+                job.ranks[call.rank].send_spans([call.span(job.run, call.issued)])
+            url = f"http://{at['JAEGER_QUERY_HTTP']}/api/traces/{trace}"
+            found = wait_for(lambda: (get(url) or {}).get("data") and len(get(url)["data"][0]["spans"]) >= 3, 20)
+            assert found, get(url)
+        spans = get(url)["data"][0]["spans"]
+        processes = get(url)["data"][0]["processes"]
+        (root,) = [span for span in spans if not span["references"]]
+        tags = {tag["key"] for tag in root["tags"]} | {tag["key"] for one in processes.values() for tag in one["tags"]}
+        for pattern in load("jaeger/ui.json")["linkPatterns"]:
+            wanted = [name for name in pattern["url"].replace("trace.traceID", "").split("#{") if "}" in name]
+            names = {name.split("}")[0] for name in wanted} - {""}
+            assert {pattern["key"], *names} <= tags, pattern
+        page = get(f"http://{at['JAEGER_QUERY_HTTP']}/search")
+        assert "torch.incident.category" in page, "the UI configuration is not served"
+        assert "otelcol_receiver_accepted_spans" in get(f"http://{at['METRICS']}/metrics")

@@ -1,0 +1,64 @@
+"""Real torchrun jobs with one fault each: the incident a user sees live, and the same from the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import torchrun as kit
+
+pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
+
+FAULTS = {
+    # fault: categories that are right, culprits, collective's number (None: not asked)
+    "missing": ({"missing_rank"}, [1], 2),
+    "killed": ({"rank_dead"}, [1], None),
+    "raised": ({"rank_dead"}, [1], None),
+    "operation": ({"op_mismatch"}, [2], 2),
+    "reduce_op": ({"reduce_op_mismatch"}, [2], 2),
+    "wrong_peer": ({"unmatched_p2p"}, [1], None),
+    "posted_and_stuck": ({"missing_rank"}, [1], 2),
+    "deadlock": ({"deadlock"}, [0], 1),  # the others both take B before A
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
+    categories, culprits, number = FAULTS[fault]
+    with kit.collector(tmp_path / "collector") as running:
+        job = kit.run(tmp_path / "job", "fault.py", fault, env=kit.endpoint(running))
+        assert kit.wait_until(running.causes), running.log.read_text() + job.output
+    status, report = job.analyze()
+    live = running.causes()
+    offline = [incident for incident in report["incidents"] if not incident["caused_by"]]  # type: ignore[attr-defined]
+    assert status == 1
+    for incidents in (live, offline):
+        assert [incident["culprit_ranks"] for incident in incidents] == [culprits]
+        assert incidents[0]["category"] in categories
+        if number is not None:
+            assert incidents[0]["sequence_id"] == number
+    assert live[0]["id"] == offline[0]["id"] or fault in ("killed", "raised")
+
+
+def test_the_incident_of_a_stuck_rank_says_where_it_is_and_who_waits(tmp_path: Path) -> None:
+    with kit.collector(tmp_path / "collector") as running:
+        kit.run(tmp_path / "job", "fault.py", "missing", env=kit.endpoint(running))
+        (incident,) = running.causes()
+    assert "fault.py" in incident["call_sites"]["1"]  # type: ignore[index]
+    assert "idle" in incident["call_sites"]["1"]  # type: ignore[index]
+    assert "in idle" in incident["stacks"]["1"]  # type: ignore[index]
+    assert incident["waiting_ranks"] == [0, 2]
+    assert "fault.py" in incident["call_sites"]["0"]  # type: ignore[index]
+    assert incident["process_group"]["description"] == "default_pg"  # type: ignore[index]
+    files = incident["flight_recorder_files"]
+    assert {Path(path).exists() for path in files.values()} == {True}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["healthy", "posted"])
+def test_a_healthy_job_of_many_kinds_of_calls_raises_nothing(kind: str, tmp_path: Path) -> None:
+    with kit.collector(tmp_path / "collector") as running:
+        job = kit.run(tmp_path / "job", "fault.py", kind, env=kit.endpoint(running))
+    assert job.returncode == 0, job.output
+    assert running.incidents() == []
+    assert not list(job.dumps.glob("*")), "a healthy job leaves no files"

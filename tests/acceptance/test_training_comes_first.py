@@ -1,0 +1,100 @@
+"""The training job computes the same bits and ends with the same exit code, whatever becomes of otel-fr."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import torchrun as kit
+
+pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
+    """What the job computes, and how it ends, without otel-fr."""
+    folder = tmp_path_factory.mktemp("bare")
+    job = kit.run(folder, "train.py", str(folder / "out"), "exit3", env={"OTEL_FR_ENABLED": "0"})
+    assert "exitcode  : 3" in job.output
+    return (folder / "out").read_bytes(), job.returncode
+
+
+def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> kit.Job:
+    job = kit.run(folder, "train.py", str(folder / "out"), "exit3", env=env)
+    assert (folder / "out").read_bytes() == bare[0]
+    assert job.returncode == bare[1]
+    assert "exitcode  : 3" in job.output
+    return job
+
+
+def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
+    with kit.collector(tmp_path / "collector") as running:
+        _same(tmp_path, bare, kit.endpoint(running))
+        assert kit.wait_until(running.causes, 10), "and the exit code is explained"
+        assert [i["culprit_ranks"] for i in running.causes()] == [[1]]
+
+
+def test_with_nobody_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int]) -> None:
+    _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{kit.free_port()}"})
+
+
+def test_with_a_ring_folder_that_does_not_exist_and_cannot_be_made(tmp_path: Path, bare: tuple[bytes, int]) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    job = _same(tmp_path, bare, {"OTEL_FR_ENABLED": "1", "OTEL_FR_RING_DIR": str(tmp_path / "file" / "ring")})
+    assert "otel-fr" in job.output or "otel_fr" in job.output, "the user is told that nothing is recorded"
+
+
+def test_with_a_full_ring_folder(tmp_path: Path, bare: tuple[bytes, int]) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small tmpfs here: {mounted.stderr.decode().strip()}")
+    try:
+        _same(tmp_path, bare, {"OTEL_FR_ENABLED": "1", "OTEL_FR_RING_DIR": str(full)})
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_when_the_collector_dies_half_way(tmp_path: Path, bare: tuple[bytes, int]) -> None:
+    with kit.collector(tmp_path / "collector") as running:
+        job = kit.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=kit.endpoint(running))
+        assert job.stdout is not None
+        next(line for line in job.stdout if "TRAINING" in line)
+        running.process.kill()
+        job.communicate(timeout=60)
+    assert (tmp_path / "out").read_bytes() == bare[0]
+    assert job.returncode == 0
+
+
+def test_when_the_monitors_die_half_way(tmp_path: Path, bare: tuple[bytes, int]) -> None:
+    with kit.collector(tmp_path / "collector") as running:
+        ring_dir = tmp_path / "rings"
+        env = {**kit.endpoint(running), "OTEL_FR_RING_DIR": str(ring_dir)}
+        job = kit.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=env)
+        assert job.stdout is not None
+        next(line for line in job.stdout if "TRAINING" in line)
+        monitors = _monitors(ring_dir)
+        assert len(monitors) == 3
+        for pid in monitors:
+            os.kill(pid, signal.SIGKILL)
+        job.communicate(timeout=60)
+    assert (tmp_path / "out").read_bytes() == bare[0]
+    assert job.returncode == 0
+
+
+def _monitors(ring_dir: Path) -> list[int]:
+    """The monitor processes that watch rings in a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().decode()
+        except OSError:
+            continue
+        if "otel_fr.monitor" in command and str(ring_dir) in command:
+            found.append(int(process.name))
+    return found

@@ -1,0 +1,210 @@
+"""The command, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import DUMPS
+from tests.support.rings import RankRing, signature
+from tests.support.torch_files import entry, one_missing, write
+
+
+def otel_fr(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "otel_fr.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+
+
+@pytest.mark.parametrize(
+    ("folder", "status"), [("fr01_matched_allreduce_and_singletons", 0), ("tc01_torchcomms_json_hang", 1)]
+)
+def test_the_exit_status_tells_health_from_fault(folder: str, status: int) -> None:
+    text = otel_fr("analyze", DUMPS / folder)
+    told = otel_fr("analyze", DUMPS / folder, "--format", "json")
+    assert (text.returncode, told.returncode) == (status, status)
+    assert text.stderr == told.stderr == ""
+    assert len(json.loads(told.stdout)["incidents"]) == status
+
+
+def test_unusable_input_is_told_apart_and_explained(tmp_path: Path) -> None:
+    (tmp_path / "trace_0").write_bytes(b"")
+    for path in (tmp_path, tmp_path / "trace_0", tmp_path / "none"):
+        done = otel_fr("analyze", path, "--format", "json" if path.is_dir() else "text")
+        assert done.returncode == 2
+        assert str(path) in done.stderr
+    assert "empty" in otel_fr("analyze", tmp_path).stdout
+
+
+def test_wrong_use_is_explained() -> None:
+    assert otel_fr().returncode == 2
+    assert otel_fr("analyse").returncode == 2
+    assert "analyze" in otel_fr("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--transform-ft"], "--group-world-size"),
+        (["-j", "--format", "html"], "--output FILE.json"),
+        (["-o", "{tmp}/none/db.json"], "its folder does not exist"),
+        (["-o", "{tmp}/report.html"], "--format html > "),
+        (["--mismatch_cap", "0"], "0 is not a number from 1"),
+        (["--mismatch_cap", "many"], "invalid"),
+        (["--format", "pdf"], "invalid choice"),
+    ],
+)
+def test_wrong_flags_are_explained(words: list[str], said: str, tmp_path: Path) -> None:
+    one_missing(tmp_path)
+    done = otel_fr("analyze", tmp_path, *[word.format(tmp=tmp_path) for word in words])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_every_flag_of_torchfrtrace_is_taken(tmp_path: Path) -> None:
+    """Its own parser says which there are."""
+    config = pytest.importorskip("torch.distributed.flight_recorder.components.config_manager")
+    known = {word for action in config.JobConfig().parser._actions for word in action.option_strings}
+    offered = otel_fr("analyze", "--help").stdout
+    assert [word for word in sorted(known) if f"{word}" not in offered] == []
+    one_missing(tmp_path / "files")
+    flags = ["-p", "trace_", "-o", tmp_path / "db.json", "-v", "--allow-incomplete-ranks", "--mismatch_cap", "3"]
+    flags += ["--print_stack_trace", "--selected-ranks", "0", "--pg-filters", "default_pg", "--", tmp_path / "files"]
+    done = otel_fr("analyze", *flags)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads((tmp_path / "db.json").read_text())["collectives"]
+
+
+def test_output_that_cannot_be_written_is_told_and_the_verdict_still_printed(tmp_path: Path) -> None:
+    (tmp_path / "db.sqlite").mkdir()
+    done = otel_fr("analyze", one_missing(tmp_path / "files"), "-o", tmp_path / "db.sqlite")
+    assert done.returncode == 2
+    assert done.stdout.startswith("missing_rank: rank 2")
+    assert f"--output {tmp_path / 'db.sqlite'}: Is a directory; nothing was written" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["db.sqlite", "files"]
+
+
+def test_the_entries_are_printed_as_torchfrtrace_does(tmp_path: Path) -> None:
+    folder = one_missing(tmp_path, world_size=2, culprit=1)
+    ours = otel_fr("analyze", "-j", folder).stdout.splitlines()
+    call = "all_reduce(input_sizes=[[4, 4]], state=completed)"
+    assert ours[2] == f"{call}  {call}"
+    assert ours[4].rstrip() == "all_reduce(input_sizes=[[4, 4]], state=scheduled)"
+    pytest.importorskip("torch.distributed.flight_recorder")
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "-j", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    theirs = done.stdout + done.stderr
+    assert [line.rstrip() for line in ours] == [line.rstrip() for line in theirs[theirs.index("Rank 0") :].splitlines()]
+
+
+def test_ranks_of_torchft_are_moved_to_their_replica(tmp_path: Path) -> None:
+    """Two replicas of two ranks; each says its default group is [0, 1]. Rank 3 never joins."""
+    write(tmp_path, {rank: [entry(0, "all_reduce", 1, state="scheduled")] for rank in range(2)})
+    for rank in (2, 3):
+        (tmp_path / f"trace_{rank}").write_bytes((tmp_path / f"trace_{rank - 2}").read_bytes())
+    calls = {0: [entry(0, "all_reduce", 1)], 1: [entry(0, "all_reduce", 1)]}
+    write(tmp_path, calls)
+    write(tmp_path / "other", {0: [entry(0, "all_reduce", 1, state="scheduled")], 1: []})
+    for rank in (0, 1):
+        (tmp_path / "other" / f"trace_{rank}").rename(tmp_path / f"trace_{rank + 2}")
+    done = otel_fr("analyze", tmp_path, "--transform-ft", "--group-world-size", 2, "--format", "json")
+    (incident,) = json.loads(done.stdout)["incidents"]
+    assert (incident["culprit_ranks"], incident["waiting_ranks"]) == ([3], [2])
+    assert incident["process_group"]["ranks"] == [2, 3]
+
+
+def on_terminal(*words: object, **env: str) -> str:
+    """What the command writes to a terminal of 100 columns."""
+    outer, inner = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
+    command = [sys.executable, "-m", "otel_fr.cli", *map(str, words)]
+    process = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=inner, env=settings)
+    os.close(inner)
+    said = b""
+    while True:
+        try:
+            more = os.read(outer, 65536)
+        except OSError:  # Linux: the other side is closed
+            break
+        if not more:
+            break
+        said += more
+    process.wait(30)
+    os.close(outer)
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_and_the_table_of_ranks(tmp_path: Path) -> None:
+    folder = one_missing(tmp_path, world_size=40, culprit=7)
+    shown = on_terminal("analyze", folder)
+    assert "\x1b[1;31mmissing_rank: rank 7 did not join" in shown
+    assert "0-6,8-39" in shown
+    assert "2/2 -1" in shown
+    assert "files" in shown  # the bar of the loading
+    plain = on_terminal("analyze", folder, NO_COLOR="1")
+    assert "\x1b[31m" not in plain
+    assert "\x1b[1;31m" not in plain
+    assert "2/2 -1" in plain
+    assert "\x1b" not in otel_fr("analyze", folder).stdout
+
+
+def test_the_version_is_printed() -> None:
+    done = otel_fr("version")
+    assert (done.returncode, done.stdout.startswith("otel-fr ")) == (0, True)
+
+
+def test_analyze_imports_neither_torch_nor_the_collector() -> None:
+    code = (
+        "import sys; from otel_fr.cli import main; main(['analyze', sys.argv[1]]);"
+        " names = ('torch', 'otel_fr_collector', 'grpc', 'opentelemetry', 'rich');"
+        " sys.exit(any(name in sys.modules for name in names))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(DUMPS / "tc01_torchcomms_json_hang")], capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def waiting_process(*words: str) -> subprocess.Popen[bytes]:
+    """A process that ends with status 7 when it gets SIGUSR1; it is ready when this returns."""
+    code = (
+        "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1});"
+        " print(flush=True); signal.sigwait({signal.SIGUSR1}); sys.exit(7)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_dump_asks_the_monitors_of_this_users_ranks_and_nobody_else(tmp_path: Path) -> None:
+    folder = tmp_path / f"otel-fr-{os.getuid()}"
+    monitor, stranger = waiting_process("otel_fr.monitor"), waiting_process("something-else")
+    try:
+        with_monitor, reused = RankRing(tmp_path, 0, 2), RankRing(tmp_path, 1, 2)
+        assert with_monitor.writer.path.parent == folder
+        with_monitor.call(signature("barrier", ()))
+        with_monitor.writer.set_monitor_pid(monitor.pid)
+        reused.writer.set_monitor_pid(stranger.pid)
+        (folder / "torn").write_bytes(b"no ring")
+        env = {"OTEL_FR_RING_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
+
+        other = otel_fr("dump", "--pid", 1, **env)
+        assert other.returncode == 1
+        assert monitor.poll() is None
+
+        done = otel_fr("dump", "--pid", os.getpid(), **env)
+        assert done.returncode == 0, done.stderr
+        assert f"rank 0 (process {os.getpid()}): asked its monitor (process {monitor.pid})" in done.stdout
+        assert "rank 1" in done.stderr
+        assert "torn" in done.stderr
+        assert monitor.wait(20) == 7
+        assert stranger.poll() is None
+    finally:
+        for process in (monitor, stranger):
+            process.send_signal(signal.SIGKILL)
+            process.wait()

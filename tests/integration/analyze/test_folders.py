@@ -1,0 +1,219 @@
+"""Folders as people have them: files of public projects, PyTorch's own from a live job, and what else lies there."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_fr.analyze.report import FAULT, HEALTHY, UNUSABLE, analyze, to_json, to_text
+from otel_fr.dump.read import load
+from otel_fr.incident import FIELDS
+from tests.support.paths import DUMPS
+
+
+def causes(folder: Path) -> list[dict[str, Any]]:
+    found = json.loads(to_json(analyze(folder)))["incidents"]
+    return [incident for incident in found if incident["caused_by"] is None]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fr01_matched_allreduce_and_singletons",
+        "fr03_two_broadcasts_coalesced",
+        "fr05_uneven_reduce_scatter",
+        "fr07_hook_shapes_legit",
+        "fr09_alltoall_single_uneven_legit",
+        "nt01_batched_send_recv_legit",
+        "nt03_barrier_is_all_reduce_barrier_legit",
+    ],
+)
+def test_healthy_files_of_others_show_no_fault(name: str) -> None:
+    report = analyze(DUMPS / name)
+    assert report.findings == []
+    assert report.problems == []
+    assert report.status == HEALTHY
+    assert to_text(report).startswith("No fault found")
+
+
+def test_a_file_that_is_not_there_is_evidence() -> None:
+    (incident,) = causes(DUMPS / "nt05_timeout_dump_only_rank0")
+    assert (incident["category"], incident["culprit_ranks"], incident["sequence_id"]) == ("missing_rank", [1], 2)
+    report = analyze(DUMPS / "nt05_timeout_dump_only_rank0")
+    assert "no file of rank 1: where it stands is not known" in report.run.undecided  # type: ignore[union-attr]
+
+
+def test_a_group_is_matched_by_its_name_and_not_by_the_ranks_own_number() -> None:
+    (incident,) = causes(DUMPS / "reduce_scatter_size_other_local_pg_id")
+    assert (incident["category"], incident["sequence_id"]) == ("size_mismatch", 4)
+    assert (incident["process_group"]["name"], incident["process_group"]["ranks"]) == ("3", [0, 1])
+
+
+def test_a_receive_from_any_source_is_paired_with_the_only_sender() -> None:
+    (incident,) = causes(DUMPS / "fr11_recv_any_source_size")
+    assert incident["category"] == "size_mismatch"
+    assert incident["values"] == {"2": "[[4]]", "5": "[[8]]"}
+
+
+def test_torchcomms_calls_are_numbered_within_their_group() -> None:
+    (incident,) = causes(DUMPS / "tc01_torchcomms_json_hang")
+    assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("missing_rank", [1], [0])
+    assert (incident["operation"], incident["sequence_id"]) == ("all_reduce", 4)
+
+
+def test_torchcomms_counts_over_all_groups_but_numbers_do_not(tmp_path: Path) -> None:
+    """Rank 0 works in a second group first, so that its counter is ahead in the one both share."""
+    data = json.loads((DUMPS / "tc01_torchcomms_json_hang" / "rank_0.json").read_text())
+    both = [entry for entry in data["entries"] if entry["retired"]]
+    other = {**both[0], "process_group": ["side_comm", "gloo"], "pg_id": 1}
+    data["pg_config"]["side_comm"] = {"name": "side_comm", "desc": "gloo", "ranks": "[0]"}
+    shifted = [
+        {**entry, "record_id": number, "collective_seq_id": number, "op_id": number}
+        for number, entry in enumerate([other, other, *both])
+    ]
+    (tmp_path / "rank_0.json").write_text(json.dumps({**data, "entries": shifted}))
+    (tmp_path / "rank_1.json").write_text(json.dumps({**data, "entries": both}))
+    dump = load(tmp_path / "rank_0.json")
+    numbers = [entry.sequence_id for entry in dump.entries if entry.group.startswith("main_comm")]
+    assert numbers == list(range(len(both)))
+    assert analyze(tmp_path).findings == []
+
+
+def test_the_ranks_stuck_on_the_host_of_a_real_nccl_job_are_named() -> None:
+    """Rank 10 and 15 held the GIL; they have no entries at all, so their own counts must tell."""
+    found = causes(DUMPS / "nvrx_lock_gil_2nd")
+    assert sorted(rank for incident in found for rank in incident["culprit_ranks"]) == [10, 15]
+    assert {incident["category"] for incident in found} == {"missing_rank"}
+
+
+def test_counts_of_a_rank_without_entries_are_ascribed_to_the_right_groups() -> None:
+    dump = load(DUMPS / "nvrx_lock_gil_2nd" / "_dump_10")
+    assert dump.entries == []
+    counts = {group.description: (group.enqueued, group.completed) for group in dump.groups.values()}
+    assert counts["TENSOR_MODEL_PARALLEL_GROUP"] == (31442, 31442)
+    assert all(counts[name][0] is not None for name in counts)
+
+
+def test_gzipped_files_and_single_files_are_read(tmp_path: Path) -> None:
+    source = DUMPS / "nt05_timeout_dump_only_rank0" / "trace_0"
+    (tmp_path / "trace_0.gz").write_bytes(gzip.compress(source.read_bytes()))
+    for path in (tmp_path, tmp_path / "trace_0.gz", source):
+        assert [incident["culprit_ranks"] for incident in causes(path)] == [[1]]
+
+
+def test_the_prefix_chooses_files_and_two_files_of_a_rank_count_once(tmp_path: Path) -> None:
+    for name in ("trace_0", "trace_1"):
+        shutil.copy(DUMPS / "fr01_matched_allreduce_and_singletons" / name, tmp_path / name)
+    shutil.copy(DUMPS / "nt05_timeout_dump_only_rank0" / "trace_0", tmp_path / "other_0")
+    assert analyze(tmp_path, prefix="trace_").status == HEALTHY
+    assert analyze(tmp_path, prefix="other_").status == FAULT
+    assert analyze(tmp_path, prefix="none_").status == UNUSABLE
+    both = analyze(tmp_path)
+    assert [Path(problem.path).name for problem in both.problems] in (["trace_0"], ["other_0"])
+    assert "of rank 0 too" in both.problems[0].text
+
+
+def test_many_large_files_read_in_processes_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        shutil.copytree(DUMPS / "nvrx_lock_gil_2nd", tmp_path / "files", dirs_exist_ok=True)
+        (tmp_path / "files" / f"notes{number}").write_text("none")
+    monkeypatch.setattr("otel_fr.dump.read.PARALLEL_BYTES", 0)
+    monkeypatch.setattr("otel_fr.dump.read._PIECE_BYTES", 1)
+    alone, together = analyze(tmp_path / "files"), analyze(tmp_path / "files", workers=2)
+    assert together.findings == alone.findings
+    assert sorted(p.path for p in together.problems) == sorted(p.path for p in alone.problems)
+
+
+LIVE = """
+import sys, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+rank, folder, store = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2))
+for _ in range(3):
+    dist.all_reduce(torch.ones(3, 4))
+dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2))
+sub = dist.new_group([0, 1])
+dist.barrier(sub)
+work = dist.broadcast(torch.ones(5), 0, async_op=True) if rank == 0 and len(sys.argv) > 4 else None
+open(f"{folder}/pickle_{rank}", "wb").write(_dump_fr_trace(True, True, False))
+text = _dump_fr_trace_json(True, False)
+open(f"{folder}/json_{rank}.json", "wb").write(text if isinstance(text, bytes) else text.encode())
+dist.monitored_barrier()
+"""
+
+
+def test_files_of_pytorchs_own_recorder_on_gloo(tmp_path: Path) -> None:
+    """Their pg_config says nothing, every state is "scheduled", and the JSON has neither frames nor times."""
+    pytest.importorskip("torch")
+    (tmp_path / "job.py").write_text(LIVE)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    command = [sys.executable, str(tmp_path / "job.py")]
+    jobs = [subprocess.Popen([*command, str(rank), str(folder), str(tmp_path / "store")]) for rank in range(2)]
+    assert [job.wait(100) for job in jobs] == [0, 0]
+    for prefix in ("pickle_", "json_"):
+        report = analyze(folder, prefix)
+        assert report.status == HEALTHY, to_text(report)
+        assert report.run is not None
+        (world, pair) = sorted(report.run.evidence.groups.values(), key=lambda group: group.name)
+        assert (world.ranks, world.description, pair.ranks) == ((0, 1), "default_pg", (0, 1))
+        assert len(report.run.dumps[0].entries) == 5
+    dump = load(folder / "pickle_1")
+    assert [entry.signature.operation for entry in dump.entries] == ["all_reduce"] * 3 + ["all_gather", "barrier"]
+    assert {entry.site.partition(":")[0] for entry in dump.entries} == {str(tmp_path / "job.py")}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = [
+    "state",
+    "retired",
+    "is_p2p",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "record_id",
+    "profiling_name",
+    "process_group",
+    "input_sizes",
+    "pg_id",
+    "output_sizes",
+    "input_dtypes",
+    "time_created_ns",
+    "duration_ms",
+    "frames",
+    "timeout_ms",
+]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(NAMES), values), max_size=4),
+    top=st.dictionaries(st.sampled_from(["entries", "pg_config", "pg_status", "version"]), values, max_size=1),
+)
+def test_no_content_of_a_file_stops_the_analyzer(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, str, Any]], top: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    source = DUMPS / "nt05_timeout_dump_only_rank0" / "trace_0"
+    whole = pickle.loads(source.read_bytes())
+    (folder / "trace_1").write_bytes(source.read_bytes())
+    for index, name, value in changes:
+        whole["entries"][index % len(whole["entries"])][name] = value
+    (folder / "trace_0").write_bytes(pickle.dumps({**whole, **top}, 2))
+    report = analyze(folder)
+    assert report.status in (HEALTHY, FAULT)  # rank 1's file is sound
+    assert all(tuple(incident) == FIELDS for incident in json.loads(to_json(report))["incidents"])
+    assert to_text(report)

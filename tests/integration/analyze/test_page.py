@@ -1,0 +1,161 @@
+"""The page in a real browser: headless Chromium, driven by playwright."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr.analyze import load
+from otel_fr.analyze.overview import View
+from otel_fr.analyze.page import to_html
+from tests.support.paths import DUMPS
+from tests.support.torch_files import one_missing
+from tests.unit.analyze.test_forms import hostile_folder
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason=f"no browser on PATH ({', '.join(NAMES)})"),
+    pytest.mark.skipif(importlib.util.find_spec("playwright") is None, reason="playwright is not installed here"),
+]
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_page(tmp_path: Path) -> Iterator[Open]:
+    """Opens the page of a folder; at the end there must have been no complaint and no request but the page itself."""
+    from playwright.sync_api import sync_playwright
+
+    said: list[str] = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+        def open_(folder: Path, **options: Any) -> Any:
+            target = tmp_path / "page.html"
+            target.write_text(to_html(load(folder), View()), encoding="utf-8")
+            page = browser.new_page(**options)
+            page.on("console", lambda message: said.append(message.text))
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.on("request", lambda request: request.url == target.as_uri() or said.append(request.url))
+            page.goto(target.as_uri())
+            return page
+
+        yield open_
+        browser.close()
+    assert said == []
+
+
+def pixels(page: Any, colour: str) -> int:
+    """Pixels of the chart that have the colour of a variable of the style sheet."""
+    script = """name => {
+        const probe = document.createElement("i");
+        probe.style.color = `var(--${name})`;
+        document.body.append(probe);
+        const wanted = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+        probe.remove();
+        const chart = document.getElementById("chart");
+        const copy = document.createElement("canvas");
+        copy.width = chart.width;
+        copy.height = chart.height;
+        const paper = copy.getContext("2d", {willReadFrequently: true});
+        paper.drawImage(chart, 0, 0);
+        const data = paper.getImageData(0, 0, copy.width, copy.height).data;
+        let count = 0;
+        for (let at = 0; at < data.length; at += 4) if (wanted.every((value, i) => data[at + i] === value)) count++;
+        return count;
+    }"""
+    return int(page.evaluate(script, colour))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_culprit_is_shown(tmp_path: Path, open_page: Open, scheme: str) -> None:
+    page = open_page(one_missing(tmp_path / "files"), color_scheme=scheme)
+    assert "rank 2 did not join all_reduce number 3" in page.inner_text("h1")
+    assert "rank 2" in page.inner_text("dd.culprit")
+    assert page.inner_text("tr.culprit th") == "rank 2"
+    assert page.evaluate("document.documentElement.dataset.rows") == "4"
+    assert pixels(page, "redbg") > 1000
+    assert pixels(page, "amberbg") > 1000
+
+
+def test_the_keys_lead_to_the_culprit_and_what_waits_for_it(tmp_path: Path, open_page: Open) -> None:
+    page = open_page(one_missing(tmp_path / "files"))
+    page.focus("#chart")
+    page.keyboard.press("c")
+    told = page.inner_text("#details")
+    assert told.startswith("rank 2 (culprit): all_reduce number 3 of group default_pg (0), NOT MADE. The fault shows")
+    page.keyboard.press("w")
+    told = page.inner_text("#details")
+    assert told.startswith("rank 0 (waiting): all_reduce number 3 of group default_pg (0), in flight")
+    assert "/job/train.py:42 step" in told
+    page.keyboard.press("ArrowLeft")
+    assert "all_reduce number 2 of group default_pg (0), completed, took 500 ms" in page.inner_text("#details")
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("#details").startswith("rank 1 (waiting): all_reduce number 2 of")
+
+
+def test_waiting_calls_run_to_the_end_in_both_views(tmp_path: Path, open_page: Open) -> None:
+    page = open_page(one_missing(tmp_path / "files"), viewport={"width": 1000, "height": 700})
+    for axis in ("order", "time"):
+        page.check(f"input[value={axis}]")
+        box = page.locator("#chart").bounding_box()
+        # The second row is rank 0, which waits: just inside the right edge there is its last call.
+        page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 22 + 20 + 10)
+        assert "rank 0 (waiting): all_reduce number 3" in page.inner_text("#details")
+        page.keyboard.press("Escape")
+
+
+def test_the_wheel_zooms_and_dragging_moves(tmp_path: Path, open_page: Open) -> None:
+    page = open_page(one_missing(tmp_path / "files"), viewport={"width": 1000, "height": 700})
+    box = page.locator("#chart").bounding_box()
+    x, y = box["x"] + 124, box["y"] + 22 + 20 + 10
+    page.mouse.move(x, y)
+    before = pixels(page, "amberbg")
+    for _ in range(6):
+        page.mouse.wheel(0, -300)
+    assert pixels(page, "amberbg") < before
+    page.mouse.down()
+    page.mouse.move(x - 400, y, steps=4)
+    page.mouse.up()
+    page.focus("#chart")
+    page.keyboard.press("0")
+    assert pixels(page, "amberbg") == before
+
+
+def test_what_the_files_hold_is_shown_and_not_run(tmp_path: Path, open_page: Open) -> None:
+    page = open_page(hostile_folder(tmp_path / "files"))
+    assert page.title() == "missing_rank: rank 2 - otel-fr"
+    assert "</script><script>" in page.inner_text("h1")
+    page.focus("#chart")
+    page.keyboard.press("w")
+    assert "</script><script>" in page.inner_text("#details")
+
+
+def test_a_page_without_a_fault_and_one_without_a_readable_file(tmp_path: Path, open_page: Open) -> None:
+    healthy = DUMPS / "fr01_matched_allreduce_and_singletons"
+    assert open_page(healthy).inner_text("h1").startswith("No fault found")
+    (tmp_path / "none").mkdir()
+    assert "could be read" in open_page(tmp_path / "none").inner_text("h1")
+
+
+def test_files_without_times_are_shown_in_order_only(open_page: Open) -> None:
+    folder = DUMPS / "tc01_torchcomms_json_hang"
+    page = open_page(folder)
+    page.focus("#chart")
+    page.keyboard.press("t")
+    assert page.is_disabled("input[value=time]") is not page.is_checked("input[value=time]")
+    page.keyboard.press("c")
+    assert "all_reduce number 4 of group gloo (main_comm), NOT MADE" in page.inner_text("#details")
+
+
+def test_the_tables_stay_within_the_page_on_a_narrow_screen(open_page: Open) -> None:
+    folder = DUMPS / "nvrx_lock_gil_2nd"
+    page = open_page(folder, viewport={"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400

@@ -1,0 +1,251 @@
+"""When recording begins, when it does not, and how it is taken back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import solo
+
+IS_RECORDING = """
+session_module.start_monitor = no_monitor
+start()
+dist.all_reduce(torch.ones(2))
+print(hook._state.session is not None, len(os.listdir(os.environ["OTEL_FR_RING_DIR"])) > 1)
+"""
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""}
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({"OTEL_FR_ENABLED": "1"}, id="enabled"),
+        pytest.param(ENDPOINT, id="endpoint"),
+        pytest.param({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLED": ""}, id="traces"),
+    ],
+)
+def test_import_torch_is_enough(tmp_path: Path, env: dict[str, str]) -> None:
+    assert solo.succeed(tmp_path, IS_RECORDING, **env) == "True True\n"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param({"OTEL_FR_ENABLED": ""}, id="nothing-set"),
+        pytest.param({**ENDPOINT, "OTEL_FR_ENABLED": "0"}, id="disabled"),
+        pytest.param({**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, id="sdk-disabled"),
+        pytest.param({**ENDPOINT, "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "foo, otel_fr"}, id="instrumentation"),
+    ],
+)
+def test_off(tmp_path: Path, env: dict[str, str]) -> None:
+    body = "import otel_fr\notel_fr.instrument()\n" + IS_RECORDING
+    assert solo.succeed(tmp_path, body, **env) == "False False\n"
+
+
+def test_by_hand_and_all_ways_together(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        import otel_fr
+        from otel_fr._activate import torch_backend_loaded
+        from otel_fr._instrumentor import OtelFrInstrumentor
+        session_module.start_monitor = no_monitor
+        print(hook._state.installed)
+        otel_fr.instrument()
+        otel_fr.instrument()
+        OtelFrInstrumentor().instrument(skip_dep_check=True)
+        torch_backend_loaded()
+        start()
+        session = hook._state.session
+        otel_fr.instrument()
+        dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(2))
+        print(hook._state.session is session, ring().head)
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    assert out == "False\nTrue 1\n"
+
+
+def test_before_torch_is_imported(tmp_path: Path) -> None:
+    program = tmp_path / "early.py"
+    program.write_text(
+        "import otel_fr, sys\n"
+        "from otel_fr._instrumentor import OtelFrInstrumentor\n"
+        "OtelFrInstrumentor().instrument(skip_dep_check=True)\n"
+        "assert 'torch' not in sys.modules\n" + solo.PRELUDE + IS_RECORDING
+    )
+    env = solo.environment(tmp_path, OTEL_FR_ENABLED="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    done = subprocess.run(
+        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "True True\n", done.stderr
+
+
+def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import otel_fr, sys; otel_fr.instrument(); otel_fr.dump(); otel_fr.uninstrument();"
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'opentelemetry', 'grpc', 'numpy')])"
+    )
+    env = solo.environment(tmp_path, OTEL_FR_ENABLED="1")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_an_error_of_ours_does_not_break_import_torch(tmp_path: Path) -> None:
+    code = (
+        "import otel_fr\n"
+        "def broken(): raise RuntimeError('broken for the test')\n"
+        "otel_fr.instrument = broken\n"
+        "import torch\n"
+        "print(torch.ones(2).sum().item())\n"
+    )
+    env = solo.environment(tmp_path, OTEL_FR_ENABLED="1")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "2.0\n"
+    assert "broken for the test" in done.stderr
+
+
+def test_nothing_starts_before_a_process_group(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        from torch.utils.data import DataLoader
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 2
+            def __getitem__(self, index):
+                recording = hook._state.session is not None
+                threads = sum(thread.name == "otel-fr" for thread in threading.enumerate())
+                return torch.tensor([recording, threads, hook._state.installed])
+
+        def look():
+            folders = [name for name in os.listdir(os.environ["OTEL_FR_RING_DIR"]) if name.startswith("otel-fr")]
+            return len(folders), [thread.name for thread in threading.enumerate()]
+
+        if __name__ == "__main__":
+            print(look(), hook._state.installed)
+            for batch in DataLoader(Data(), num_workers=1, multiprocessing_context="spawn", batch_size=2):
+                print(batch.tolist())
+            print(look()[0])
+        """,
+        RANK="0",
+        WORLD_SIZE="1",
+    )
+    assert out == "(0, ['MainThread']) True\n[[0, 0, 1], [0, 0, 1]]\n0\n"
+
+
+@pytest.mark.torchrun
+def test_only_ranks_record_under_torchrun(tmp_path: Path) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(
+        "import os, torch.distributed as dist, glob\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.barrier()\n"
+        "rings = glob.glob(os.environ['OTEL_FR_RING_DIR'] + '/otel-fr-*/*.ring')\n"
+        "assert len(rings) == 1 and f'-{os.getpid()}.' in rings[0], rings\n"
+        "threads = os.listdir(f'/proc/{os.getppid()}/task')\n"
+        "open('agent-threads', 'w').write(str(len(threads)))\n"
+    )
+    counts = []
+    for enabled in ("1", "0"):
+        program_text = program.read_text()
+        if enabled == "0":
+            program.write_text(program_text.replace("assert", "assert True or"))
+        command = [
+            str(Path(sys.executable).with_name("torchrun")),
+            "--standalone",
+            "--nproc-per-node",
+            "1",
+            str(program),
+        ]
+        env = solo.environment(tmp_path, OTEL_FR_ENABLED=enabled)
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        counts.append((tmp_path / "agent-threads").read_text())
+    assert counts[0] == counts[1]
+
+
+def test_uninstrument_leaves_no_trace_and_can_be_undone(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        import otel_fr
+        c10d = dist.distributed_c10d
+        otel_fr.uninstrument()
+        names = ("_register_process_group", "_unregister_process_group", "_unregister_all_process_groups")
+        before = [getattr(c10d, name) for name in names]
+        hooks = threading.excepthook
+        wait = dist.Work.wait
+        otel_fr.instrument()
+        start()
+        path = hook._state.session._writer.path
+        threads = threading.active_count()
+        dist.all_reduce(torch.ones(2))
+        print(ring().head, path.exists(), threads)
+        otel_fr.uninstrument()
+        otel_fr.uninstrument()
+        print([getattr(c10d, name) for name in names] == before, threading.excepthook is hooks, dist.Work.wait is wait)
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "BackendSelect")
+        print(threading.active_count(), has_kernel)
+        dist.all_reduce(torch.ones(2))
+        print(path.exists())
+        otel_fr.instrument()
+        dist.all_reduce(torch.ones(2))  # of a group whose earlier calls nobody counted
+        dist.destroy_process_group()
+        start()
+        dist.all_reduce(torch.ones(2))
+        (record,) = ring().records()
+        print(record.coll_seq, ring().head)
+        """,
+    )
+    assert out == "1 True 2\nTrue True True\n1 False\nFalse\n1 1\n"
+
+
+def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        session_module.start_monitor = no_monitor
+        start()
+        dist.all_reduce(torch.ones(2))
+        reader = ring()
+        child = os.fork()
+        if not child:
+            dist.all_reduce(torch.ones(2))
+            dist.new_group([0, 1])
+            dist.destroy_process_group()
+            start()
+            dist.all_reduce(torch.ones(2))
+            assert hook._state.session is None
+            sys.exit(7)
+        _, status = os.waitpid(child, 0)
+        dist.all_reduce(torch.ones(2))
+        print(os.waitstatus_to_exitcode(status), reader.head, int(reader.state), [g.enqueued for g in reader.groups()])
+        print(hook._state.session._writer.path.exists())
+        """,
+    )
+    assert out == "7 2 0 [2]\nTrue\n"
+
+
+def test_no_room_for_the_ring(tmp_path: Path) -> None:
+    done = solo.run(
+        tmp_path,
+        """
+        start()
+        dist.all_reduce(torch.ones(2))
+        dist.new_group([0, 1])
+        print("trained")
+        """,
+        OTEL_FR_RING_DIR="/proc/nowhere",
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert done.stderr.count("otel-fr does not record this rank") == 1

@@ -1,0 +1,361 @@
+"""The rank's process beside its monitor: how that is started, what it is told, and how the rank ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from otel_fr.ring import RingReader
+from tests.support import solo
+
+T = TypeVar("T")
+TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
+
+PLAYED = """
+theirs = None
+def played(path):
+    global theirs
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.settimeout(20)
+    return ours
+session_module.start_monitor = played
+start()
+def hear():
+    return json.loads(theirs.recv(1 << 20))
+"""
+
+
+def until(found: Callable[[], T | None], seconds: float = 20) -> T:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = found()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+def monitors(ring: Path) -> list[int]:
+    """Processes that were started as the monitor of a ring."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if str(ring).encode() in words and words[0] == sys.executable.encode():
+                found.append(int(entry.name))
+    return found
+
+
+def test_the_monitor_is_nobodys_child_and_holds_nothing_of_the_job(tmp_path: Path) -> None:
+    # A module of the job's, named as one that the monitor needs.
+    for name in ("argparse", "json", "grpc"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    # The program itself must not import them from its own folder either.
+    program = solo.write(tmp_path, "", "unused.py")
+    body = program.read_text().replace("import contextlib, json,", "import contextlib,")
+    program.write_text(
+        "import sys; sys.path.pop(0)\n"
+        + body
+        + "held = socket.socket(); held.bind(('127.0.0.1', 0)); held.listen(); held.set_inheritable(True)\n"
+        + "start()\n"
+        + "print(os.getpid(), hook._state.session._writer.path, os.fstat(held.fileno()).st_ino, flush=True)\n"
+        + "sys.stdin.read()\n"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, str(program)],
+        env=solo.environment(tmp_path, OTEL_FR_ENABLED="1"),
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert rank.stdout is not None
+        pid, ring, inode = rank.stdout.readline().split()
+        (monitor,) = until(lambda: monitors(Path(ring)))
+
+        def descriptors() -> list[str]:
+            folder = Path(f"/proc/{monitor}/fd")
+            return [os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink()]
+
+        def running() -> bool:
+            return ring in Path(f"/proc/{monitor}/maps").read_text()
+
+        until(running)
+        assert f"socket:[{inode}]" not in descriptors()
+        status = Path(f"/proc/{monitor}/status").read_text()
+        parent = re.search(r"PPid:\s+(\d+)", status)
+        assert parent is not None
+        assert parent[1] != pid
+        assert os.getsid(monitor) != os.getsid(int(pid))
+        assert os.getpgid(monitor) != os.getpgid(int(pid))
+        assert not any("libtorch" in line for line in Path(f"/proc/{monitor}/maps").read_text().splitlines())
+        rank.communicate("", timeout=20)
+        assert rank.returncode == 0
+        until(lambda: not monitors(Path(ring)))
+        assert not Path(ring).exists()
+    finally:
+        rank.kill()
+
+
+def test_where_the_rank_is(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        PLAYED
+        + """
+def deep_inside():
+    theirs.send(json.dumps({"cmd": "stacks", "id": 5}).encode() + b"\\n")
+    return hear()
+answer = deep_inside()
+print(answer["id"], answer["site"].split(":")[0].endswith("program.py"), answer["site"].split()[-1])
+print(answer["stacks"].splitlines()[0])
+print("deep_inside" in answer["stacks"], "responder" in answer["stacks"])
+import otel_fr
+otel_fr.dump("because")
+print(hear())
+theirs.close()
+""",
+    )
+    lines = out.splitlines()
+    assert lines[0] in ("5 True hear", "5 True deep_inside")
+    assert lines[1] == "Thread MainThread (most recent call last):"
+    assert lines[2] == "True False"
+    assert lines[3] == "{'cmd': 'dump', 'reason': 'because'}"
+
+
+def test_nonsense_from_the_monitor_is_passed_over(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        PLAYED
+        + """
+for nonsense in (b"no json", b"[1, 2]", b'{"cmd": "sing"}', b"\\xff" * 1000):
+    theirs.send(nonsense)
+theirs.send(b'{"cmd": "stacks", "id": 1}')
+print(hear()["id"])
+theirs.close()
+""",
+    )
+    assert out == "1\n"
+
+
+@pytest.mark.skipif(TGKILL is None, reason="the number of tgkill is not known here")
+def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
+    program = solo.write(
+        tmp_path,
+        """
+        session_module.start_monitor = lambda path: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)[0]
+        import ctypes
+        from otel_fr.capture.launch import start_monitor
+        keep = []
+        def played(path):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            keep.append(theirs)
+            return ours
+        session_module.start_monitor = played
+        start()
+        def holds_the_gil():
+            ctypes.PyDLL(None).usleep(3_000_000)
+        print(hook._state.session._writer.path, flush=True)
+        begin = time.monotonic()
+        holds_the_gil()
+        assert time.monotonic() - begin > 2.9, "the signal interrupted the main thread"
+        keep.clear()
+        """,
+    )
+    rank = subprocess.Popen(
+        [sys.executable, str(program)],
+        env=solo.environment(tmp_path, OTEL_FR_ENABLED="1"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert rank.stdout is not None
+        ring = RingReader.open(Path(rank.stdout.readline().strip()))
+        meta = ring.meta
+        file = Path(str(meta["stack_file"]))
+        assert file.stat().st_mode & 0o777 == 0o600
+        libc = ctypes.CDLL(None, use_errno=True)
+
+        def stacks() -> str | None:
+            assert TGKILL is not None
+            assert libc.syscall(TGKILL, ring.pid, meta["responder_tid"], meta["stack_signal"]) == 0
+            time.sleep(0.05)
+            text = file.read_text()
+            return text if "holds_the_gil" in text else None
+
+        text = until(stacks, 2.5)
+        assert "(most recent call first)" in text
+        assert rank.wait(20) == 0
+        assert int(signal.SIGRTMIN) < int(str(meta["stack_signal"])) < int(signal.SIGRTMAX)
+    finally:
+        rank.kill()
+
+
+def test_goodbye_waits_for_the_monitor(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        PLAYED
+        + """
+def monitor():
+    print(hear(), flush=True)
+    time.sleep(0.3)
+    print("flushed", flush=True)
+    theirs.send(b'{"ok": "bye"}\\n')
+threading.Thread(target=monitor, daemon=True).start()
+dist.all_reduce(torch.ones(2))
+""",
+    )
+    assert out == "{'cmd': 'bye'}\nflushed\n"
+
+
+def test_goodbye_does_not_wait_for_ever(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        import atexit
+        begin = []
+        atexit.register(lambda: print(round(time.monotonic() - begin[0])))
+        """
+        + PLAYED.replace("\n", "\n        ")
+        + """
+        atexit.register(lambda: begin.append(time.monotonic()))
+        """,
+    )
+    assert out == "2\n"
+
+
+def test_a_monitor_that_died_costs_nothing(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        import atexit
+        begin = []
+        atexit.register(lambda: print(time.monotonic() - begin[0] < 0.5))
+        """
+        + PLAYED.replace("\n", "\n        ")
+        + """
+        theirs.close()
+        dist.all_reduce(torch.ones(2))
+        atexit.register(lambda: begin.append(time.monotonic()))
+        """,
+    )
+    assert out == "True\n"
+
+
+PAIR = """
+from datetime import timedelta
+rank = int(sys.argv[1])
+store = dist.FileStore(sys.argv[2], 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=float(sys.argv[4])))
+case, tensor = sys.argv[3], torch.ones(3)
+dist.all_reduce(tensor)
+if rank == 0:
+    if case == "timeout":
+        try:
+            dist.all_reduce(tensor)
+        except RuntimeError:
+            print("timed out")
+    else:
+        work = dist.all_reduce(tensor, async_op=True)
+        print("leaving", flush=True)
+        if case == "raises":
+            raise ValueError("gives up")
+        if case == "exits":
+            sys.exit(3)
+else:
+    sys.stdin.readline()
+    if case == "late":
+        dist.all_reduce(tensor)
+        print(tensor.tolist())
+    dist.destroy_process_group()
+"""
+
+
+def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[list[int], list[str], float]:
+    """Exit codes and outputs of two ranks; the second goes on once the first has left or given up."""
+    folder.mkdir()
+    program = solo.write(folder, PAIR)
+    env = solo.environment(folder, OTEL_FR_ENABLED=enabled)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(rank), str(folder / "store"), case, str(timeout)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        assert ranks[0].stdout is not None
+        outputs = [ranks[0].stdout.readline()]
+        begin = time.monotonic()
+        if case == "late":
+            time.sleep(2.5)  # longer than our part of an exit may take
+            outputs.append(ranks[1].communicate("\n", timeout=40)[0])
+            ranks[0].wait(40)
+        else:
+            ranks[0].wait(40)
+            ended = time.monotonic() - begin
+            outputs.append(ranks[1].communicate("\n", timeout=40)[0])
+            return [rank.returncode for rank in ranks], outputs, ended
+        return [rank.returncode for rank in ranks], outputs, time.monotonic() - begin
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+@pytest.mark.parametrize(
+    ("case", "timeout", "codes"),
+    [("timeout", 2, [0, 0]), ("late", 60, [0, 0]), ("exits", 4, [3, 0])],
+)
+def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, timeout: float, codes: list[int]) -> None:
+    with_us = run_pair(tmp_path / "with", case, "1", timeout)
+    without = run_pair(tmp_path / "without", case, "0", timeout)
+    assert with_us[0] == codes
+    # torch itself, alone, sometimes aborts at exit when a thread of gloo's lets the last reference to a tensor go.
+    if -signal.SIGABRT not in without[0]:
+        assert without == (codes, with_us[1], without[2])
+
+
+def test_a_rank_that_raises_does_not_wait_for_its_peers(tmp_path: Path) -> None:
+    codes, _, seconds = run_pair(tmp_path / "raises", "raises", "1", 60)
+    assert codes == [1, 0]
+    assert seconds < 15
+
+
+def test_a_child_of_the_jobs_own_is_its_only_child(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        start()
+        child = os.posix_spawn("/bin/true", ["true"], os.environ)
+        print(os.wait()[0] == child)
+        try:
+            os.wait()
+        except ChildProcessError:
+            print("no other")
+        """,
+    )
+    assert out == "True\nno other\n"
+
+
+def test_the_sockets_type_is_what_the_monitor_expects(tmp_path: Path) -> None:
+    out = solo.succeed(tmp_path, "start()\nprint(hook._state.session._responder._socket.type)\n")
+    assert int(out) == socket.SOCK_SEQPACKET

@@ -1,0 +1,325 @@
+"""Recording when things go wrong, or are unusual: on the fake process group, where everything completes at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import solo
+
+ALONE = """
+session_module.start_monitor = no_monitor
+start()
+recorder = hook._state.session.recorder
+def records():
+    return list(ring().records())
+"""
+
+
+def test_errors_of_ours_are_counted_and_harmless(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+dist.all_reduce(torch.ones(2))
+group = recorder.groups["0"]
+good, group.signatures = group.signatures, None
+for _ in range(3):
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [1, 1]
+group.signatures = good
+dist.all_reduce(torch.ones(2))
+print(ring().counters["hook_errors"], len(records()))
+""",
+    )
+    assert out == "3 2\n"
+
+
+def test_the_collectives_own_error_passes_unchanged(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        session_module.start_monitor = no_monitor
+        store = dist.FileStore(os.path.join(os.environ["OTEL_FR_RING_DIR"], "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            dist.group.WORLD.allreduce([torch.ones(2), torch.ones(3)]).wait()
+        except (RuntimeError, ValueError) as error:
+            print(type(error).__name__, "otel" in str(error).lower())
+        (record,) = ring().records()
+        print(record.state.name, record.ended_ns >= record.issued_ns)
+        """,
+    )
+    lines = out.splitlines()
+    assert lines[0].endswith("False")
+    assert lines[1] == "FAILED True"
+
+
+def test_endless_shapes_stay_bounded_and_read_right(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+for size in range(1, 8001):
+    dist.all_reduce(torch.empty(size))
+reader = ring()
+kept = records()
+assert [record.signature.input_sizes for record in kept] == [((record.coll_seq,),) for record in kept]
+print(reader.counters["flips"] > 0, kept[-1].coll_seq, reader.counters["hook_errors"], reader.counters["dropped"])
+print(sum(len(group.signatures) for group in recorder.groups.values()) < 8000, len(kept) >= 64)
+""",
+        OTEL_FR_BUFFER_SIZE="64",
+    )
+    assert out == "True 8000 0 0\nTrue True\n"
+
+
+def test_a_call_from_within_a_write_keeps_the_numbers_right(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+dist.all_reduce(torch.ones(2))
+recorder._busy = True  # as a signal handler finds it that interrupts the recorder
+dist.all_reduce(torch.ones(2))
+recorder._busy = False
+dist.all_reduce(torch.ones(2))
+print([record.coll_seq for record in records()], ring().counters["dropped"])
+""",
+    )
+    assert out == "[1, 3] 1\n"
+
+
+def test_signal_handlers_may_issue_collectives(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+inside = 0
+def handler(*_):
+    global inside
+    inside += 1
+    dist.all_reduce(torch.ones(3))
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+for _ in range(3000):
+    dist.all_reduce(torch.ones(2))
+signal.setitimer(signal.ITIMER_REAL, 0)
+issued = 3000 + inside
+seen = records()
+counters = ring().counters
+assert inside > 50
+assert recorder.groups["0"].coll == issued, (recorder.groups["0"].coll, issued)
+assert len(seen) + counters["dropped"] == issued, (len(seen), counters, issued)
+assert len({record.coll_seq for record in seen}) == len(seen)
+print(counters["hook_errors"])
+""",
+    )
+    assert out == "0\n"
+
+
+def test_a_wait_from_within_a_write_is_recorded(tmp_path: Path) -> None:
+    """As when a signal handler waits for a message: its rank would else look as if it waited for nothing."""
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+dist.all_reduce(torch.ones(2))
+recorder._busy = True
+recorder.waited(1, 4711)
+recorder._busy = False
+print([record.waited_ns for record in records()])
+""",
+    )
+    assert out == "[4711]\n"
+
+
+def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight(tmp_path: Path) -> None:
+    """gloo's reduce_scatter has no future, and its wait is not Python's: nobody can tell that nobody waits for it."""
+    out = solo.succeed(
+        tmp_path,
+        """
+        import torch.distributed._functional_collectives as functional
+        session_module.start_monitor = no_monitor
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        functional.reduce_scatter_tensor(torch.ones(2), "sum", 0, dist.group.WORLD).wait()
+        work = dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2), async_op=True)
+        print([record.waited_ns for record in ring().records()])
+        work.wait()
+        print([(record.state.name, record.waited_ns) for record in ring().records()][1])
+        """,
+    )
+    assert out == "[None, None]\n('COMPLETED', None)\n"
+
+
+def test_threads(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+def work():
+    for _ in range(500):
+        dist.all_reduce(torch.ones(2))
+threads = [threading.Thread(target=work, name=f"worker-{n}") for n in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+seen = records()
+print([record.coll_seq for record in seen] == list(range(1, 2001)), len({record.thread for record in seen}))
+assert all("worker-" in record.thread for record in seen), seen[0].thread
+""",
+    )
+    assert out == "True 4\n"
+
+
+def test_a_thread_without_user_code_has_the_main_threads_place(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+def main():
+    thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(2),))
+    thread.start()
+    thread.join()
+main()
+print(records()[0].site.text.split()[-1], records()[0].site.frames[-1][2])
+""",
+    )
+    assert out == "main <module>\n"
+
+
+def test_the_members_of_a_batch_share_a_number(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+from torch.distributed.distributed_c10d import _coalescing_manager
+world, cpu, tensor = dist.group.WORLD, torch.device("cpu"), torch.ones(2)
+for _ in range(2):
+    with _coalescing_manager(world, cpu):
+        dist.broadcast(tensor, 0)
+        dist.broadcast(tensor, 1)
+with _coalescing_manager(world, cpu, async_ops=True):
+    dist.isend(tensor, 1)
+    dist.irecv(tensor, 2)
+dist.isend(tensor, 1)
+dist.all_reduce(tensor)
+assert not dist.distributed_c10d._world.pg_coalesce_state
+for record in records():
+    print(record.signature.operation, record.coll_seq, record.p2p_seq, record.op_id, record.flags)
+""",
+    )
+    assert out.splitlines() == [
+        "broadcast 1 0 1 1",
+        "broadcast 1 0 2 1",
+        "broadcast 2 0 3 1",
+        "broadcast 2 0 4 1",
+        "send 2 1 5 1",
+        "recv 2 1 6 1",
+        "send 2 2 7 0",
+        "all_reduce 3 2 8 0",
+    ]
+
+
+def test_pairs_are_counted_by_direction_peer_and_tag(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+tensor = torch.ones(2)
+for peer, tag in [(1, 0), (1, 0), (2, 0), (1, 5), (1, 0)]:
+    dist.isend(tensor, peer, tag=tag)
+dist.irecv(tensor, 1)
+print([(r.signature.peer, r.signature.tag, r.pair_index) for r in records()])
+""",
+    )
+    assert out == "[(1, 0, 0), (1, 0, 1), (2, 0, 0), (1, 5, 0), (1, 0, 2), (1, 0, 0)]\n"
+
+
+def test_roots_and_peers_of_a_subgroup_are_global_ranks(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+group = dist.new_group([0, 2, 3])
+dist.broadcast(torch.ones(2), src=3, group=group)
+dist.isend(torch.ones(2), dst=2, group=group)
+print([(r.signature.root, r.signature.peer, r.group.ranks, r.signature.backend) for r in records()])
+""",
+    )
+    assert out == "[(3, None, (0, 2, 3), 'fake'), (None, 2, (0, 2, 3), 'fake')]\n"
+
+
+def test_every_reduce_op(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        ALONE
+        + """
+names = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
+for name in names:
+    dist.all_reduce(torch.ones(2, dtype=torch.int32), op=getattr(dist.ReduceOp, name))
+dist.all_reduce(torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
+print(" ".join(record.signature.reduce_op for record in records()))
+""",
+    )
+    assert out == "sum avg product min max band bor bxor premul_sum\n"
+
+
+def test_an_uncaught_exception_is_recorded(tmp_path: Path) -> None:
+    done = solo.run(
+        tmp_path,
+        ALONE
+        + """
+def step(sample):
+    raise ValueError(f"bad sample {sample}")
+step(4711)
+""",
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("ValueError: bad sample 4711") == 1
+    from otel_fr.ring import RankState, RingReader
+
+    (path,) = solo.rings(tmp_path)
+    reader = RingReader.open(path)
+    exception = reader.exception
+    assert exception is not None
+    assert (exception["type"], exception["message"]) == ("ValueError", "bad sample 4711")
+    assert exception["site"].endswith(" step")
+    assert str(tmp_path / "program.py") in exception["stack"]
+    assert reader.state == RankState.EXITING
+
+
+def test_an_exception_is_recorded_though_another_hook_took_over(tmp_path: Path) -> None:
+    done = solo.run(
+        tmp_path,
+        ALONE
+        + """
+sys.excepthook = sys.__excepthook__
+raise KeyError("late")
+""",
+    )
+    from otel_fr.ring import RingReader
+
+    exception = RingReader.open(solo.rings(tmp_path)[0]).exception
+    assert done.returncode == 1
+    assert exception is not None
+    assert exception["type"] == "KeyError"
+
+
+def test_an_exception_of_a_thread_and_of_one_that_handles_it(tmp_path: Path) -> None:
+    out = solo.succeed(
+        tmp_path,
+        """
+        session_module.start_monitor = no_monitor
+        heard = []
+        threading.excepthook = lambda args: heard.append(args.exc_type.__name__)
+        start()
+        def work():
+            raise OSError("disk")
+        thread = threading.Thread(target=work, name="loader")
+        thread.start()
+        thread.join()
+        print(heard, ring().exception["type"], ring().exception["thread"])
+        """,
+    )
+    assert out == "['OSError'] OSError loader\n"

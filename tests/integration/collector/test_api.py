@@ -1,0 +1,281 @@
+"""The JSON API and the live stream: what a real collector says of real reports, and that it stays cheap and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import pytest
+from otel_fr_collector.jobs.runs import RunId
+from otel_fr_collector.network.tokens import EVERYTHING
+from otel_fr_collector.outlets import event_stream as stream_module
+from otel_fr_collector.outlets.event_stream import Event, Stream
+from otel_fr_collector.web.job_views import detail, job_key
+
+from tests.support.collector import Collector, Job, running, wait_for
+from tests.support.stage import Stage
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    with running(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with Stage() as running_stage:
+        yield running_stage
+
+
+def get(collector: Collector, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(collector.get("/api/v1/" + path))
+    return found
+
+
+def refused(url: str) -> tuple[int, str]:
+    with pytest.raises(HTTPError) as problem:
+        urlopen(url, timeout=5)
+    return problem.value.code, json.load(problem.value)["error"]
+
+
+def job_of(collector: Collector, job: Job) -> dict[str, Any]:
+    """The job whole, once each of its ranks has been heard of."""
+    found = next((one for one in get(collector, "jobs")["jobs"] if one["run_id"] == job.run), None)
+    return get(collector, f"jobs/{found['id']}") if found else {}
+
+
+def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Collector) -> None:
+    with Job(collector, 4, "job/1 ü") as job:
+        pairs = [job.group("a", [0, 1], "tp"), job.group("b", [2, 3], "tp")]
+        for group in (job.world, job.world, *pairs):
+            job.step(group)
+        job.skip(2)
+        job.ranks[3].exit(signal=9)
+        incident = collector.wait_cause()
+        found = wait_for(lambda: (one := job_of(collector, job)).get("state") == "incident" and one)
+    assert (found["job"], found["attempt"], found["world_size"], found["service"]) == ("job/1 ü", 0, 4, "trainer")
+    assert incident["id"] in found["incidents"]
+    ranks = found["ranks"]
+    assert ranks["rank"] == [0, 1, 2, 3]
+    assert ranks["state"] == ["running", "running", "running", "killed"]
+    assert ranks["tally"] == {"running": 3, "killed": 1}
+    assert ranks["how"][3] == "signal 9"
+    assert ranks["host"] == ["node-0"] * 4
+    groups = {group["name"]: group for group in found["groups"]}
+    world = groups["0"]
+    assert (world["ranks"], world["enqueued"], world["completed"]) == ("0-3", [2, 3], [2, 2])
+    assert (world["behind"], world["behind_count"]) == ("2", 1)
+    operation, number, group, seconds = ranks["waits"][0]
+    assert (operation, number, found["groups"][group]["name"]) == ("all_reduce", 3, "0")
+    assert seconds > 0
+    assert ranks["waits"][2] is None
+    lanes = {lane["name"]: lane for lane in found["lanes"]}
+    assert set(lanes) == {"default_pg", "tp"}  # the two pairs share no rank, so they share a column
+    assert lanes["default_pg"]["enqueued"] == [3, 3, 2, 3]
+    assert [found["groups"][index]["name"] for index in lanes["tp"]["group"]] == ["a", "a", "b", "b"]
+
+
+def test_ranks_never_heard_of_are_shown_as_such(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.ranks[2].silent = True
+        job.step(job.group("pair", [0, 1]))
+        states = ["running", "running", "unheard"]
+        found = wait_for(lambda: (one := job_of(collector, job)) and one["ranks"]["state"] == states and one)
+    assert found
+    assert [lane["group"][2] for lane in found["lanes"]] == [None]
+
+
+def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
+    for options in ((), ("--data", str(tmp_path / "data"))):
+        folder = tmp_path / f"with-{len(options)}"
+        folder.mkdir()
+        with running(folder, *options) as collector:
+            times = []
+            for name in ("a", "b & c"):
+                with Job(collector, 2, name) as job:
+                    job.step()
+                    waiting = job.skip(1)
+                    times.append(collector.wait_cause(lambda one, n=name: one["job"] == n)["detected_at"])
+                    if name == "a":
+                        for call in [*waiting, job.ranks[1].issue(job.world)]:
+                            job.ranks[call.rank].complete(call)
+                        collector.wait_cause(lambda one: one["state"] == "resolved")
+
+            def jobs(query: str, at: Collector = collector) -> list[str]:
+                return [one["job"] for one in get(at, f"incidents?{query}")["incidents"]]
+
+            assert jobs("") == ["a", "b & c"]
+            assert jobs("state=firing") == ["b & c"]
+            assert jobs("state=resolved") == ["a"]
+            assert jobs("job=" + quote("b & c")) == ["b & c"]
+            assert jobs("limit=1") == ["b & c"]
+            assert jobs("before=" + quote(times[1])) == ["a"]
+            assert jobs("before=" + quote(times[0])) == []
+            brief = get(collector, "incidents?view=brief&limit=1")["incidents"][0]
+            assert not {"stacks", "waiting_ranks"} & set(brief)
+            assert "ranks" not in brief["process_group"]
+            whole = get(collector, f"incidents/{brief['id']}")
+            assert whole["stacks"] == {}
+            assert whole["consequences"] == []
+            assert get(collector, whole["job_url"].removeprefix("/api/v1/"))["job"] == "b & c"
+            for bad in ("state=open", "limit=0", "limit=x", "before=yesterday"):
+                status, text = refused(f"{collector.http}/api/v1/incidents?{bad}")
+                assert status == 400
+                assert bad.split("=")[0] in text
+            assert refused(f"{collector.http}/api/v1/incidents/none")[0] == 404
+            assert refused(f"{collector.http}/api/v1/jobs/none")[0] == 404
+            assert refused(f"{collector.http}/api/v1/none") == (404, "Not Found")
+
+
+def events(url: str, found: list[tuple[str, Any]], opened: threading.Event) -> None:
+    """Read the stream into a list until it ends."""
+    name = ""
+    with urlopen(url + "/api/v1/events", timeout=30) as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        for line in answer:
+            text = line.decode().rstrip("\r\n")
+            if text.startswith("event: "):
+                name = text.removeprefix("event: ")
+            elif text.startswith("data: "):
+                found.append((name, json.loads(text.removeprefix("data: "))))
+                opened.set()
+
+
+def test_the_stream_tells_of_jobs_and_of_each_change_and_ends_with_the_collector(collector: Collector) -> None:
+    found: list[tuple[str, Any]] = []
+    opened = threading.Event()
+    reader = threading.Thread(target=events, args=(collector.http, found, opened), daemon=True)
+    reader.start()
+    assert opened.wait(10)
+    assert found[0] == ("jobs", {"jobs": []})
+    with Job(collector, 2) as job:
+        job.step()
+        waiting = job.skip(1)
+        assert wait_for(lambda: [data["change"] for name, data in found if name == "incident"][:1] == ["opened"])
+        for call in [*waiting, job.ranks[1].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        assert wait_for(lambda: [data["change"] for name, data in found if name == "incident"][-1] == "resolved")
+        assert wait_for(
+            lambda: any(data["jobs"] and data["jobs"][0]["job"] == job.id for n, data in found if n == "jobs")
+        )
+    assert collector.stop() == 0
+    reader.join(10)
+    assert not reader.is_alive()
+
+
+def test_a_listener_that_does_not_read_is_let_go_and_the_others_are_not() -> None:
+    async def play() -> None:
+        stream = Stream()
+        slow, quick = stream.join(EVERYTHING), stream.join(EVERYTHING)
+        for number in range(stream_module.MAX_PENDING + 1):
+            stream.jobs(str(number), EVERYTHING)
+            assert await quick.events.get() == Event("jobs", str(number))
+        read = [slow.events.get_nowait() for _ in range(slow.events.qsize())]
+        assert read[-1] is None  # the end, so that it comes back and asks anew
+        stream.close()
+        assert await quick.events.get() is None
+        assert await stream.join(EVERYTHING).events.get() is None
+
+    asyncio.run(play())
+
+
+def test_listeners_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "MAX_LISTENERS", 2)
+    with (
+        urlopen(stage.url + "/api/v1/events", timeout=5) as one,
+        urlopen(stage.url + "/api/v1/events", timeout=5) as two,
+    ):
+        assert one.readline()
+        assert two.readline()
+        assert refused(stage.url + "/api/v1/events")[0] == 503
+    assert wait_for(lambda: not stage.service.stream.accesses())  # those who leave make room
+
+
+def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:
+    """While it is put together, whatever else waits in the event loop gets its turn many times."""
+    run = stage.job(4_096)
+
+    async def count() -> tuple[int, dict[str, Any]]:
+        turns = 0
+        done = asyncio.Event()
+
+        async def other() -> None:
+            nonlocal turns
+            while not done.is_set():
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(other())
+        found = await detail(run, stage.service.book, 0.0, 0.0)
+        done.set()
+        await task
+        return turns, found
+
+    turns, found = stage.do(count())
+    assert turns > 500
+    assert len(found["ranks"]["rank"]) == 4_096
+    assert found["lanes"][0]["name"] == "default_pg"
+    assert len(found["lanes"]) == 10
+    assert len(found["groups"]) == 8 + 512 + 8
+
+
+def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from otel_fr_collector.web import api
+
+    numbers = [stage.hang(stage.job(64, f"job-{n}"), 1)["id"] for n in range(6)]
+    monkeypatch.setattr(api, "MAX_BYTES", 10_000)
+    with urlopen(f"{stage.url}/api/v1/incidents", timeout=5) as answer:
+        body = answer.read()
+    found = [one["id"] for one in json.loads(body)["incidents"]]
+    assert len(body) < 10_100
+    assert 1 < len(found) < 6
+    assert found == numbers[-len(found) :]
+
+
+def test_many_who_ask_at_once_share_one_answer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from otel_fr_collector.web import api
+
+    run = stage.job(256)
+    made = []
+
+    async def counted(*arguments: Any) -> dict[str, object]:
+        made.append(1)
+        await asyncio.sleep(0.05)
+        return await detail(*arguments)
+
+    monkeypatch.setattr(api, "detail", counted)
+    monkeypatch.setattr(api, "FRESH", 600.0)
+    answers: list[bytes] = []
+    request = Request(f"{stage.url}/api/v1/jobs/{stage.key(run)}", headers={"Accept-Encoding": "gzip"})
+
+    def ask() -> None:
+        with urlopen(request, timeout=10) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            answers.append(gzip.decompress(answer.read()))
+
+    askers = [threading.Thread(target=ask) for _ in range(20)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join()
+    assert len(answers) == 20
+    assert set(answers) == {answers[0]}
+    assert json.loads(answers[0])["world_size"] == 256
+    assert made == [1]
+
+
+def test_a_jobs_name_in_addresses_is_its_own(stage: Stage) -> None:
+    """Also where job, attempt and run could be taken for each other."""
+    runs = [RunId("a", 1, "b"), RunId("a", 11, "b"), RunId("a1", 1, "b"), RunId("a", 1, "1b"), RunId("ü/..", 0, "")]
+    keys = {job_key(run) for run in runs}
+    assert len(keys) == len(runs)
+    assert all(key.isalnum() and key.isascii() for key in keys)

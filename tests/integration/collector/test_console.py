@@ -1,0 +1,217 @@
+"""``otel-fr top`` and ``otel-fr incidents`` against a real collector, and what they say when there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.collector import Collector, Job, running, wait_for
+from tests.support.receivers import Receiver
+
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+"""What sets a terminal's title and clears it."""
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    with running(tmp_path) as started:
+        yield started
+
+
+def otel_fr(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "otel_fr.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, **environment})
+
+
+def hang(collector: Collector, job: Job) -> str:
+    job.step()
+    job.skip(1)
+    number: str = collector.wait_cause(lambda one: one["job"] == job.id)["id"]
+    return number
+
+
+def test_top_shows_the_jobs_and_what_is_wrong(collector: Collector) -> None:
+    with Job(collector, 2, "good") as good, Job(collector, 3, "bad" + ESCAPE) as bad:
+        good.step()
+        hang(collector, bad)
+        done = otel_fr("top", "--collector", collector.http)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert "2 jobs, 1 open incidents" in lines[0]
+    rows = [line.split() for line in lines if "/0 " in line and "ago" in line]
+    assert [(row[1], row[2]) for row in rows] == [("incident", "3/3"), ("running", "2/2")]
+    assert "rank 1 did not join all_reduce number 2" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
+
+
+def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) -> None:
+    main, side = pty.openpty()
+    command = [sys.executable, "-m", "otel_fr.cli", "top", "--collector", collector.http, "--interval", "0.2"]
+    process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, start_new_session=True)
+    os.close(side)
+    shown = b""
+
+    def sees(text: bytes) -> bool:
+        nonlocal shown
+        if select.select([main], [], [], 0.05)[0]:
+            with contextlib.suppress(OSError):
+                shown += os.read(main, 65_536)
+        return text in shown
+
+    try:
+        assert wait_for(lambda: sees(b"no job has reported yet"), 20)
+        with Job(collector, 2, "late-comer") as job:
+            job.step()
+            assert wait_for(lambda: sees(b"late-comer/0"))
+        collector.kill()
+        assert wait_for(lambda: sees(b"Trying again"))
+        process.send_signal(signal.SIGINT)
+        assert wait_for(lambda: sees(b"\x1b[?1049l") or process.poll() is not None)  # the screen is given back
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main)
+
+
+def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
+    with Job(collector, 2, "one") as one, Job(collector, 2, "two " + ESCAPE) as two:
+        first, second = hang(collector, one), hang(collector, two)
+        at = ("--collector", collector.http)
+        listed = otel_fr("incidents", *at)
+        assert listed.returncode == 0
+        assert first in listed.stdout
+        assert second in listed.stdout
+        assert "\x1b" not in listed.stdout
+        chosen = otel_fr("incidents", "--job", "one", "--state", "firing", "--json", OTEL_FR_COLLECTOR=collector.http)
+        assert [json.loads(line)["id"] for line in chosen.stdout.splitlines()] == [first]
+        assert json.loads(chosen.stdout)["call_sites"]["0"] == "/job/train.py:42 step"
+        none = otel_fr("incidents", "--state", "resolved", *at)
+        assert (none.returncode, none.stdout) == (1, "")
+        assert "no incident fits" in none.stderr
+
+
+def test_incidents_are_followed_over_a_restart_and_each_change_is_told_once(tmp_path: Path) -> None:
+    lives = [tmp_path / "1", tmp_path / "2"]
+    for life in lives:
+        life.mkdir()
+    data = ("--data", str(tmp_path / "data"))
+    with contextlib.ExitStack() as stack:
+        collector = stack.enter_context(running(lives[0], *data))
+        job = stack.enter_context(Job(collector, 2))
+        job.step()
+        waiting = job.skip(1)
+        number = collector.wait_cause()["id"]
+        command = [
+            sys.executable,
+            "-m",
+            "otel_fr.cli",
+            "incidents",
+            "--follow",
+            "--json",
+            "--collector",
+            collector.http,
+        ]
+        with (tmp_path / "followed").open("wb") as out, (tmp_path / "said").open("wb") as err:
+            process = subprocess.Popen(command, stdout=out, stderr=err)
+        stack.callback(process.kill)
+
+        def followed() -> list[tuple[str, str]]:
+            lines = (tmp_path / "followed").read_text().splitlines()
+            return [(line["change"], line["incident"]["id"]) for line in map(json.loads, lines)]
+
+        assert wait_for(lambda: followed() == [("opened", number)])
+        address = collector.http.removeprefix("http://")
+        collector.kill()
+        assert wait_for(lambda: "Trying again" in (tmp_path / "said").read_text())
+        second = stack.enter_context(running(lives[1], *data, "--http", address))
+        job.collector = second
+        for call in [*waiting, job.ranks[1].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        assert wait_for(lambda: followed() == [("opened", number), ("resolved", number)])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+
+
+def test_followed_incidents_are_lines_for_people_too(collector: Collector, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "otel_fr.cli", "incidents", "--follow", "--collector", collector.http]
+    with (tmp_path / "followed").open("wb") as out, Job(collector, 2, "job " + ESCAPE) as job:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            number = hang(collector, job)
+            assert wait_for(lambda: number in (tmp_path / "followed").read_text(), 20)
+        finally:
+            process.kill()
+            process.wait()
+    text = (tmp_path / "followed").read_text()
+    assert text.startswith("opened   missing_rank job ")
+    assert "rank 1 did not join" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("command", ["top", "incidents"])
+def test_a_collector_that_is_not_there_or_refuses_is_told_in_one_line(command: str, tmp_path: Path) -> None:
+    absent = otel_fr(command, "--collector", "http://127.0.0.1:1")
+    assert absent.returncode == 3
+    assert "no collector at http://127.0.0.1:1" in absent.stderr
+    assert "--http" in absent.stderr
+    other = Receiver()
+    with contextlib.closing(other):
+        other.status = 401
+        refused = otel_fr(command, "--collector", other.url)
+        assert refused.returncode == 3
+        assert "--token-file" in refused.stderr
+        token = tmp_path / "token"
+        token.write_text("from-file\n")
+        otel_fr(command, "--collector", other.url, "--token-file", str(token), OTEL_FR_TOKEN="from-env")
+        otel_fr(command, "--collector", other.url, OTEL_FR_TOKEN="from-env")
+        tokens = [headers.get("Authorization") for _, _, headers, _ in other.requests]
+        assert tokens == [None, "Bearer from-file", "Bearer from-env"]
+        other.status = 200
+        assert otel_fr(command, "--collector", other.url + "/grafana").returncode == 3
+    for bad in (("--collector", "ftp://x"), ("--ca-file", "/nowhere"), ("--token-file", "/nowhere")):
+        done = otel_fr(command, *bad)
+        assert done.returncode == 3
+        assert len(done.stderr.splitlines()) == 1
+    for done in (absent, refused):
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not here to make a certificate")
+def test_a_certificate_is_trusted_only_where_it_is_told_to(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=collector"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    server = Receiver()
+    with contextlib.closing(server):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, key)
+        server.server.socket = context.wrap_socket(server.server.socket, server_side=True)
+        at = ("incidents", "--collector", server.url.replace("http:", "https:"))
+        refused = otel_fr(*at)
+        assert refused.returncode == 3
+        assert "certificate" in refused.stderr.lower()
+        assert server.requests == []
+        assert "not as an otel-fr collector" in otel_fr(*at, "--ca-file", str(certificate)).stderr
+        assert len(server.requests) == 1
+
+
+def test_a_follower_that_finds_no_collector_ends(tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert otel_fr("incidents", "--follow", "--collector", "http://127.0.0.1:1").returncode == 3
+    assert time.monotonic() - started < 25

@@ -1,0 +1,290 @@
+"""Faults, each played by N ranks towards a real collector process: named once, with the right culprit, in time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_fr import semconv
+from tests.support.collector import STALL, Collector, Job, running, wait_for
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    with running(tmp_path) as started:
+        yield started
+
+
+STACK = """Thread 0x1 (most recent call first):
+  File "/job/data.py", line 17 in load
+  File "/job/train.py", line 9 in main
+"""
+
+
+def test_a_rank_that_stays_away_is_named_before_the_stall_time_is_over(collector: Collector) -> None:
+    with Job(collector, 4) as job:
+        for _ in range(3):
+            job.step()
+        started = time.monotonic()
+        job.skip(1)
+        job.ranks[1].send_report(semconv.EVENT_IDLE, stack=STACK)
+        incident = collector.wait_cause()
+        took = time.monotonic() - started
+        assert took < STALL + 0.5  # 0.5: this machine's other work
+        assert incident["category"] == "missing_rank"
+        assert incident["culprit_ranks"] == [1]
+        assert incident["waiting_ranks"] == [0, 2, 3]
+        assert (incident["operation"], incident["sequence_id"]) == ("all_reduce", 4)
+        assert incident["process_group"]["description"] == "default_pg"
+        assert incident["call_sites"]["0"] == "/job/train.py:42 step"
+        assert incident["call_sites"]["1"] == "/job/data.py:17 load"
+        assert "data.py" in incident["stacks"]["1"]
+        assert incident["trace_id"]
+        assert incident["started_at"] < incident["detected_at"]
+        assert (incident["job"], incident["attempt"], incident["state"]) == ("job-7", 0, "firing")
+        text = wait_for(lambda: "INCIDENT" in collector.out_file.read_text() and collector.out_file.read_text())
+        for part in (
+            "missing_rank: rank 1",
+            "all_reduce number 4",
+            "default_pg",
+            "data.py:17 load",
+            "train.py:42 step",
+        ):
+            assert part in text
+        assert incident["trace_id"] in text
+
+
+def test_a_late_rank_resolves_its_incident(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.step()
+        waiting = job.skip(2)
+        opened = collector.wait_cause()
+        late = job.ranks[2].issue(job.world)
+        for call in [*waiting, late]:
+            job.ranks[call.rank].complete(call)
+        collector.wait_cause(lambda one: one["state"] == "resolved")
+        for _ in range(3):
+            job.step()
+        job.all_reported()
+        assert [one["id"] for one in collector.causes()] == [opened["id"]]
+
+
+def test_the_same_rank_staying_away_again_is_a_new_incident(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        for _ in range(2):
+            waiting = job.skip(2)
+            count = len(collector.causes()) if collector.incidents_file.stat().st_size else 0
+            assert wait_for(lambda count=count: len(collector.causes()) == count + 1)
+            for call in [*waiting, job.ranks[2].issue(job.world)]:
+                job.ranks[call.rank].complete(call)
+            assert wait_for(lambda: all(one["state"] == "resolved" for one in collector.causes()))
+        assert [one["sequence_id"] for one in collector.causes()] == [1, 2]
+
+
+def test_a_killed_rank_is_named_and_those_torchrun_ends_are_not(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.step()
+        job.skip(1)
+        job.ranks[1].exit(signal=9)
+        for rank in (0, 2):
+            job.ranks[rank].exit(signal=15)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [1])
+        assert "SIGKILL" in incident["summary"]
+        assert len(collector.causes()) == 1
+
+
+def test_an_exception_is_named_with_its_line(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.step()
+        job.skip(2)
+        raised = {"type": "ValueError", "message": "bad sample 4711", "stack": STACK, "site": "/job/data.py:17 load"}
+        job.ranks[2].send_report(semconv.EVENT_EXCEPTION, exception=raised)
+        job.ranks[2].exit(code=1)
+        job.ranks[2].send_report(semconv.EVENT_DUMP_WRITTEN, file="/dumps/rank_2")  # says no more of the exception
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [2])
+        assert "bad sample 4711" in incident["summary"]
+        assert incident["call_sites"]["2"] == "/job/data.py:17 load"
+
+
+@pytest.mark.parametrize(
+    ("odd", "category", "field"),
+    [
+        ({"op": "broadcast", "root": 0}, "op_mismatch", "operation"),
+        ({"sizes": [[4, 5]]}, "size_mismatch", "input_sizes"),
+        ({"dtype": "Half"}, "dtype_mismatch", "dtype"),
+        ({"reduce_op": "max"}, "reduce_op_mismatch", "reduce_op"),
+    ],
+)
+def test_a_mismatch_needs_no_stall(collector: Collector, odd: dict[str, object], category: str, field: str) -> None:
+    with Job(collector, 4) as job:
+        job.step()
+        started = time.monotonic()
+        calls = [job.ranks[rank].issue(job.world, **(odd if rank == 2 else {})) for rank in range(4)]
+        for call in calls:
+            job.ranks[call.rank].complete(call)
+        incident = collector.wait_cause()
+        assert time.monotonic() - started < STALL
+        assert (incident["category"], incident["culprit_ranks"], incident["sequence_id"]) == (category, [2], 2)
+        assert incident["field"] == field
+        assert set(incident["values"]) == {"0", "1", "2", "3"}
+
+
+def test_a_mismatch_that_repeats_every_step_is_one_incident(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        for _ in range(100):
+            calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 1 else "sum") for rank in range(3)]
+            for rank in range(3):
+                job.ranks[rank].complete(calls[rank])
+        incident = collector.wait_cause()
+        job.all_reported()
+        assert incident["sequence_id"] == 1
+        assert len(collector.causes()) == 1
+
+
+def test_a_deadlock_across_groups_names_its_circle(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        first, second = job.group("1", [0, 1], "dp"), job.group("2", [0, 1], "tp")
+        job.step(first)
+        job.step(second)
+        job.ranks[0].issue(first)
+        job.ranks[1].issue(second)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("deadlock", [0, 1])
+
+
+def test_a_send_that_nobody_receives_is_named(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        job.step()
+        job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=3)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("unmatched_p2p", [1])
+        assert incident["trace_id"]
+
+
+def test_a_receive_that_is_posted_accuses_nobody_until_somebody_waits_for_it(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        job.step()
+        posted = job.ranks[1].issue(job.world, "recv", kind="p2p", peer=0, tag=3, posted=True)
+        job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=4)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("unmatched_p2p", [1]), "it waits nowhere"
+        posted.posted = False
+        assert collector.wait_cause(lambda one: one["culprit_ranks"] == [0, 1])
+
+
+def test_a_rank_that_falls_silent_with_its_host_is_named(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.step()
+        job.ranks[1].silent = True
+        job.skip(1)
+        incident = collector.wait_cause()
+        assert incident["culprit_ranks"] == [1]
+
+
+def test_what_follows_from_a_fault_points_to_it_and_alarms_no_one(collector: Collector) -> None:
+    with Job(collector, 4) as job:
+        three, pair = job.group("1", [0, 1, 2], "three"), job.group("2", [2, 3], "pair")
+        job.step(three)
+        job.step(pair)
+        job.ranks[0].issue(three)
+        job.ranks[2].issue(three)
+        job.ranks[3].issue(pair)  # waits for 2, which waits for 1
+        cause = collector.wait_cause()
+        assert cause["culprit_ranks"] == [1]
+        followed = wait_for(lambda: [one for one in collector.incidents() if one["caused_by"]])
+        assert followed
+        assert all(one["caused_by"] == cause["id"] for one in followed)
+        assert len(collector.causes()) == 1
+
+
+def test_ranks_that_give_up_after_a_fault_are_its_aftermath(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.step()
+        waiting = job.skip(1)
+        cause = collector.wait_cause()
+        for call in waiting:
+            job.ranks[call.rank].fail(call)
+            job.ranks[call.rank].extra["exception"] = {"type": "RuntimeError", "message": "timed out"}
+            job.ranks[call.rank].exit(code=1)
+        job.ranks[1].exit(signal=15)
+        assert wait_for(lambda: collector.metric("otel_fr_collector_diagnoses_total") > 1)
+        time.sleep(1.5)  # a second incident would come within the settle time of a bad end
+        assert [one["id"] for one in collector.causes()] == [cause["id"]]
+        assert collector.causes()[0]["culprit_ranks"] == [1]
+        assert collector.causes()[0]["state"] == "firing"
+
+
+def test_a_newer_attempt_closes_the_incidents_of_the_one_before(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        job.step()
+        job.skip(1)
+        job.ranks[1].exit(signal=9)
+        job.ranks[0].exit(signal=15)
+        collector.wait_cause()
+    with Job(collector, 2, attempt=1) as again:
+        again.step()
+        closed = collector.wait_cause(lambda one: one["state"] == "resolved")
+        assert closed["attempt"] == 0
+        again.skip(0)
+        second = collector.wait_cause(lambda one: one["attempt"] == 1)
+        assert second["state"] == "firing"
+        assert second["id"] != closed["id"]
+
+
+def test_two_jobs_do_not_mix(collector: Collector) -> None:
+    with Job(collector, 2, "good") as good, Job(collector, 2, "bad") as bad:
+        good.step()
+        bad.step()
+        bad.skip(1)
+        incident = collector.wait_cause()
+        for _ in range(5):
+            good.step()
+        assert incident["job"] == "bad"
+        assert {one["job"] for one in collector.incidents()} == {"bad"}
+
+
+def test_flight_recorder_files_are_named(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        job.step()
+        job.skip(1)
+        incident = collector.wait_cause()
+        for rank in job.ranks:
+            rank.send_report(semconv.EVENT_DUMP_WRITTEN, file=f"/dumps/rank_{rank.rank}")
+        files = {"0": "/dumps/rank_0", "1": "/dumps/rank_1"}
+        collector.wait_cause(lambda one: one["flight_recorder_files"] == files)
+        assert wait_for(lambda: "/dumps/rank_1" in collector.out_file.read_text())
+        assert collector.causes()[0]["id"] == incident["id"]
+
+
+def test_a_collector_that_was_held_up_accuses_nobody(collector: Collector) -> None:
+    """While it is stopped a rank joins late, but well within the stall time: its old knowledge looks like a stall."""
+    with Job(collector, 2) as job:
+        job.step()
+        waiting = job.skip(1)[0]
+        job.all_reported()
+        collector.process.send_signal(signal.SIGSTOP)
+        late = job.ranks[1].issue(job.world)
+        spans = [job.ranks[call.rank].complete(call, send=False) for call in (waiting, late)]
+        time.sleep(3)  # longer than a stall and than a silence
+        collector.process.send_signal(signal.SIGCONT)
+        for rank, span in zip(job.ranks, spans, strict=True):
+            rank.send_spans([span])
+        job.all_reported()
+        job.step()
+        assert collector.lines() == []
+
+
+def test_a_rank_whose_monitor_dies_is_not_accused_of_what_it_has_joined(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.step()
+        for rank in (0, 1):
+            job.ranks[rank].issue(job.world)
+        job.all_reported()
+        job.ranks[0].silent = True
+        assert collector.wait_cause()["culprit_ranks"] == [2]

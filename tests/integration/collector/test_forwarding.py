@@ -1,0 +1,376 @@
+"""What is sent on to backends: nothing that was acknowledged is lost, whatever happens to either side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import resource
+import signal
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otel_fr_collector.forward import sampling, spool
+from otel_fr_collector.forward.backends import parse_backend, read_headers, retry_after
+from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.otlp import envelope as otlp
+
+from tests.support.collector import TRACES, Job, wait_for
+from tests.support.edges import Certificates, Edge, grpc_backend, http_backend, serving, spans
+
+KILLS = int(os.environ.get("OTEL_FR_TEST_KILLS", "4"))
+"""SIGKILLs of the collector under load."""
+QUEUE = "otel_fr_collector_forward_queue_requests"
+DROPPED = "otel_fr_collector_forward_dropped_requests_total"
+
+
+@pytest.mark.parametrize("ends", [(signal.SIGKILL,), (signal.SIGTERM, signal.SIGKILL)])
+def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, ends: tuple[signal.Signals, ...]) -> None:
+    """Clients send while the collector is ended again and again; each request that was answered arrives."""
+    moments = random.Random(20261121)
+    acknowledged: list[bytes] = []
+    numbers = iter(range(1, 10**9))
+    with grpc_backend() as backend:
+        options = ("--data", str(tmp_path / "data"), "--forward", backend.url)
+        for turn in range(KILLS):
+            with serving(tmp_path / f"run-{turn}", *options) as collector:
+                workers = [threading.Thread(target=_send_until_dead, args=(collector, numbers, acknowledged))]
+                workers += [threading.Thread(target=_send_until_dead, args=(collector, numbers, acknowledged, True))]
+                before = len(acknowledged)
+                for worker in workers:
+                    worker.start()
+                assert wait_for(lambda before=before: len(acknowledged) > before + 5)
+                time.sleep(moments.uniform(0, 0.3))  # the moment is what is tested
+                backend.delay = moments.choice([0.0, 0.05])
+                collector.process.send_signal(ends[turn % len(ends)])
+                for worker in workers:
+                    worker.join()
+                assert collector.process.wait(15) in (0, -signal.SIGKILL)
+        backend.delay = 0.0
+        with serving(tmp_path / "last", *options) as collector:
+            assert wait_for(lambda: set(acknowledged) <= set(backend.taken), 30)
+            assert wait_for(lambda: collector.metric(QUEUE) == 0)
+            assert collector.stop() == 0
+    assert len(acknowledged) > 5 * KILLS
+
+
+def _send_until_dead(collector: Edge, numbers: object, acknowledged: list[bytes], over_http: bool = False) -> None:
+    while True:
+        data = spans(next(numbers))  # type: ignore[call-overload]
+        try:
+            if over_http:
+                assert collector.post("/v1/traces", data).status == 200
+            else:
+                collector.channel.unary_unary(TRACES)(data, timeout=10)
+        except (OSError, grpc.RpcError, ConnectionError):
+            return
+        acknowledged.append(data)
+
+
+def test_a_backend_that_comes_late_gets_everything_in_order_after_a_restart_too(tmp_path: Path) -> None:
+    with grpc_backend() as probe:
+        address = probe.url.removeprefix("grpc://")
+    options = ("--data", str(tmp_path / "data"), "--forward", f"http://{address}")
+    first, second = [spans(n) for n in range(1, 9)], [spans(n) for n in range(9, 13)]
+    with serving(tmp_path / "one", *options) as collector:
+        for data in first:
+            collector.send(TRACES, data)
+        assert collector.metric(QUEUE) == 8
+        assert collector.stop() == 0
+    with serving(tmp_path / "two", *options) as collector:
+        for data in second:
+            collector.send(TRACES, data)
+        assert collector.metric(QUEUE) == 12
+        with grpc_backend(address) as backend:
+            assert wait_for(lambda: len(backend.taken) == 12, 20)
+            assert backend.taken == [*first, *second]
+            assert wait_for(lambda: collector.metric(QUEUE) == 0)
+
+
+def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
+    """One is fast, one slow, one refuses all: none holds up another, nor the correlation."""
+    with grpc_backend() as fast, http_backend() as slow, grpc_backend() as refusing:
+        slow.delay, refusing.refuses = 0.2, True
+        options = [word for one in (fast, slow, refusing) for word in ("--forward", one.url)]
+        with serving(tmp_path, *options) as collector, Job(collector, 2) as job:
+            sent = {spans(n) for n in range(1, 31)}
+            for data in sent:
+                collector.send(TRACES, data)
+            job.step()
+            job.skip(1)
+            assert collector.wait_cause()["culprit_ranks"] == [1]
+            assert wait_for(lambda: sent <= set(fast.taken))
+            assert wait_for(lambda: sent <= set(slow.taken), 20)
+            assert set(slow.paths) == {"/otlp/v1/traces"}
+            assert collector.metric(DROPPED, backend=refusing.url, reason="refused") >= 30
+            assert collector.metric(DROPPED, backend=slow.url) == 0
+
+
+@pytest.mark.parametrize("kind", [grpc_backend, http_backend])
+def test_a_backend_that_says_when_to_come_back_is_left_in_peace_until_then(tmp_path: Path, kind: object) -> None:
+    with kind() as backend, serving(tmp_path, "--forward", backend.url) as collector:  # type: ignore[operator]
+        backend.busy, backend.retry_after = 1, 2.0
+        collector.send(TRACES, spans(1))
+        assert wait_for(lambda: backend.taken)
+        assert len(backend.tried) == 2
+        assert backend.tried[1] - backend.tried[0] >= 2.0
+
+
+def test_a_request_that_comes_again_is_sent_on_once(tmp_path: Path) -> None:
+    """As an exporter sends it that did not hear the answer; also when the collector was restarted in between."""
+    with grpc_backend() as backend:
+        options = ("--data", str(tmp_path / "data"), "--forward", backend.url)
+        for name in ("one", "two"):
+            with serving(tmp_path / name, *options) as collector:
+                for _ in range(3):
+                    collector.send(TRACES, spans(1))
+                assert collector.metric("otel_fr_collector_forward_repeated_requests_total") >= 2
+                collector.send(TRACES, spans(2 if name == "one" else 3))
+                assert wait_for(lambda name=name: len(backend.taken) == (2 if name == "one" else 3))
+                collector.kill()
+    assert backend.taken == [spans(1), spans(2), spans(3)]
+
+
+def test_a_full_queue_drops_what_comes_and_says_so(tmp_path: Path) -> None:
+    with grpc_backend() as backend:
+        backend.busy = 10**6
+        with serving(tmp_path, "--forward", backend.url, "--forward-queue-size", "100KB") as collector:
+            for n in range(20):
+                collector.send(TRACES, spans(n + 1, size=10_000))
+            kept = collector.metric(QUEUE)
+            assert 8 <= kept <= 10
+            assert collector.metric(DROPPED, reason="queue_full") == 20 - kept
+            assert collector.metric("otel_fr_collector_forward_queue_bytes") <= 100_000
+            assert "its queue is full" in collector.err_file.read_text()
+
+
+def test_a_full_disk_costs_no_verdict_and_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: what cannot be stored is not acknowledged."""
+    with grpc_backend() as backend:
+        backend.busy = 10**6
+        options = ("--data", str(tmp_path / "data"), "--forward", backend.url)
+        with serving(tmp_path / "run", *options) as collector, Job(collector, 2) as job:
+            resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
+            acknowledged, refused = [], []
+            for n in range(1, 40):
+                data = spans(n, size=50_000)
+                answer = collector.post("/v1/traces", data)
+                (acknowledged if answer.status == 200 else refused).append(data)
+                assert answer.status in (200, 503)
+            assert acknowledged
+            assert refused
+            job.skip(1)
+            assert collector.wait_cause()["culprit_ranks"] == [1]
+            assert "cannot be queued" in collector.err_file.read_text()
+            resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+            backend.busy = 0
+            assert collector.post("/v1/traces", refused[0]).status == 200
+            assert wait_for(lambda: {*acknowledged, refused[0]} <= set(backend.taken), 40)
+
+
+def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "forward.sqlite3").write_bytes(b"this is no database" * 500)
+    with (
+        grpc_backend() as backend,
+        serving(tmp_path / "run", "--data", str(data), "--forward", backend.url) as collector,
+    ):
+        collector.send(TRACES, spans(1))
+        assert wait_for(lambda: backend.taken == [spans(1)])
+        assert len(list(data.glob("*.broken-*"))) == 1
+        assert "is broken" in collector.err_file.read_text()
+
+
+def test_two_collectors_do_not_share_a_folder(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    data = str(tmp_path / "data")
+    with serving(tmp_path / "run", "--data", data):
+        command = [sys.executable, "-m", "otel_fr.cli", "collector", "--data", data]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        assert done.returncode == 2
+        assert "in use by another collector" in done.stderr
+
+
+def test_without_a_folder_the_end_waits_for_the_backends_but_not_for_ever(tmp_path: Path) -> None:
+    with grpc_backend() as backend:
+        backend.delay = 0.2
+        with serving(tmp_path / "slow", "--forward", backend.url) as collector:
+            for n in range(1, 6):
+                collector.send(TRACES, spans(n))
+            assert collector.stop() == 0
+            assert len(backend.taken) == 5
+    with serving(tmp_path / "down", "--forward", backend.url, "--stop-seconds", "3") as collector:
+        collector.send(TRACES, spans(1))
+        started = time.monotonic()
+        assert collector.stop() == 0
+        assert time.monotonic() - started < 6
+        assert "1 requests for" in collector.err_file.read_text()
+
+
+def test_backends_are_reached_over_tls_with_their_headers(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certs")
+    pair = [(certificates.key.read_bytes(), certificates.cert.read_bytes())]
+    credentials = grpc.ssl_server_credentials(pair, certificates.ca_file.read_bytes(), require_client_auth=True)
+    with grpc_backend(credentials=credentials) as secure, http_backend() as other:
+        headers = tmp_path / "headers"
+        headers.write_text(f"# who we are\n{secure.url} Authorization: Bearer s3cret\n{other.url} X-Scope: a b\n")
+        options = ("--forward-ca", certificates.ca_file, "--forward-cert", certificates.client_cert)
+        options += ("--forward-key", certificates.client_key, "--forward-headers", headers)
+        options += ("--forward", secure.url, "--forward", other.url)
+        with serving(tmp_path / "run", *map(str, options)) as collector:
+            collector.send(TRACES, spans(1))
+            assert wait_for(lambda: secure.taken and other.taken)
+    assert secure.headers[0]["authorization"] == "Bearer s3cret"
+    assert other.headers[0]["x-scope"] == "a b"
+    assert "authorization" not in other.headers[0]
+
+
+@pytest.mark.parametrize("mode", ["incidents", "sampled"])
+def test_only_traces_of_incidents_and_of_the_sample_are_sent_on(tmp_path: Path, mode: str) -> None:
+    """Spans that came before the incident was known are sent on too."""
+    chosen = bytes(9) + b"\xff" * 7
+    with grpc_backend() as backend:
+        options = ("--forward", backend.url, "--forward-mode", mode)
+        with serving(tmp_path, *options) as collector, Job(collector, 3) as job:
+            collector.send(TRACES, spans(1))
+            collector.send(TRACES, spans(2, trace=chosen))
+            job.step()
+            calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 1 else "sum") for rank in range(3)]
+            for call in calls:
+                job.ranks[call.rank].complete(call)
+            trace = bytes.fromhex(collector.wait_cause()["trace_id"])
+            job.quiet()
+
+            def names() -> list[str]:
+                found = [span for data in list(backend.taken) for span in _spans(data) if span.trace_id == trace]
+                return [span.name for span in found]
+
+            assert wait_for(lambda: len(names()) == 4)  # three ranks and the root
+            others = [span for data in backend.taken for span in _spans(data) if span.trace_id != trace]
+            expected = {"GET /2"} if mode == "sampled" else set()
+            assert {span.name for span in others if span.name.startswith("GET")} == expected
+
+
+def _spans(data: bytes) -> list[object]:
+    request = ExportTraceServiceRequest.FromString(data)
+    return [span for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans]
+
+
+def test_a_selection_loses_nothing_of_the_spans_it_keeps() -> None:
+    first, second = ExportTraceServiceRequest.FromString(spans(1)), ExportTraceServiceRequest.FromString(spans(2))
+    both = ExportTraceServiceRequest(resource_spans=[*first.resource_spans, *second.resource_spans])
+    both.resource_spans[0].schema_url = "https://example.com/schema"
+    both.resource_spans[0].scope_spans[0].scope.name = "scope"
+    wanted = (1).to_bytes(16, "big")
+    kept = ExportTraceServiceRequest.FromString(otlp.select_traces(both.SerializeToString(), wanted.__eq__))
+    assert list(kept.resource_spans) == [both.resource_spans[0]]
+    assert otlp.select_traces(both.SerializeToString(), lambda _: False) == b""
+    assert otlp.select_traces(both.SerializeToString(), lambda _: True) == both.SerializeToString()
+
+
+def test_the_sample_is_the_share_asked_for_and_held_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(4)
+    selection = Selection(0.25)
+    kept = sum(bool(selection.select(spans(n + 1, trace=chance.randbytes(16)))) for n in range(4_000))
+    assert 850 < kept < 1150
+    monkeypatch.setattr(sampling, "HOLD_BYTES", 5_000)
+    now = [0.0]
+    holding = Selection(0.0, clock=lambda: now[0])
+    for n in range(1, 101):
+        holding.hold(spans(n, size=100))
+    assert holding.mark((1).to_bytes(16, "big")) == []
+    assert len(holding.mark((100).to_bytes(16, "big"))) == 1
+    now[0] = sampling.HOLD_SECONDS + 1
+    holding.hold(spans(101))
+    assert holding.mark((99).to_bytes(16, "big")) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("http://tempo:4317", (True, False, "tempo:4317")),
+        ("https://tempo", (True, True, "tempo:4317")),
+        ("grpc://[::1]", (True, False, "[::1]:4317")),
+        ("grpcs://tempo:443", (True, True, "tempo:443")),
+        ("http://tempo:4318", (False, False, "http://tempo:4318")),
+        ("http://tempo:4318/v1/traces", (False, False, "http://tempo:4318")),
+        ("https://otlp.example.com/otlp/", (False, True, "https://otlp.example.com/otlp")),
+    ],
+)
+def test_what_a_backends_url_means(url: str, place: tuple[bool, bool, str]) -> None:
+    found = parse_backend(url)
+    assert (found.is_grpc, found.is_secure, found.target) == place
+
+
+@pytest.mark.parametrize(
+    "url", ["tempo:4317", "ftp://x", "http://", "grpc://x/path", "https://u:p@x/a", "http://x:99999"]
+)
+def test_what_is_no_backends_url(url: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_backend(url)
+
+
+def test_headers_for_nobody_and_broken_lines_are_refused_without_showing_them(tmp_path: Path) -> None:
+    path = tmp_path / "headers"
+    for line in ("grpc://a authorization s3cret", "grpc://b authorization: s3cret"):
+        path.write_text(line)
+        with pytest.raises(ValueError, match="line 1") as caught:
+            read_headers(path, ("grpc://a",))
+        assert "s3cret" not in str(caught.value)
+
+
+def test_both_forms_of_retry_after_are_read() -> None:
+    assert retry_after("7", 0) == 7
+    assert retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 40.0) == 20
+    assert retry_after("soon", 0) is None
+    assert retry_after(None, 0) is None
+
+
+def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with grpc_backend() as backend:
+        backend.busy = 10**6
+        with serving(tmp_path / "one", "--data", str(data), "--forward", backend.url) as collector:
+            collector.send(TRACES, spans(1))
+            collector.kill()
+        with sqlite3.connect(data / "forward.sqlite3") as file:
+            file.execute("UPDATE request SET at = at - 90000")
+        backend.busy = 0
+        backend.delay = 0.0
+        other = ("--forward", "grpc://127.0.0.1:1")
+        with serving(tmp_path / "two", "--data", str(data), *other) as collector:
+            assert "1 requests wait for " + backend.url in collector.err_file.read_text()
+            assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="too_old") == 1, 40)
+
+
+def test_a_queue_gives_its_space_back_and_reads_no_more_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "HEAD_BYTES", 100_000)
+
+    async def play() -> None:
+        path = tmp_path / "queue.sqlite3"
+        queue = spool.Spool(path, ["a", "b"], 1 << 30)
+        for n in range(200):
+            await queue.put("traces", spans(n + 1, size=40_000))
+        heads = await queue.head("a", 8)
+        assert [item.id for item in heads] == [1, 2]
+        assert len(await queue.head("a", 8, skip={1, 2, 3})) == 2
+        await queue.done("a", range(1, 201))
+        assert await queue.head("a", 8) == []
+        assert len(await queue.head("b", 1)) == 1
+        await queue.done("b", range(1, 201))
+        assert queue.usage == {"a": [0, 0], "b": [0, 0]}
+        assert await queue.drop_old(3600) == {}
+        queue.close()
+        assert path.stat().st_size < 1_000_000
+
+    asyncio.run(play())

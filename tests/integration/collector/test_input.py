@@ -1,0 +1,189 @@
+"""What may arrive: malformed, oversized, foreign, late, repeated. And what a healthy job must not cause."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics, ScopeMetrics
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from tests.support.collector import LOGS, METRICS, TRACES, Collector, Job, attribute, running, wait_for
+
+REQUESTS = "otel_fr_collector_requests_total"
+ITEMS = "otel_fr_collector_received_items_total"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    with running(tmp_path_factory.mktemp("collector")) as started:
+        yield started
+
+
+def test_a_healthy_job_causes_nothing(shared: Collector) -> None:
+    """Ranks ahead of others, spans in any order, groups of all kinds, uneven lists, every one of them legal."""
+    order = random.Random(4711)
+    with Job(shared, 4, "healthy") as job:
+        pair = job.group("1", [1, 3], "pair")
+        for step in range(60):
+            job.step(pair, "broadcast", root=1)
+            calls = [job.ranks[rank].issue(job.world) for rank in range(4)]
+            uneven = [[[rank + 1]] for rank in range(4)]
+            calls += [job.ranks[rank].issue(job.world, "all_to_all", sizes=uneven[0] * 4) for rank in range(4)]
+            calls += [job.ranks[rank].issue(job.world, "barrier", sizes=[]) for rank in range(4)]
+            send = job.ranks[0].issue(job.world, "send", kind="p2p", peer=2, tag=step % 3, pair_index=step // 3)
+            recv = job.ranks[2].issue(job.world, "recv", kind="p2p", peer=0, tag=step % 3, pair_index=step // 3)
+            spans = [(call.rank, job.ranks[call.rank].complete(call, send=False)) for call in [*calls, send, recv]]
+            order.shuffle(spans)
+            for rank, span in spans:
+                job.ranks[rank].send_spans([span])
+        job.all_reported()
+        for rank in job.ranks:
+            rank.exit(clean=True)
+        assert shared.metric("otel_fr_progress_lag", job_id="healthy", process_group="default_pg") == 0
+    assert [one for one in shared.incidents() if one["job"] == "healthy"] == []
+    assert shared.metric("otel_fr_collector_calls_kept") == 0
+
+
+def test_a_rank_ahead_of_the_others_is_no_fault(shared: Collector) -> None:
+    with Job(shared, 2, "ahead") as job:
+        ahead = [job.ranks[0].issue(job.world, "broadcast", root=0) for _ in range(300)]
+        for call in ahead:
+            job.ranks[0].complete(call)
+        job.all_reported()
+        for _ in range(300):
+            job.ranks[1].complete(job.ranks[1].issue(job.world, "broadcast", root=0))
+        job.all_reported()
+    assert [one for one in shared.incidents() if one["job"] == "ahead"] == []
+
+
+def test_a_cancelled_job_is_no_fault(shared: Collector) -> None:
+    with Job(shared, 2, "cancelled") as job:
+        job.step()
+        for rank in job.ranks:
+            rank.issue(job.world)
+        for rank in job.ranks:
+            rank.exit(signal=15)
+            job.all_reported()
+        judged = shared.metric("otel_fr_collector_diagnoses_total")
+        assert wait_for(lambda: shared.metric("otel_fr_collector_diagnoses_total") > judged)
+    assert [one for one in shared.incidents() if one["job"] == "cancelled"] == []
+
+
+def test_spans_sent_twice_count_once(shared: Collector) -> None:
+    before = shared.metric("otel_fr_collector_calls_kept")
+    with Job(shared, 2, "twice") as job:
+        spans = []
+        for rank in job.ranks:
+            call = rank.issue(job.world)
+            spans.append((rank, rank.complete(call)))
+        for rank, span in spans:
+            rank.send_spans([span, span])
+        job.all_reported()
+        assert shared.metric("otel_fr_collector_calls_kept") == before
+
+
+@pytest.mark.parametrize(("method", "signal"), [(TRACES, "traces"), (LOGS, "logs"), (METRICS, "metrics")])
+def test_malformed_bytes_are_invalid_argument(shared: Collector, method: str, signal: str) -> None:
+    before = shared.metric(REQUESTS, signal=signal, outcome="malformed")
+    with pytest.raises(grpc.RpcError) as caught:
+        shared.send(method, b"\xff\xff\xff not protobuf")
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert shared.metric(REQUESTS, signal=signal, outcome="malformed") == before + 1
+
+
+@pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
+def test_a_request_over_64_mib_is_resource_exhausted(shared: Collector, compression: grpc.Compression | None) -> None:
+    before = shared.metric(REQUESTS, signal="traces", outcome="too_large")
+    with pytest.raises(grpc.RpcError) as caught:
+        shared.send(TRACES, bytes(64 * 1024 * 1024 + 1), compression=compression)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert shared.metric(REQUESTS, signal="traces", outcome="too_large") == before + 1
+    assert shared.get("/healthz") == "ok\n"
+
+
+@pytest.mark.parametrize("method", [TRACES, LOGS, METRICS])
+def test_an_empty_request_is_a_success(shared: Collector, method: str) -> None:
+    assert shared.send(method, b"") == b""
+
+
+def test_foreign_telemetry_passes_and_is_counted(shared: Collector) -> None:
+    before = {signal: shared.metric(ITEMS, signal=signal, kind="foreign") for signal in ("traces", "logs", "metrics")}
+    web = Resource(attributes=[attribute("service.name", "web")])
+    spans = ResourceSpans(resource=web, scope_spans=[ScopeSpans(spans=[Span(name="GET /"), Span(name="SELECT")])])
+    assert shared.send(TRACES, ExportTraceServiceRequest(resource_spans=[spans]).SerializeToString()) == b""
+    record = LogRecord(body=AnyValue(string_value="hello"))
+    logs = ResourceLogs(resource=web, scope_logs=[ScopeLogs(log_records=[record])])
+    shared.send(LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString())
+    numbers = ResourceMetrics(resource=web, scope_metrics=[ScopeMetrics(metrics=[Metric(name="requests")])])
+    shared.send(METRICS, ExportMetricsServiceRequest(resource_metrics=[numbers]).SerializeToString())
+    grown = {signal: shared.metric(ITEMS, signal=signal, kind="foreign") - n for signal, n in before.items()}
+    assert grown == {"traces": 2, "logs": 1, "metrics": 1}
+
+
+def test_a_span_that_lacks_what_it_needs_is_a_warning(shared: Collector) -> None:
+    with Job(shared, 2, "odd") as job:
+        span = job.ranks[0].complete(job.ranks[0].issue(job.world), send=False)
+        del span.attributes[0]  # its sequence id
+        answer = ExportTraceServiceResponse.FromString(shared.send(TRACES, job.ranks[0].spans_request([span])))
+    assert answer.partial_success.rejected_spans == 0
+    assert "sequence id" in answer.partial_success.error_message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "no json",
+        "[" * 100_000,
+        '{"v": 2, "rank": 0, "n": 1, "groups": []}',
+        '{"v": 1, "rank": 0, "n": 1, "groups": [{"id": "a", "ranks": "0-99999999999"}]}',
+        '{"v": 1, "rank": 5, "n": 1, "groups": []}',
+        '{"v": 1, "rank": 0, "n": 1, "groups": 7}',
+    ],
+)
+def test_an_unusable_report_is_counted_and_harmless(shared: Collector, body: str) -> None:
+    before = shared.metric("otel_fr_collector_reports_total", outcome="invalid")
+    with Job(shared, 2, "unusable") as job:
+        record = LogRecord(event_name="torch.rank.progress", body=AnyValue(string_value=body))
+        logs = ResourceLogs(resource=job.ranks[0].resource(), scope_logs=[ScopeLogs(log_records=[record])])
+        shared.send(LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString())
+    assert shared.metric("otel_fr_collector_reports_total", outcome="invalid") == before + 1
+
+
+def test_a_report_that_comes_late_is_dropped(shared: Collector) -> None:
+    with Job(shared, 2, "late") as job:
+        job.all_reported()
+        before = shared.metric("otel_fr_collector_reports_total", outcome="late")
+        job.ranks[0].send_report(n=1)
+        assert shared.metric("otel_fr_collector_reports_total", outcome="late") == before + 1
+
+
+def test_incidents_can_be_asked_for_over_http(tmp_path: Path) -> None:
+    import json
+
+    with running(tmp_path) as collector, Job(collector, 2) as job:
+        assert json.loads(collector.get("/api/v1/incidents")) == {"incidents": []}
+        job.step()
+        job.skip(1)
+        incident = collector.wait_cause()
+        job.quiet()
+        answer = json.loads(collector.get("/api/v1/incidents"))["incidents"]
+        assert [one["id"] for one in answer] == [incident["id"]]
+        assert answer[0] == collector.incidents()[0]
+        assert json.loads(collector.get("/api/v1/incidents?state=resolved"))["incidents"] == []
+        labels = {"job_id": "job-7", "process_group": "default_pg", "category": "missing_rank"}
+        assert collector.metric("otel_fr_incidents_open", **labels) == 1
+        assert collector.metric("otel_fr_progress_lag", job_id="job-7", process_group="default_pg") == 1

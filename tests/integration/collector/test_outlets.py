@@ -1,0 +1,273 @@
+"""Where incidents go: Alertmanager, an OTLP backend, the monitors; and how the collector ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from otel_fr import identity, semconv
+from otel_fr.control.v1 import control_pb2
+from tests.support.collector import TRACES, WATCH, Collector, Job, running, wait_for
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_port
+from tests.support.receivers import AlertSink
+
+
+@pytest.fixture
+def alerts() -> Iterator[AlertSink]:
+    sink = AlertSink()
+    yield sink
+    sink.close()
+
+
+class TraceSink:
+    """A real OTLP/gRPC trace service that keeps the bytes it is sent; it refuses the first ``refuse`` requests."""
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.requests: list[bytes] = []
+        self.refuse = refuse
+        self.server = grpc.server(ThreadPoolExecutor(2))
+        _, service, method = TRACES.split("/")
+        handler = {method: grpc.unary_unary_rpc_method_handler(self._export)}
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handler),))
+        self.url = f"http://127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def _export(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        if self.refuse:
+            self.refuse -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        self.requests.append(data)
+        return b""
+
+
+def stall_and_recover(collector: Collector) -> str:
+    """An incident that is resolved in the end; its id."""
+    with Job(collector, 2) as job:
+        job.step()
+        waiting = job.skip(1)
+        number = str(collector.wait_cause()["id"])
+        yielded = [*waiting, job.ranks[1].issue(job.world)]
+        for call in yielded:
+            job.ranks[call.rank].complete(call)
+        collector.wait_cause(lambda one: one["state"] == "resolved")
+    return number
+
+
+def test_every_alertmanager_is_told_and_told_of_the_end(tmp_path: Path, alerts: AlertSink) -> None:
+    second = AlertSink()
+    options = ("--alertmanager", alerts.url, "--alertmanager", second.url + "/")
+    with running(tmp_path, *options) as collector:
+        number = stall_and_recover(collector)
+        assert collector.stop() == 0
+    second.close()
+    for sink in (alerts, second):
+        first, last = sink.posts[0][0], sink.posts[-1][0]
+        assert first["labels"] == {
+            "alertname": "TorchDistributedIncident",
+            "severity": "critical",
+            "job_id": "job-7",
+            "category": "missing_rank",
+            "process_group": "default_pg",
+        }
+        assert first["annotations"]["culprit_ranks"] == "1"
+        assert first["annotations"]["incident_id"] == number
+        assert first["annotations"]["sequence_id"] == "2"
+        assert "rank 1 did not join" in first["annotations"]["summary"]
+        assert first["endsAt"] > last["endsAt"]  # held up while it fired, in the past once resolved
+        assert first["labels"] == last["labels"]
+
+
+def test_an_alertmanager_that_fails_is_tried_again_and_holds_nothing_up(tmp_path: Path, alerts: AlertSink) -> None:
+    alerts.status = 500
+    with running(tmp_path, "--alertmanager", alerts.url) as collector, Job(collector, 2) as job:
+        job.skip(1)
+        collector.wait_cause()
+        assert wait_for(lambda: collector.metric("otel_fr_collector_alert_posts_total", outcome="failed") >= 1)
+        alerts.status = 200
+        assert wait_for(lambda: alerts.posts, 15)
+        assert collector.err_file.read_text().count("no alert could be posted") == 1
+
+
+@pytest.mark.skipif(
+    not shutil.which("alertmanager") and not shutil.which("prometheus-alertmanager"), reason="alertmanager is not here"
+)
+def test_a_real_alertmanager_shows_the_alert(tmp_path: Path) -> None:
+    program = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
+    config = DEPLOY / "alertmanager" / "alertmanager.yml"
+    port = free_port()
+    command = [str(program), f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}"]
+    command += [f"--storage.path={tmp_path / 'data'}", "--cluster.listen-address="]
+    with (tmp_path / "alertmanager.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+
+    def shown() -> list[dict[str, Any]]:
+        try:
+            with urlopen(url + "/api/v2/alerts", timeout=2) as answer:
+                found: list[dict[str, Any]] = json.load(answer)
+                return found
+        except OSError:
+            return []
+
+    try:
+        assert wait_for(lambda: _is_up(url), 20), (tmp_path / "alertmanager.log").read_text()
+        with running(tmp_path, "--alertmanager", url) as collector, Job(collector, 2) as job:
+            waiting = job.skip(1)
+            found = wait_for(shown)
+            assert [alert["labels"]["category"] for alert in found] == ["missing_rank"]
+            for call in [*waiting, job.ranks[1].issue(job.world)]:
+                job.ranks[call.rank].complete(call)
+            assert wait_for(lambda: not shown())
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _is_up(url: str) -> bool:
+    try:
+        with urlopen(url + "/-/ready", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them(tmp_path: Path) -> None:
+    sink = TraceSink(refuse=2)
+    with running(tmp_path, "--forward", sink.url) as collector, Job(collector, 2) as job:
+        sent = []
+        for rank in job.ranks:
+            span = rank.complete(rank.issue(job.world), send=False)
+            sent.append(rank.send_spans([span]))
+        call = job.skip(1)[0]
+        incident = collector.wait_cause()
+        sent.append(job.ranks[0].send_spans([job.ranks[0].complete(call, send=False)]))
+        assert wait_for(lambda: len(sink.requests) == 4)
+        assert [data for data in sink.requests if data in sent] == sent  # in order, none changed, none lost
+        added = ExportTraceServiceRequest.FromString(next(data for data in sink.requests if data not in sent))
+        root = added.resource_spans[0].scope_spans[0].spans[0]
+        assert root.trace_id.hex() == incident["trace_id"] == call.trace(job.run).hex()
+        assert root.span_id == identity.root_span_id(root.trace_id)
+        assert not root.parent_span_id
+        assert root.name == "all_reduce default_pg"
+        assert root.status.code == Status.STATUS_CODE_ERROR
+        assert root.status.message.startswith("rank 1 did not join")
+        assert root.start_time_unix_nano <= call.wall * 1e9 + 5e6 < root.end_time_unix_nano
+        values = {item.key: item.value for item in root.attributes}
+        assert values[semconv.ERROR_TYPE].string_value == "missing_rank"
+        assert values[semconv.INCIDENT_ID].string_value == incident["id"]
+        assert [v.int_value for v in values[semconv.INCIDENT_CULPRITS].array_value.values] == [1]
+        service = {item.key: item.value.string_value for item in added.resource_spans[0].resource.attributes}
+        assert service["service.name"] == "trainer"
+        assert collector.metric("otel_fr_collector_forwarded_requests_total", signal="traces") == 4
+
+
+def test_malformed_requests_are_not_forwarded(tmp_path: Path) -> None:
+    sink = TraceSink()
+    with running(tmp_path, "--forward", sink.url) as collector, Job(collector, 1) as job:
+        with pytest.raises(grpc.RpcError):
+            collector.send(TRACES, b"\xff\xff")
+        job.step()
+        assert wait_for(lambda: sink.requests)
+        assert b"\xff\xff" not in sink.requests
+
+
+def test_a_backend_that_is_down_costs_no_incident(tmp_path: Path) -> None:
+    with running(tmp_path, "--forward", f"http://127.0.0.1:{free_port()}") as collector, Job(collector, 2) as job:
+        job.step()
+        job.skip(1)
+        assert collector.wait_cause()["culprit_ranks"] == [1]
+        waiting = "otel_fr_collector_forward_queue_requests"
+        assert wait_for(lambda: collector.metric(waiting) == 3)  # two ranks' spans and the incident's own
+
+
+def test_monitors_that_watch_are_told(tmp_path: Path) -> None:
+    with running(tmp_path) as collector, Job(collector, 2) as job:
+        request = control_pb2.WatchRequest(job_id=job.id, run_id=job.run, rank=0)
+        other = control_pb2.WatchRequest(job_id=job.id, run_id="another run", rank=0)
+        watch = collector.channel.unary_stream(WATCH)
+        commands, others = watch(request.SerializeToString()), watch(other.SerializeToString())
+        job.all_reported()
+        job.skip(1)
+        incident = collector.wait_cause()
+        first = control_pb2.Command.FromString(next(commands))
+        second = control_pb2.Command.FromString(next(commands))
+        assert first.dump.incident_id == incident["id"]
+        assert "did not join" in first.dump.reason
+        assert list(second.peer_failed.ranks) == [1]
+        collector.process.send_signal(signal.SIGTERM)
+        assert list(commands) == []  # the stream ends, it does not break
+        assert list(others) == []
+        assert collector.process.wait(10) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path) as collector, Job(collector, 2) as job:
+        job.step()
+        assert collector.stop(number) == 0
+        assert "Traceback" not in collector.err_file.read_text()
+
+
+def test_what_waits_to_settle_is_told_before_the_end(tmp_path: Path) -> None:
+    with running(tmp_path) as collector, Job(collector, 2) as job:
+        job.step()
+        job.skip(1)
+        job.quiet()
+        job.ranks[1].exit(signal=9)
+        assert collector.stop() == 0
+        assert collector.causes()[0]["culprit_ranks"] == [1]
+        assert "rank_dead: rank 1" in collector.out_file.read_text()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--grpc", "nonsense"),
+        ("--http", "127.0.0.1:99999"),
+        ("--forward", "tempo:4317"),
+        ("--alertmanager", "alertmanager"),
+        ("--incidents", "/nowhere/at/all/incidents.jsonl", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_told_at_once(options: tuple[str, ...]) -> None:
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-m", "otel_fr.cli", "collector", *options], capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 2
+    assert options[1].split(":")[0] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_address_in_use_is_told_at_once(tmp_path: Path) -> None:
+    import sys
+
+    with running(tmp_path) as collector:
+        taken = collector.http.removeprefix("http://")
+        for options in (
+            ("--grpc", collector.grpc, "--http", "127.0.0.1:0"),
+            ("--grpc", "127.0.0.1:0", "--http", taken),
+            ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--otlp-http", taken),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "otel_fr.cli", "collector", *options],
+                capture_output=True,
+                text=True,
+                timeout=20,
+            )
+            assert done.returncode == 2
+            assert "cannot listen on" in done.stderr

@@ -1,0 +1,325 @@
+"""The page in a real browser: live, usable by keyboard, readable by day and night, safe whatever jobs are called."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from tests.support.collector import Job, running
+from tests.support.stage import Stage
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = playwright.expect
+expect.set_options(timeout=15_000)  # the machine may be busy
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not here (Debian: apt-get install chromium)")
+HOSTILE = '<img src=x onerror="alert(1)">\'"&<script>alert(2)</script>/../\u202e{{7*7}}'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as program:
+        started = program.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield started
+        started.close()
+
+
+class Watched:
+    """A browser page that notes what should not happen: errors, warnings, dialogs, requests to elsewhere."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        self.page = browser.new_page(viewport={"width": 1400, "height": 900}, **options)
+        self.problems: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.problems.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Watched]:
+    own = Watched(browser)
+    yield own
+    own.page.close()
+    assert own.problems == []
+    assert len(own.hosts) == 1
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with Stage() as running_stage:
+        yield running_stage
+
+
+def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched) -> None:
+    """The whole way: ranks' reports, a real collector, the browser."""
+    page = watched.page
+    with running(tmp_path) as collector, Job(collector, 8) as job:
+        page.goto(collector.http + "/")
+        expect(page.locator("#live")).to_have_text("live")
+        job.step()
+        item = page.locator("#jobs [data-item]")
+        expect(item).to_contain_text("8 running of 8 ranks")
+        item.click()
+        expect(page.locator("#grid tbody tr")).to_have_count(8)
+        waiting = job.skip(3)
+        expect(page.locator("#open [data-item]")).to_contain_text("rank 3 did not join all_reduce number 2")
+        expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("culprit")
+        expect(page.locator("#open-count")).to_have_text("1")
+        expect(page.locator("#grid tr[data-rank='0']")).to_contain_text("in all_reduce 2 for")
+        for call in [*waiting, job.ranks[3].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        expect(page.locator("#open [data-item]")).to_have_count(0)
+        expect(page.locator("#past [data-item]")).to_contain_text("resolved")
+        expect(page.locator("#open-count")).to_be_hidden()
+        expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("running")
+        page.goto("about:blank")
+
+
+def test_an_incident_shows_its_evidence_and_follows_its_changes(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    number = stage.hang(run, 5)["id"]
+    page = watched.page
+    page.goto(f"{stage.url}/#/incidents/{number}")
+    expect(page.locator("h1")).to_have_text("missing_rank: rank 5")
+    for text in ("/job/data.py:17 load", 'File "/job/data.py", line 17', "/job/train.py:42 step", "ranks 0-4, 6, 7"):
+        expect(page.locator("main")).to_contain_text(text)
+    expect(page.locator(".card .badge")).to_have_text("firing")
+    stage.recover(run)
+    expect(page.locator(".card .badge")).to_have_text("resolved")
+    page.get_by_role("link", name="job-7").click()
+    expect(page.locator("h1")).to_have_text("job-7")
+
+
+def test_four_thousand_ranks_are_maps_with_the_odd_one_in_a_table(stage: Stage, watched: Watched) -> None:
+    run = stage.job(4_096)
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#maps canvas")).to_have_count(10)
+    expect(page.locator("#grid tbody tr")).to_have_count(0)
+    stage.hang(run, 2_717)
+    world = page.locator("#maps canvas").first
+    expect(world).to_have_attribute("aria-label", "default_pg: 1 culprit, 4095 waiting")
+    expect(page.locator("#grid tbody tr")).to_have_count(1)
+    expect(page.locator("#grid tr[data-rank='2717']")).to_contain_text("/job/data.py:17 load")
+    assert _pixel(world, 2_717) == _color(page, "--culprit")
+    assert _pixel(world, 2_718) == _color(page, "--waits")
+    assert _pixel(page.locator("#maps canvas").nth(1), 2_717) == _color(page, "--ok")
+    watched.problems = [text for text in watched.problems if "getImageData" not in text]  # our own looking
+
+
+def _pixel(canvas: Any, rank: int) -> list[int]:
+    """The colour at the middle of a rank's cell: 64 cells in a row, each 4 px wide."""
+    found: list[int] = canvas.evaluate(
+        "(c, at) => [...c.getContext('2d').getImageData(at[0], at[1], 1, 1).data].slice(0, 3)",
+        [rank % 64 * 4 + 1, rank // 64 * 4 + 1],
+    )
+    return found
+
+
+def _color(page: Any, name: str) -> list[int]:
+    text = page.evaluate("name => getComputedStyle(document.documentElement).getPropertyValue(name)", name).strip()
+    return [int(text[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def test_the_map_is_walked_by_arrow_keys_and_tells_of_each_rank(stage: Stage, watched: Watched) -> None:
+    run = stage.job(256)
+    stage.hang(run, 70)
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#maps canvas")).to_have_count(10)
+    expect(page.locator("#grid tbody tr")).to_have_count(1)
+    page.keyboard.press("m")
+    said = page.locator("#said")
+    expect(said).to_contain_text("rank 70; default_pg (0): 100 enqueued, 100 completed; 1 behind")
+    page.keyboard.press("ArrowDown")
+    expect(said).to_contain_text("rank 86; default_pg (0): 101 enqueued, 100 completed")
+    page.keyboard.press("End")
+    expect(said).to_contain_text("rank 255")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("rank 255")
+    page.keyboard.press("Enter")
+    expect(page.locator("#grid tr.picked")).to_contain_text("in all_reduce 101 for")
+    page.locator("#maps canvas").nth(2).hover(position={"x": 3, "y": 3})
+    expect(said).to_contain_text("rank 0; shard_1")
+
+
+def test_everything_is_reached_by_keyboard(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    stage.job(4, "another")
+    stage.hang(run, 5)
+    page = watched.page
+    page.goto(stage.url + "/")
+    expect(page.locator("#jobs [data-item]")).to_have_count(2)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("job-7")
+    expect(page.locator("#grid tbody tr")).to_have_count(8)
+    page.keyboard.press("o")
+    expect(page.locator("#outliers")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#grid tbody tr")).to_have_count(1)
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("missing_rank: rank 5")
+    page.keyboard.press("u")
+    expect(page.locator("h1")).to_have_text("job-7")
+    page.keyboard.press("i")
+    page.get_by_label("Filter incidents").fill("j")  # a letter in a field is a letter
+    expect(page.locator("#incidents [data-item]")).to_have_count(1)
+    page.get_by_label("Filter incidents").fill("no such words")
+    expect(page.locator("#incidents [data-item]")).to_have_count(0)
+    page.get_by_role("button", name="Resolved").focus()
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#help")).to_be_hidden()
+    page.keyboard.press("g")
+    expect(page.locator("h1")).to_have_text("Jobs")
+
+
+def test_what_is_focused_stays_so_while_the_page_changes(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    page = watched.page
+    page.goto(stage.url + "/")
+    expect(page.locator("#jobs [data-item]")).to_have_count(1)
+    page.keyboard.press("j")
+    focused = page.locator("#jobs [data-item]:focus")
+    expect(focused).to_have_count(1)
+    stage.hang(run, 1)
+    expect(focused).to_contain_text("rank 1 did not join")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_by_day_and_by_night(browser: Any, stage: Stage, scheme: str) -> None:
+    """At least 4.5 to 1, as WCAG 2.2 asks of text (1.4.3), of everything that is shown."""
+    run = stage.job(8)
+    number = stage.hang(run, 5)["id"]
+    own = Watched(browser, color_scheme=scheme)
+    for place in ("/", f"/#/jobs/{stage.key(run)}", f"/#/incidents/{number}", "/#/incidents"):
+        own.page.goto(stage.url + place)
+        expect(own.page.locator("main .badge").first).to_be_visible()
+        assert own.page.evaluate("() => document.documentElement.dataset.theme") == scheme
+        assert own.page.evaluate(_LOW_CONTRAST) == []
+    own.page.keyboard.press("t")
+    own.page.keyboard.press("t" if scheme == "light" else "?")
+    expect(own.page.locator("html")).to_have_attribute("data-theme", "dark" if scheme == "light" else "light")
+    own.page.reload()
+    expect(own.page.locator("html")).to_have_attribute("data-theme", "dark" if scheme == "light" else "light")
+    own.page.close()
+    assert own.problems == []
+
+
+_LOW_CONTRAST = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = parse(getComputedStyle(node).backgroundColor);
+      if (color.length < 4 || color[3] > 0.99) return color;
+    }
+    return [255, 255, 255];
+  };
+  const bad = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!own || !node.checkVisibility() || node.closest(".skip, noscript")) continue;
+    const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) bad.push([node.className, node.textContent.slice(0, 40), ratio.toFixed(2)]);
+  }
+  return bad;
+}"""
+
+
+def test_a_hostile_name_is_only_text(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8, HOSTILE)
+    for state in run.ranks.values():
+        state.host = state.exception = HOSTILE
+    number = stage.hang(run, 5)["id"]
+    page = watched.page
+    for place in (
+        "/",
+        f"/#/jobs/{stage.key(run)}",
+        f"/#/incidents/{number}",
+        "/#/incidents",
+        f"/#/jobs/{quote(HOSTILE, safe='')}",
+    ):
+        page.goto(stage.url + place)
+        expect(page.locator("h1:not(:empty)").first).to_be_visible()
+        expect(page.locator("main img, main script")).to_have_count(0)
+    expect(page.locator("h1")).to_have_text("Unknown job")
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("h1")).to_have_text(HOSTILE)
+    # The job that is not known is told as such; the browser notes its 404 as an error, which it is.
+    watched.problems = [text for text in watched.problems if "404" not in text]
+
+
+def test_nothing_foreign_could_run_or_be_loaded(stage: Stage) -> None:
+    from urllib.request import urlopen
+
+    for path in ("/", "/page/app.js", "/page/app.css"):
+        with urlopen(stage.url + path, timeout=5) as answer:
+            policy = dict(
+                part.strip().partition(" ")[::2] for part in answer.headers["Content-Security-Policy"].split(";")
+            )
+            assert policy["default-src"] == "'none'"
+            assert {policy[name] for name in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
+            assert policy["frame-ancestors"] == "'none'"
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_lost_collector_is_told_and_found_again(tmp_path: Path, browser: Any) -> None:
+    own = Watched(browser)
+    page = own.page
+    with running(tmp_path) as collector, Job(collector, 2) as job:
+        job.step()
+        page.goto(collector.http + "/")
+        expect(page.locator("#jobs [data-item]")).to_have_count(1)
+        address = urlsplit(collector.http).netloc
+        collector.kill()
+        expect(page.locator("#live")).to_contain_text("connection lost")
+    (tmp_path / "again").mkdir()
+    with running(tmp_path / "again", "--http", address) as second, Job(second, 2, job_id="after") as job:
+        job.step()
+        expect(page.locator("#live")).to_have_text("live", timeout=15_000)
+        expect(page.locator("#jobs")).to_contain_text("after")
+    page.close()
+
+
+def test_a_collector_that_asks_for_a_token_is_given_it(stage: Stage, watched: Watched) -> None:
+    """The page asks once, and sends the token with everything, the live stream too."""
+    stage.job(4)
+    seen: list[str | None] = []
+
+    def guard(route: Any) -> None:
+        token = route.request.headers.get("authorization")
+        seen.append(token)
+        if token == "Bearer secret-1":
+            route.continue_()
+        else:
+            route.fulfill(status=401, body=json.dumps({"error": "a token is needed"}))
+
+    page = watched.page
+    page.route("**/api/v1/**", guard)
+    page.goto(stage.url + "/")
+    page.get_by_role("textbox", name="Token").fill("secret-1")
+    page.keyboard.press("Enter")
+    expect(page.locator("#jobs [data-item]")).to_have_count(1)
+    expect(page.locator("#live")).to_have_text("live")
+    assert seen[0] is None
+    assert set(seen[1:]) == {"Bearer secret-1"}
+    watched.problems = [text for text in watched.problems if "401" not in text]

@@ -1,0 +1,347 @@
+"""OTLP by the book, over gRPC and HTTP: bodies, encodings, limits, and what a client is told."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from google.rpc.status_pb2 import Status
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+from otel_fr_collector.otlp import envelope as otlp
+
+from tests.support.collector import LOGS, METRICS, TRACES, Job, wait_for
+from tests.support.edges import PROTOBUF, Edge, grpc_backend, serving, spans
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with serving(tmp_path_factory.mktemp("collector"), "--max-request-size", "8MiB") as started:
+        yield started
+
+
+def received(collector: Edge, signal: str = "traces", kind: str = "foreign") -> float:
+    return collector.metric("otel_fr_collector_received_items_total", signal=signal, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode"),
+    [
+        ("identity", bytes),
+        ("gzip", gzip.compress),
+        ("gzip", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),
+        ("deflate", zlib.compress),
+    ],
+)
+def test_spans_are_taken_over_http(shared: Edge, encoding: str, encode: object) -> None:
+    before = received(shared)
+    answer = shared.post("/v1/traces", encode(spans(1)), Content_Encoding=encoding)  # type: ignore[operator]
+    assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"", PROTOBUF)
+    assert received(shared) == before + 1
+
+
+@pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
+def test_empty_requests_of_all_signals_are_a_success(shared: Edge, signal: str) -> None:
+    assert shared.post(f"/v1/{signal}", b"").status == 200
+    assert shared.post(f"/v1/{signal}", b"{}", "application/json").body == b"{}"
+
+
+def test_json_is_the_same_request_as_protobuf(tmp_path: Path) -> None:
+    """Ids in hex, enumerations as numbers, 64-bit numbers as text, unknown fields ignored: OTLP's own JSON."""
+    span = {
+        "traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174", "name": "GET /", "kind": 2,
+        "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": 1544712661000000000, "later": {"a": 1},
+        "attributes": [{"key": "traceId", "value": {"stringValue": "not hex"}}],
+        "links": [{"traceId": "5B8EFFF798038103D269B633813FC60C", "spanId": "EEE19B7EC3C1B174"}],
+    }  # fmt: skip
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+    with grpc_backend() as backend, serving(tmp_path, "--forward", backend.url) as collector:
+        answer = collector.post("/v1/traces", body, "application/json; charset=utf-8")
+        assert (answer.status, answer.body) == (200, b"{}")
+        assert wait_for(lambda: backend.taken)
+    sent = ExportTraceServiceRequest.FromString(backend.taken[0]).resource_spans[0].scope_spans[0].spans[0]
+    assert sent.trace_id.hex() == sent.links[0].trace_id.hex() == "5b8efff798038103d269b633813fc60c"
+    assert sent.span_id.hex() == "eee19b7ec3c1b174"
+    assert (sent.kind, sent.end_time_unix_nano) == (2, 1544712661000000000)
+    assert sent.attributes[0].value.string_value == "not hex"
+
+
+def test_a_job_is_followed_over_http_as_over_grpc(shared: Edge) -> None:
+    class OverHttp:
+        """Plays the ranks' requests to the other port."""
+
+        def send(self, method: str, data: bytes) -> bytes:
+            answer = shared.post({TRACES: "/v1/traces", LOGS: "/v1/logs"}[method], data)
+            assert answer.status == 200
+            return answer.body
+
+    with Job(OverHttp(), 2, "over-http") as job:  # type: ignore[arg-type]
+        job.step()
+        job.skip(1)
+        assert shared.wait_cause(lambda one: one["job"] == "over-http")["culprit_ranks"] == [1]
+
+
+def test_what_a_span_lacks_is_a_partial_success_over_http_too(shared: Edge) -> None:
+    with Job(shared, 2, "odd") as job:
+        span = job.ranks[0].complete(job.ranks[0].issue(job.world), send=False)
+        del span.attributes[0]  # its sequence id
+        answer = shared.post("/v1/traces", job.ranks[0].spans_request([span]))
+    assert "sequence id" in ExportTraceServiceResponse.FromString(answer.body).partial_success.error_message
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "headers", "status"),
+    [
+        (b"\xff\xff", PROTOBUF, {}, 400),
+        (b"{", "application/json", {}, 400),
+        (b"[1]", "application/json", {}, 400),
+        (b'{"resourceSpans": 7}', "application/json", {}, 400),
+        (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "xyz"}]}]}]}', "application/json", {}, 400),
+        (b"[" * 100_000, "application/json", {}, 400),
+        (b"not gzip", PROTOBUF, {"Content_Encoding": "gzip"}, 400),
+        (gzip.compress(b"cut off" * 100, mtime=0)[:-9], PROTOBUF, {"Content_Encoding": "gzip"}, 400),
+        (b"", PROTOBUF, {"Content_Encoding": "br"}, 415),
+        (b"", "text/plain", {}, 415),
+        (bytes(8 * MIB + 1), PROTOBUF, {}, 413),
+    ],
+)
+def test_a_bad_request_is_told_why_in_its_own_language(
+    shared: Edge, body: bytes, kind: str, headers: dict[str, str], status: int
+) -> None:
+    answer = shared.post("/v1/traces", body, kind, **headers)
+    assert answer.status == status
+    if kind == "application/json":
+        told = json.loads(answer.body)
+        assert told["code"] == 3
+        assert told["message"]
+    else:
+        found = Status.FromString(answer.body)
+        assert found.code in (3, 8, 12)
+        assert found.message
+        assert answer.headers["content-type"] == PROTOBUF
+
+
+def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> None:
+    """384 MiB of zeros in less than 1 MiB: both doors refuse it, and the process never holds more than the limit."""
+    bomb = zlib.compressobj(9, wbits=31)
+    packed = b"".join([bomb.compress(bytes(64 * MIB)) for _ in range(6)]) + bomb.flush()
+    assert len(packed) < MIB
+    with serving(tmp_path) as collector:
+        collector.send(TRACES, spans(1))
+        before = collector.resident()
+        for _ in range(3):
+            assert collector.post("/v1/traces", packed, Content_Encoding="gzip").status == 413
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                collector.send(TRACES, packed)  # just as gRPC's own compression would send it
+            assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert collector.resident() - before < 192 * MIB
+        assert collector.metric("otel_fr_collector_requests_total", signal="traces", outcome="too_large") == 6
+        assert collector.get("/healthz") == "ok\n"
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_spans_are_taken_over_grpc_compressed_too(shared: Edge, compression: grpc.Compression) -> None:
+    before = received(shared)
+    assert shared.send(TRACES, spans(1, size=2 * MIB), compression=compression) == b""
+    assert received(shared) == before + 1
+    with pytest.raises(grpc.RpcError) as caught:
+        shared.send(TRACES, gzip.compress(spans(1))[:-5])
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Path) -> None:
+    """The disk of the queue is held up, so requests pile up: the next are sent away for a time, and taken later."""
+    import sqlite3
+
+    options = ("--max-queue-size", "1MiB", "--client-queue-size", "1MiB", "--max-request-size", "1MiB")
+    with (
+        grpc_backend() as backend,
+        serving(tmp_path, *options, "--data", str(tmp_path / "data"), "--forward", backend.url) as collector,
+    ):
+        holder = sqlite3.connect(tmp_path / "data" / "forward.sqlite3", isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        call = collector.channel.unary_unary(TRACES)
+        waiting = [call.future(spans(n, size=300_000), timeout=60) for n in (1, 2, 3)]
+        assert wait_for(lambda: collector.metric("otel_fr_collector_in_work_bytes") > 900_000, 30)
+        with pytest.raises(grpc.RpcError) as turned_away:
+            call(spans(4, size=400_000), timeout=10)
+        assert turned_away.value.code() == grpc.StatusCode.UNAVAILABLE
+        trailers = dict(turned_away.value.trailing_metadata())
+        plain = RetryInfo.FromString(trailers["google.rpc.retryinfo-bin"])
+        detail = RetryInfo()
+        assert Status.FromString(trailers["grpc-status-details-bin"]).details[0].Unpack(detail)
+        assert detail == plain
+        assert 1 <= plain.retry_delay.seconds <= 3
+        answer = collector.post("/v1/traces", spans(5, size=500_000))
+        assert answer.status == 503
+        assert 1 <= int(answer.headers["retry-after"]) <= 3
+        assert Status.FromString(answer.body).code == 14
+        holder.execute("ROLLBACK")
+        for one in waiting:
+            assert one.result() == b""
+        assert call(spans(4, size=400_000), timeout=10) == b""
+        assert wait_for(lambda: len(set(backend.taken)) == 4)
+
+
+def test_either_way_to_ask_for_a_pause_is_read() -> None:
+    for one in otlp.retry_trailers(14, "busy", 2.5):
+        assert otlp.read_retry_delay([one]) == 2.5
+    assert otlp.read_retry_delay([("grpc-status-details-bin", b"\xff"), ("other", b"x")]) is None
+
+
+def test_one_client_cannot_send_faster_than_its_rate(tmp_path: Path) -> None:
+    with serving(tmp_path, "--client-rate", "1") as collector:
+        statuses = [collector.post("/v1/traces", spans(n)).status for n in range(10)]
+        assert statuses[:5] == [200] * 5
+        assert statuses[-1] == 503
+        assert collector.metric("otel_fr_collector_turned_away_total", reason="client") == statuses.count(503)
+
+
+def test_opentelemetrys_own_exporter_comes_back_when_it_is_told_and_is_taken(tmp_path: Path) -> None:
+    with serving(tmp_path, "--client-rate", "0.5") as collector:
+        exporter = OTLPSpanExporter(endpoint=f"http://{collector.grpc}", insecure=True)
+        with TracerProvider().get_tracer("web").start_as_current_span("GET /") as span:
+            pass
+        for _ in range(3):
+            assert exporter.export([span]) == SpanExportResult.SUCCESS  # type: ignore[list-item]
+        exporter.shutdown()
+        assert collector.metric("otel_fr_collector_turned_away_total", reason="client") >= 1
+        assert received(collector) == 3
+
+
+def test_a_thousand_idle_connections_do_no_harm(tmp_path: Path) -> None:
+    with serving(tmp_path, "--client-connections", "600") as collector:
+        idle = []
+        for address in (collector.grpc, collector.otlp_http, collector.http):
+            host, _, port = address.removeprefix("http://").rpartition(":")
+            idle += [socket.create_connection((host, int(port)), timeout=10) for _ in range(350)]
+        assert len(idle) > 1_000
+        with Job(collector, 2) as job:
+            job.step()
+            job.skip(1)
+            assert collector.wait_cause()["culprit_ranks"] == [1]
+        assert collector.post("/v1/traces", spans(1)).status == 200
+        assert collector.get("/healthz") == "ok\n"
+        for one in idle:
+            one.close()
+
+
+def test_connections_of_one_client_are_bounded(tmp_path: Path) -> None:
+    with serving(tmp_path, "--client-connections", "10") as collector:
+        host, _, port = collector.otlp_http.removeprefix("http://").rpartition(":")
+        held = [socket.create_connection((host, int(port)), timeout=10) for _ in range(10)]
+        with socket.create_connection((host, int(port)), timeout=10) as further:
+            assert _is_closed(further)
+        held.pop().close()
+        assert wait_for(lambda: _is_taken(collector))
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def _is_taken(collector: Edge) -> bool:
+    try:
+        return collector.post("/v1/traces", spans(1)).status == 200
+    except OSError:
+        return False
+
+
+def test_other_requests_go_on_while_a_large_one_comes_slowly(shared: Edge) -> None:
+    host, _, port = shared.otlp_http.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as slow:
+        head = f"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nContent-Length: 100\r\n\r\n"
+        slow.sendall(head.encode() + b"x")
+        assert shared.post("/v1/traces", spans(2)).status == 200
+
+
+_PATHS = {TRACES: "/v1/traces", LOGS: "/v1/logs", METRICS: "/v1/metrics"}
+_MESSAGES = {TRACES: ExportTraceServiceRequest, LOGS: ExportLogsServiceRequest, METRICS: ExportMetricsServiceRequest}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), method=st.sampled_from([TRACES, LOGS, METRICS]))
+def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
+    shared: Edge, data: st.DataObject, method: str
+) -> None:
+    """A valid request with bytes changed, cut out or doubled is either still OTLP, or the answer says what is garbled.
+
+    What is garbled within one resource or span costs only that: it is a 200 whose partial success names it.
+    """
+    with Job(shared, 1, "fuzz") as job:
+        job.quiet()
+        player = job.ranks[0]
+        base = player.spans_request([player.complete(player.issue(job.world), send=False)])
+    raw = bytearray(base)
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(raw)))
+        width = data.draw(st.integers(0, 8))
+        raw[place : place + width] = data.draw(st.binary(max_size=12))
+    answer = shared.post(_PATHS[method], bytes(raw))
+    try:
+        _MESSAGES[method].FromString(bytes(raw))
+        is_whole = True
+    except Exception:  # noqa: BLE001  protobuf's DecodeError is no ValueError
+        is_whole = False
+    if is_whole:
+        assert answer.status == 200
+    else:
+        assert answer.status == 400 or (answer.status == 200 and b"garbled" in answer.body)
+    assert shared.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["resourceSpans", "resource", "scopeSpans", "spans", "traceId", "attributes", "value"]),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=15,
+    )
+)
+def test_any_json_is_taken_or_refused_and_never_a_fault(shared: Edge, body: object) -> None:
+    assert shared.post("/v1/traces", json.dumps(body).encode(), "application/json").status in (200, 400)
+
+
+def test_many_clients_at_once_are_all_answered(shared: Edge) -> None:
+    before = received(shared)
+    statuses: list[int] = []
+    workers = [
+        threading.Thread(target=lambda n=n: statuses.append(shared.post("/v1/traces", spans(n)).status))
+        for n in range(100, 150)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert statuses == [200] * 50
+    assert received(shared) == before + 50

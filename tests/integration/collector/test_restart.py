@@ -1,0 +1,263 @@
+"""Incidents outlive the collector: a real one is killed, another goes on with the same data and a job that went on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.collector import Collector, Job, life, orphaned, wait_for
+from tests.support.receivers import AlertSink, Receiver
+
+
+def listed(collector: Collector) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(collector.get("/api/v1/incidents"))["incidents"]
+    return found
+
+
+def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path) -> None:
+    alerts, hook = AlertSink(), Receiver()
+    options = ("--alertmanager", alerts.url, "--webhook", hook.url + "/in")
+    with contextlib.ExitStack() as stack:
+        stack.callback(alerts.close)
+        stack.callback(hook.close)
+        first = stack.enter_context(life(tmp_path, 1, *options))
+        job = stack.enter_context(Job(first, 3))
+        job.step()
+        waiting = job.skip(1)
+        opened = first.wait_cause()
+        assert wait_for(lambda: alerts.posts and hook.requests)
+        assert wait_for(lambda: _noted(tmp_path))
+        told = len(hook.requests)
+        first.kill()
+        before = alerts.posts[-1][0]
+        alerts.posts.clear()
+
+        second = stack.enter_context(life(tmp_path, 2, *options))
+        assert [(one["id"], one["state"]) for one in listed(second)] == [(opened["id"], "firing")]
+        assert wait_for(lambda: alerts.posts)  # Alertmanager would let go of it otherwise
+        assert alerts.posts[0][0]["labels"] == before["labels"]
+        assert alerts.posts[0][0]["startsAt"] == before["startsAt"]
+        job.collector = second
+        job.all_reported()
+        assert wait_for(lambda: second.metric("otel_fr_collector_diagnoses_total") >= 2)
+        assert second.lines() == []
+        assert len(hook.requests) == told
+        assert second.metric("otel_fr_collector_incidents_total", category="missing_rank") == 0
+
+        for call in [*waiting, job.ranks[1].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        closed = second.wait_cause(lambda one: one["state"] == "resolved")
+        assert closed["id"] == opened["id"]
+        assert len(second.lines()) == 1
+        assert wait_for(lambda: len(hook.requests) == told + 1)
+        assert json.loads(hook.requests[-1][3])["change"] == "resolved"
+        assert wait_for(lambda: alerts.posts[-1][0]["endsAt"] < before["endsAt"])
+
+
+def _noted(folder: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(folder / "data" / "incidents.db")) as db:
+        return bool(db.execute("SELECT count(*) FROM notes").fetchone()[0])
+
+
+def test_a_rank_that_comes_back_late_is_not_accused_meanwhile(tmp_path: Path) -> None:
+    """Rank 2 waits like the others; its monitor finds the new collector later than theirs."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(life(tmp_path, 1))
+        job = stack.enter_context(Job(first, 3))
+        job.step()
+        job.skip(1)
+        opened = first.wait_cause()
+        assert (opened["culprit_ranks"], opened["waiting_ranks"]) == ([1], [0, 2])
+        first.kill()
+        job.ranks[2].silent = True
+        second = stack.enter_context(life(tmp_path, 2))
+        job.collector = second
+        time.sleep(4)  # longer than a stall and than a silence
+        assert second.lines() == []
+        job.ranks[2].silent = False
+        job.all_reported()
+        assert wait_for(lambda: second.metric("otel_fr_collector_diagnoses_total") >= 2)
+        assert second.lines() == []
+        assert [one["culprit_ranks"] for one in listed(second)] == [[1]]
+
+
+def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: Path) -> None:
+    """Half of its ranks are late to come back while the others wait a little long."""
+    with contextlib.ExitStack() as stack:
+        job = orphaned(stack, tmp_path)
+        waiting = [job.ranks[rank].issue(job.world) for rank in (0, 1)]
+        second = stack.enter_context(life(tmp_path, 2))
+        job.collector = second
+        time.sleep(4)
+        for rank in (2, 3):
+            job.ranks[rank].silent = False
+        for call in [*waiting, *(job.ranks[rank].issue(job.world) for rank in (2, 3))]:
+            job.ranks[call.rank].complete(call)
+        job.all_reported()
+        job.step()
+        job.all_reported()
+        assert second.lines() == []
+
+
+def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
+    """It is said once; the collector that heard it is gone."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(life(tmp_path, 1))
+        job = stack.enter_context(Job(first, 3))
+        job.step()
+        job.skip(1)
+        job.ranks[1].exit(signal=9)
+        opened = first.wait_cause()
+        assert opened["category"] == "rank_dead"
+        assert wait_for(lambda: _kept_ranks(tmp_path))
+        first.kill()
+        second = stack.enter_context(life(tmp_path, 2))
+        job.collector = second
+        job.all_reported()
+        assert wait_for(lambda: second.metric("otel_fr_collector_diagnoses_total") >= 3)
+        assert second.lines() == []
+        kept = listed(second)[0]
+        assert (kept["id"], kept["category"], kept["state"]) == (opened["id"], "rank_dead", "firing")
+        assert "SIGKILL" in str(kept["summary"])
+
+
+def _kept_ranks(folder: Path) -> bool:
+    with contextlib.closing(sqlite3.connect(folder / "data" / "incidents.db")) as db:
+        rows = db.execute("SELECT memory FROM runs").fetchall()
+        return any(json.loads(row[0])["ranks"] for row in rows)
+
+
+def test_an_attempt_that_begins_after_the_restart_closes_the_incident_of_the_one_before(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(life(tmp_path, 1))
+        with Job(first, 2) as job:
+            job.step()
+            job.skip(1)
+            opened = first.wait_cause()
+            first.kill()
+        second = stack.enter_context(life(tmp_path, 2))
+        with Job(second, 2, attempt=1) as again:
+            again.step()
+            closed = second.wait_cause(lambda one: one["state"] == "resolved")
+            assert (closed["id"], closed["attempt"]) == (opened["id"], 0)
+            assert closed["resolved_at"] > closed["detected_at"]
+
+
+def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: Path) -> None:
+    with life(tmp_path, 1) as first, Job(first, 2) as job:
+        job.step()
+        waiting = job.skip(1)
+        number = first.wait_cause()["id"]
+        for call in [*waiting, job.ranks[1].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        closed = first.wait_cause(lambda one: one["state"] == "resolved")
+        assert first.stop(signal.SIGTERM) == 0
+    with life(tmp_path, 2) as second:
+        assert listed(second) == [closed]
+        kept = json.loads(second.get(f"/api/v1/incidents/{number}"))
+        assert kept["summary"] == closed["summary"]
+        assert second.metric("otel_fr_collector_store_up") == 1
+
+
+@pytest.mark.parametrize("spoil", [b"this is no database" * 400, b""], ids=["garbage", "empty"])
+def test_a_damaged_file_is_put_aside_and_the_collector_works(tmp_path: Path, spoil: bytes) -> None:
+    with life(tmp_path, 1) as first:
+        first.stop()
+    path = tmp_path / "data" / "incidents.db"
+    path.write_bytes(spoil)
+    with life(tmp_path, 2) as second, Job(second, 2) as job:
+        job.step()
+        job.skip(1)
+        incident = second.wait_cause()
+        assert [one["id"] for one in listed(second)] == [incident["id"]]
+        if spoil:
+            assert "is damaged" in second.err_file.read_text()
+            assert second.metric("otel_fr_collector_internal_errors_total", part="store") >= 1
+            aside = list(path.parent.glob("incidents.db.damaged-*"))
+            assert [kept.read_bytes() for kept in aside] == [spoil]
+        second.kill()
+    with life(tmp_path, 3) as third:
+        assert [one["id"] for one in listed(third)] == [incident["id"]]
+
+
+def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
+    """The limit on file sizes makes the kernel refuse what SQLite writes, as a full disk does."""
+    with life(tmp_path, 1) as first, Job(first, 2) as job:
+        job.step()
+        unlimited = resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
+        waiting = job.skip(1)
+        incident = wait_for(lambda: next(iter(listed(first)), None))
+        assert incident
+        assert wait_for(lambda: "cannot be written" in first.err_file.read_text())
+        assert first.metric("otel_fr_collector_store_up") == 0
+        resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, unlimited)
+        assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1, 15)
+        for call in [*waiting, job.ranks[1].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        assert wait_for(lambda: [one["state"] for one in listed(first)] == ["resolved"])
+        first.kill()
+    with life(tmp_path, 2) as second:
+        assert [(one["id"], one["state"]) for one in listed(second)] == [(incident["id"], "resolved")]
+
+
+def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> None:
+    with life(tmp_path, 1) as first, Job(first, 2) as job:
+        job.step()
+        job.skip(1)
+        incident = first.wait_cause()
+        first.kill()
+    holder = sqlite3.connect(tmp_path / "data" / "incidents.db")
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with contextlib.closing(holder), life(tmp_path, 2) as second:
+        assert "cannot be written" in second.err_file.read_text()
+        assert listed(second) == []
+        holder.close()
+        assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]], 20)
+        assert second.lines() == []
+        assert wait_for(lambda: second.metric("otel_fr_collector_store_up") == 1)
+
+
+def collector_fails(*options: str) -> str:
+    """What a collector that cannot start says."""
+    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "--data" in collector_fails("--data", str(tmp_path / "file"))
+    with life(tmp_path, 1):
+        assert "in use by another collector" in collector_fails("--data", str(tmp_path / "data"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db:
+        db.execute("PRAGMA user_version = 99")
+    assert "newer otel-fr" in collector_fails("--data", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--retention-days", "never"), "not a number of at least"),
+        (("--retention-size", "ten"), "64MiB"),
+        (("--trace-url", "http://jaeger/{trace}"), "{trace_id}"),
+        (("--alert-label", "team-a=x"), "NAME=VALUE"),
+        (("--alert-label", "job_id=x"), "set by otel-fr"),
+        (("--webhook-secret-file", "/dev/null"), "without --webhook"),
+        (("--webhook", "http://x/", "--webhook-secret-file", "/dev/null"), "16 or more"),
+        (("--grafana", "http://x/", "--grafana-token-file", "/nowhere"), "/nowhere"),
+    ],
+)
+def test_settings_of_the_outlets_are_checked_at_the_start(options: tuple[str, ...], words: str) -> None:
+    assert words in collector_fails(*options)

@@ -1,0 +1,271 @@
+"""TLS and client certificates on every port; and that our own monitors can use them, and tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.otlp import GrpcTarget, grpc_target, make_sender
+from otel_fr.monitor.who import Who
+from tests.support.collector import TRACES, Job, running, wait_for
+from tests.support.edges import (
+    WRITER,
+    Certificates,
+    Edge,
+    refused,
+    serving,
+    spans,
+    write,
+    write_tokens,
+)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates(tmp_path / "certs")
+
+
+@pytest.fixture
+def tokens_file(tmp_path: Path) -> Path:
+    return write_tokens(tmp_path / "tokens")
+
+
+def tls_channel(collector: Edge, certificates: Certificates, *, client: bool = False) -> grpc.Channel:
+    return certificates.channel(collector.grpc.replace("127.0.0.1", "localhost"), client=client)
+
+
+def test_all_ports_speak_tls_and_nothing_else(tmp_path: Path, certificates: Certificates) -> None:
+    options = certificates.server_options()
+    with serving(tmp_path / "run", *options, tls=certificates.context()) as collector:
+        assert collector.http.startswith("https://")
+        assert collector.get("/healthz") == "ok\n"
+        assert collector.post("/v1/traces", spans(1)).status == 200
+        with tls_channel(collector, certificates) as channel:
+            assert channel.unary_unary(TRACES)(spans(2), timeout=10) == b""
+        plain = refused(lambda: collector.channel.unary_unary(TRACES)(spans(3), timeout=5))
+        left = collector.metric("otel_fr_collector_tls_certificate_expiry_timestamp_seconds") - time.time()
+        assert 0 < left <= 86_400
+        assert plain in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        collector.tls = ssl.create_default_context()
+        with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+            collector.get("/healthz")
+
+
+def test_without_a_client_certificate_no_port_lets_one_in(tmp_path: Path, certificates: Certificates) -> None:
+    options = certificates.server_options(clients=True)
+    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+        assert collector.get("/healthz") == "ok\n"
+        assert collector.post("/v1/traces", spans(1)).status == 200
+        with tls_channel(collector, certificates, client=True) as channel:
+            assert channel.unary_unary(TRACES)(spans(2), timeout=10) == b""
+        with tls_channel(collector, certificates) as channel:
+            assert refused(lambda: channel.unary_unary(TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+        strangers = Certificates(tmp_path / "strangers")
+        stranger = certificates.context()
+        stranger.load_cert_chain(strangers.client_cert, strangers.client_key)
+        for context in (certificates.context(), stranger):
+            collector.tls = context
+            with pytest.raises(OSError, match=r"(?i)certificate|unknown ca|closed|reset|EOF"):
+                collector.get("/healthz")
+        collector.tls = certificates.context(client=True)
+        assert collector.metric("otel_fr_collector_received_items_total", kind="foreign") == 2
+
+
+def test_renewed_certificates_and_client_cas_come_into_force_without_a_restart(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    options = certificates.server_options(clients=True)
+    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+        assert collector.get("/healthz") == "ok\n"
+        fresh = Certificates(tmp_path / "fresh")
+        for source, place in (
+            (fresh.key, certificates.key),
+            (fresh.cert, certificates.cert),
+            (fresh.ca_file, certificates.ca_file),
+        ):
+            place.write_bytes(source.read_bytes())
+        collector.tls = fresh.context(client=True)
+
+        def works() -> bool:
+            try:
+                return collector.get("/healthz") == "ok\n"
+            except OSError:
+                return False
+
+        assert wait_for(works)
+
+        def rpc_works() -> bool:
+            try:
+                with tls_channel(collector, fresh, client=True) as channel:
+                    return bool(channel.unary_unary(TRACES)(spans(1), timeout=5) == b"")
+            except grpc.RpcError:
+                return False
+
+        assert wait_for(rpc_works)
+        before = certificates.context()
+        before.load_verify_locations(fresh.ca_file)
+        before.load_cert_chain(certificates.client_cert, certificates.client_key)
+        collector.tls = before
+        assert not works()  # signed by the CA that is not trusted any more
+
+
+def test_a_renewal_that_cannot_be_used_leaves_the_old_certificate(tmp_path: Path, certificates: Certificates) -> None:
+    options = certificates.server_options()
+    with serving(tmp_path / "run", *options, tls=certificates.context()) as collector:
+        assert collector.get("/healthz") == "ok\n"
+        certificates.cert.write_bytes(b"half a certific")
+
+        def told() -> bool:
+            collector.get("/healthz")
+            return "the old ones stay" in collector.err_file.read_text()
+
+        assert wait_for(told)
+
+
+def test_an_expired_certificate_is_refused_by_clients_and_at_the_start(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    with serving(tmp_path / "run", *certificates.server_options(), tls=certificates.context()) as collector:
+        assert collector.get("/healthz") == "ok\n"
+        certificates.renew_server(days=-1)
+
+        def expired() -> bool:
+            try:
+                collector.get("/healthz")
+            except urllib.error.URLError as error:
+                return "expired" in str(error)
+            return False
+
+        assert wait_for(expired)
+        with tls_channel(collector, certificates) as channel:
+            assert refused(lambda: channel.unary_unary(TRACES)(spans(1), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+    assert "has expired" in check(*certificates.server_options())
+
+
+def test_a_client_whose_certificate_has_expired_is_not_let_in(tmp_path: Path, certificates: Certificates) -> None:
+    from datetime import datetime, timedelta, timezone
+
+    past = datetime.now(timezone.utc) - timedelta(days=1)
+    expired = certificates.ca.issue_cert("rank@job", not_before=past - timedelta(days=2), not_after=past)
+    write(expired, certificates.client_cert, certificates.client_key)
+    options = certificates.server_options(clients=True)
+    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+        with pytest.raises(OSError, match=r"(?i)expired|closed|reset|EOF"):
+            collector.get("/healthz")
+        with tls_channel(collector, certificates, client=True) as channel:
+            assert refused(lambda: channel.unary_unary(TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+
+
+def check(*options: str) -> str:
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--check", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2, done.stdout
+    return done.stderr
+
+
+def test_being_open_to_others_without_protection_is_warned_of(tmp_path: Path, certificates: Certificates) -> None:
+    with serving(tmp_path / "open", "--grpc", "0.0.0.0:0") as collector:
+        text = collector.err_file.read_text()
+        assert "without TLS" in text
+        assert "no --tokens" in text
+        assert "--http" not in text.replace("--otlp-http", "")  # which listens on loopback only
+    with running(tmp_path) as quiet:
+        assert "WARNING" not in quiet.err_file.read_text()
+
+
+@pytest.fixture
+def environment(
+    tmp_path: Path, certificates: Certificates, tokens_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Edge]:
+    """A collector with all protections, and the standard variables with which a job's environment names them."""
+    options = (*certificates.server_options(clients=True), "--tokens", str(tokens_file))
+    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+        for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # would be taken in place of the certificate given
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.ca_file))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", str(certificates.client_cert))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CLIENT_KEY", str(certificates.client_key))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer%20{WRITER}")
+        place = collector.grpc.replace("127.0.0.1", "localhost")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"https://{place}")
+        yield collector
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+def test_any_opentelemetry_exporter_can_use_all_protections(
+    environment: Edge, monkeypatch: pytest.MonkeyPatch, over_http: bool
+) -> None:
+    if over_http:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", environment.otlp_http)
+        exporter: SpanExporter = HttpSpanExporter()
+    else:
+        exporter = OTLPSpanExporter()
+    with TracerProvider().get_tracer("web").start_as_current_span("GET /") as span:
+        pass
+    assert exporter.export([span]) == SpanExportResult.SUCCESS  # type: ignore[list-item]
+    exporter.shutdown()
+
+
+def test_the_monitors_control_stream_uses_the_exporters_protections(environment: Edge) -> None:
+    target = grpc_target(make_sender("logs"))
+    assert target is not None
+    with watching(target) as client:
+        assert wait_for(lambda: client.listening)
+        job = Job(Watched(environment, target), 2, "job-7")  # type: ignore[arg-type]
+        job.run = "run-7"
+        with job:
+            job.step()
+            job.skip(1)
+            command = client.commands.get(timeout=15)
+    assert command.dump.incident_id
+
+
+class Watched:
+    """Sends a played job's requests as the monitor's own exporter would."""
+
+    def __init__(self, collector: Edge, target: GrpcTarget) -> None:
+        self.channel = grpc.secure_channel(target.endpoint, target.credentials)
+        self.headers = target.headers
+
+    def send(self, method: str, data: bytes) -> bytes:
+        answer: bytes = self.channel.unary_unary(method)(data, metadata=self.headers, timeout=10)
+        return answer
+
+
+@contextlib.contextmanager
+def watching(target: GrpcTarget) -> Iterator[ControlClient]:
+    client = ControlClient(target, lambda: Who(0, 0, 2, "job-7", 0, "run-7", "", "host", 1, ""), lambda: None)
+    client.start()
+    yield client
+    client.stop()
+
+
+def test_a_monitor_whose_token_is_refused_says_so_once(
+    environment: Edge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20not-the-right-one-at-all")
+    target = grpc_target(make_sender("logs"))
+    assert target is not None
+    tries: list[float] = []
+    with watching(target) as client:
+        monkeypatch.setattr(client._stop, "wait", tries.append)
+        assert wait_for(lambda: len(tries) >= 3)
+        client.stop()
+    assert caplog.text.count("the token is not known") == 1
+    assert "not-the-right-one" not in caplog.text

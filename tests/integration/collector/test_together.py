@@ -1,0 +1,154 @@
+"""What the parts do together: forwarding, the store and the relearning over the ends and beginnings of a collector."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.runs import RunId, Runs
+
+from otel_fr.match import Ending
+from tests.support.collector import Job, life, orphaned, running, wait_for
+from tests.support.edges import Backend, grpc_backend
+
+
+def spans_of(backend: Backend, trace: object) -> list[Span]:
+    """All spans of a trace that the backend has taken."""
+    found = []
+    for data in list(backend.taken):
+        for resource in ExportTraceServiceRequest.FromString(data).resource_spans:
+            for scope in resource.scope_spans:
+                found += [span for span in scope.spans if span.trace_id.hex() == trace]
+    return found
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("mode", ["all", "incidents", "sampled"])
+def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
+    tmp_path: Path, mode: str, end: signal.Signals
+) -> None:
+    """The ranks' spans come when the hang ends, to another life of the collector than the one that told of it."""
+    with contextlib.ExitStack() as stack:
+        backend = stack.enter_context(grpc_backend())
+        options = ("--forward", backend.url, "--forward-mode", mode, "--forward-ratio", "0")
+        first = stack.enter_context(life(tmp_path, 1, *options))
+        job = stack.enter_context(Job(first, 3))
+        job.step()
+        waiting = job.skip(1)
+        trace = first.wait_cause()["trace_id"]
+        assert wait_for(lambda: spans_of(backend, trace))
+        assert wait_for(lambda: first.metric("otel_fr_collector_forward_queue_requests") == 0)  # and noted as sent
+        first.kill() if end == signal.SIGKILL else first.stop(end)
+
+        second = stack.enter_context(life(tmp_path, 2, *options))
+        job.collector = second
+        job.all_reported()
+        for call in [*waiting, job.ranks[1].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        second.wait_cause(lambda one: one["state"] == "resolved")
+        assert second.stop(signal.SIGTERM) == 0
+        names = [bool(span.parent_span_id) for span in spans_of(backend, trace)]
+        assert sorted(names) == [False, True, True, True]  # one root, and one span of each rank
+
+
+def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_was_told(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        backend = stack.enter_context(grpc_backend())
+        first = stack.enter_context(life(tmp_path, 1, "--forward", backend.url))
+        job = stack.enter_context(Job(first, 3))
+        job.step()
+        job.skip(1)
+        end = time.monotonic() + 10
+        while not first.incidents_file.stat().st_size and time.monotonic() < end:
+            pass  # within a millisecond: the span is not yet on the queue, mostly
+        first.kill()
+        trace = first.lines()[0]["trace_id"]
+        second = stack.enter_context(life(tmp_path, 2, "--forward", backend.url))
+        job.collector = second
+        job.all_reported()
+        assert wait_for(lambda: spans_of(backend, trace))
+        assert second.stop(signal.SIGTERM) == 0
+        assert len({span.SerializeToString() for span in spans_of(backend, trace)}) == 1
+        third = stack.enter_context(life(tmp_path, 3, "--forward", backend.url))
+        job.collector = third
+        taken = len(spans_of(backend, trace))
+        job.all_reported()
+        assert wait_for(lambda: third.metric("otel_fr_collector_diagnoses_total") >= 2)
+        assert third.stop(signal.SIGTERM) == 0
+        assert len(spans_of(backend, trace)) == taken
+
+
+def test_a_stop_while_ranks_are_on_their_way_back_accuses_nobody(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        job = orphaned(stack, tmp_path)
+        for rank in range(4):
+            job.ranks[rank].issue(job.world)
+        second = stack.enter_context(life(tmp_path, 2))
+        job.collector = second
+        time.sleep(4)  # longer than a stall and than a silence
+        assert second.stop(signal.SIGTERM) == 0
+        assert second.lines() == []
+
+
+def test_what_the_end_brings_to_light_is_sent_on_as_well(tmp_path: Path) -> None:
+    """The disagreement has not settled when the collector is stopped: it is told then, and so is its trace."""
+    with grpc_backend() as backend, running(tmp_path, "--forward", backend.url) as collector, Job(collector, 3) as job:
+        job.step()
+        job.all_reported()
+        assert wait_for(lambda: len(backend.taken) == 3)
+        for rank in (0, 1):
+            job.ranks[rank].issue(job.world, "all_reduce")
+        job.ranks[2].issue(job.world, "broadcast", root=0)
+        for rank in job.ranks:
+            rank.send_report()
+        assert collector.stop(signal.SIGTERM) == 0
+        told = collector.causes()
+        assert [one["category"] for one in told] == ["op_mismatch"]
+        assert len(spans_of(backend, told[0]["trace_id"])) == 1, collector.err_file.read_text()
+
+
+def test_backends_that_take_no_traces_are_not_sent_those_of_incidents(tmp_path: Path) -> None:
+    with (
+        grpc_backend() as backend,
+        running(tmp_path, "--forward", backend.url, "--forward-signals", "logs") as collector,
+        Job(collector, 3) as job,
+    ):
+        job.step()
+        job.skip(1)
+        collector.wait_cause()
+        assert collector.stop(signal.SIGTERM) == 0
+        assert backend.tried == []
+
+
+def test_what_was_heard_is_not_undone_by_what_is_read_late() -> None:
+    """The file could be read only some time after the start: rank 0 has reported and died since, rank 1 is unheard."""
+    run = Runs().get(RunId("job-7", 0, "r"), 0.0)
+    assert run is not None
+    run.add_report(Report(0, 9, ending=Ending.KILLED, signal=9, has_exited=True), 1.0)
+    run.restore([RankState(0, stack="old"), RankState(1, ended=0.5, ending=Ending.KILLED, signal=15)])
+    assert (run.ranks[0].ended, run.ranks[0].signal) == (1.0, 9)
+    assert (run.ranks[1].ended, run.ranks[1].signal) == (0.5, 15)
+
+
+def test_a_collector_that_cannot_go_on_says_so_by_its_exit_status(tmp_path: Path) -> None:
+    """Who restarts it on failure only must see one."""
+    code = """
+from otel_fr.cli import main
+from otel_fr_collector.service import Service
+async def run(self):
+    raise RuntimeError("a fault of our own")
+Service.run = run
+raise SystemExit(main(["collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert "the collector cannot go on" in done.stderr
+    assert done.returncode == 1

@@ -1,0 +1,216 @@
+"""Tokens: who may send, watch and read what."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from otel_fr_collector.network.tokens import Tokens, parse_tokens
+
+from otel_fr.control.v1 import control_pb2
+from tests.support.collector import LOGS, TRACES, WATCH, Job, wait_for
+from tests.support.edges import (
+    READER,
+    TEAM,
+    TEAM_READER,
+    WRITER,
+    Edge,
+    bearer,
+    refused,
+    serving,
+    spans,
+    write_tokens,
+)
+
+
+@pytest.fixture
+def tokens_file(tmp_path: Path) -> Path:
+    return write_tokens(tmp_path / "tokens")
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Edge]:
+    with serving(tmp_path / "run", "--tokens", str(tokens_file)) as collector:
+        yield collector
+
+
+def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Edge) -> None:
+    for metadata in ((), bearer("writer-9876543210"), (("authorization", "Basic !!!"),), bearer("")):
+        assert refused(lambda m=metadata: guarded.send(TRACES, spans(1), metadata=m)) == (
+            grpc.StatusCode.UNAUTHENTICATED
+        )
+    answer = guarded.post("/v1/traces", spans(1), Authorization="Bearer nonsense")
+    assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+    for authorization, words in (("", "a token is needed"), ("Bearer nonsense", "the token is not known")):
+        answer = guarded.fetch("/api/v1/incidents", **({"Authorization": authorization} if authorization else {}))
+        assert (answer.status, answer.headers["www-authenticate"].split()[0]) == (401, "Bearer")
+        assert words in json.loads(answer.body)["error"]
+    writer = guarded.fetch("/api/v1/jobs", Authorization=f"Bearer {WRITER}")
+    assert (writer.status, json.loads(writer.body)) == (403, {"error": "the token is for writing only"})
+    assert guarded.fetch("/healthz").status == 200
+    assert WRITER not in guarded.err_file.read_text()
+
+
+def test_a_token_for_writing_does_not_read_and_the_other_way_round(guarded: Edge) -> None:
+    assert guarded.send(TRACES, spans(1), metadata=bearer(WRITER)) == b""
+    assert guarded.post("/v1/traces", spans(2), Authorization=f"Bearer {WRITER}").status == 200
+    assert refused(lambda: guarded.send(TRACES, spans(1), metadata=bearer(READER))) == (
+        grpc.StatusCode.PERMISSION_DENIED
+    )
+    assert guarded.post("/v1/traces", spans(2), Authorization=f"Bearer {READER}").status == 403
+    basic = base64.b64encode(f"me:{READER}".encode()).decode()
+    for header in (f"Bearer {READER}", f"Basic {basic}"):
+        answer = guarded.fetch("/api/v1/incidents", Authorization=header)
+        assert json.loads(answer.body) == {"incidents": []}
+    assert guarded.fetch("/metrics", Authorization=f"Bearer {WRITER}").status == 403
+
+
+class Player:
+    """Sends a played job's requests with a token."""
+
+    def __init__(self, collector: Edge, token: str) -> None:
+        self.collector, self.token = collector, token
+
+    def send(self, method: str, data: bytes) -> bytes:
+        return self.collector.send(method, data, metadata=bearer(self.token))
+
+
+@pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 405), ("", 405)])
+def test_a_page_of_another_site_cannot_make_a_browser_change_anything(guarded: Edge, site: str, status: int) -> None:
+    headers = {"Authorization": f"Bearer {READER}"} | ({"Sec_Fetch_Site": site} if site else {})
+    assert guarded.post(guarded.http + "/api/v1/incidents", b"", **headers).status == status
+
+
+def test_a_token_lets_in_only_the_jobs_it_is_for(guarded: Edge) -> None:
+    own, other = (Job(Player(guarded, TEAM), 2, name) for name in ("team-a/train", "team-b/train"))  # type: ignore[arg-type]
+    with own:
+        own.step()
+        own.skip(1)
+        assert guarded.wait_cause()["job"] == "team-a/train"
+    rank = other.ranks[0]
+    call = rank.issue(other.world)
+    assert refused(rank.send_report) == grpc.StatusCode.PERMISSION_DENIED
+    assert refused(lambda: rank.complete(call)) == grpc.StatusCode.PERMISSION_DENIED
+    assert {one["job"] for one in guarded.incidents()} == {"team-a/train"}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_path: Path, tokens_file: Path) -> None:
+    data = ("--data", str(tmp_path / "data")) if stored else ()
+    seen: list[str] = []
+    reader = f"Bearer {READER}"
+
+    def get(path: str, token: str) -> dict[str, list[dict[str, str]]]:
+        found: dict[str, list[dict[str, str]]] = json.loads(
+            collector.fetch(f"/api/v1/{path}", Authorization=f"Bearer {token}").body
+        )
+        return found
+
+    def listen(opened: threading.Event) -> None:
+        headers = {"Authorization": f"Bearer {TEAM_READER}"}
+        with urllib.request.urlopen(
+            urllib.request.Request(collector.http + "/api/v1/events", headers=headers)
+        ) as answer:
+            for line in answer:
+                seen.append(line.decode())
+                opened.set()
+
+    with serving(tmp_path / "run", "--tokens", str(tokens_file), *data) as collector:
+        opened = threading.Event()
+        listener = threading.Thread(target=listen, args=(opened,), daemon=True)
+        listener.start()
+        assert opened.wait(10)
+        writer = Player(collector, WRITER)
+        jobs = [Job(writer, 2, name) for name in ("team-b/train", "team-a/train")]  # type: ignore[arg-type]
+        with jobs[0], jobs[1]:
+            for job in jobs:
+                job.step()
+                job.skip(1)
+            assert wait_for(lambda: len(get("incidents", READER)["incidents"]) == 2, 20)
+            assert [one["job"] for one in get("incidents", TEAM_READER)["incidents"]] == ["team-a/train"]
+            assert get("incidents?job=team-b/train", TEAM_READER) == {"incidents": []}
+            # What the listener was told a moment ago serves all who may see as much, for a second.
+            shown = wait_for(lambda: [one["job"] for one in get("jobs", TEAM_READER)["jobs"]])
+            assert shown == ["team-a/train"]
+            everything = get("incidents", READER)["incidents"]
+            assert {one["job"] for one in [*everything, *get("jobs", READER)["jobs"]]} == {job.id for job in jobs}
+            for one in everything:
+                whole = json.loads(collector.fetch(f"/api/v1/incidents/{one['id']}", Authorization=reader).body)
+                for path in (f"/api/v1/incidents/{one['id']}", whole["job_url"]):
+                    status = collector.fetch(path, Authorization=f"Bearer {TEAM_READER}").status
+                    assert status == (200 if one["job"] == "team-a/train" else 404)
+            assert wait_for(lambda: any("team-a/train" in line for line in seen))
+            assert wait_for(lambda: any('"change"' in line for line in seen))
+        metrics = collector.fetch("/metrics", Authorization=f"Bearer {TEAM_READER}")
+        assert (metrics.status, b"some jobs only" in metrics.body) == (403, True)
+    listener.join(10)
+    assert not [line for line in seen if "team-b" in line]
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics%0A", "/metrics?x", "//metrics", "/metrics/", "/%6Detrics"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_what_is_of_all_jobs_has_no_other_name_for_a_reader_of_some(guarded: Edge, path: str, method: str) -> None:
+    headers = {"Authorization": f"Bearer {TEAM_READER}"}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(guarded.http + path, headers=headers, method=method), timeout=10)
+    assert refused.value.code in (307, 403, 404, 405)
+    assert b"otel_fr_collector_" not in refused.value.read()
+
+
+def test_without_a_job_the_services_name_counts(guarded: Edge) -> None:
+    metadata = bearer(TEAM)
+    assert guarded.send(TRACES, spans(1, service="team-a/web"), metadata=metadata) == b""
+    for service in ("web", "team-b/web", ""):
+        code = refused(lambda name=service: guarded.send(TRACES, spans(1, service=name), metadata=metadata))
+        assert code == grpc.StatusCode.PERMISSION_DENIED
+    both = spans(1, service="team-a/web") + spans(2, service="team-b/web")  # one message after the other is their sum
+    assert refused(lambda: guarded.send(TRACES, both, metadata=metadata)) == grpc.StatusCode.PERMISSION_DENIED
+    assert refused(lambda: guarded.send(LOGS, b"\xff\xff", metadata=metadata)) == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_commands_are_only_for_whose_job_it_is(guarded: Edge) -> None:
+    watch = guarded.channel.unary_stream(WATCH)
+    request = control_pb2.WatchRequest(job_id="team-b/train", run_id="r").SerializeToString()
+    for metadata, code in (
+        ((), grpc.StatusCode.UNAUTHENTICATED),
+        (bearer(READER), grpc.StatusCode.PERMISSION_DENIED),
+        (bearer(TEAM), grpc.StatusCode.PERMISSION_DENIED),
+    ):
+        assert refused(lambda m=metadata: list(watch(request, metadata=m, timeout=10))) == code
+
+
+def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(guarded: Edge, tokens_file: Path) -> None:
+    fresh = "fresh-token-0123456789"
+    tokens_file.write_text(f"{fresh} write *\n")
+    status = {}
+
+    def changed() -> bool:
+        for token in (fresh, WRITER):
+            status[token] = guarded.post("/v1/traces", spans(1), Authorization=f"Bearer {token}").status
+        return status == {fresh: 200, WRITER: 401}
+
+    assert wait_for(changed), status
+    tokens_file.write_text("only-one-word-0123456789\n")
+    assert wait_for(lambda: changed() and "the old ones stay" in guarded.err_file.read_text())
+    assert "only-one-word" not in guarded.err_file.read_text()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["short write *", f"{WRITER} admin *", f"{WRITER} write", f"{WRITER} write a b"],
+)
+def test_a_token_line_that_cannot_be_used_is_told_by_its_number(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ValueError, match="line 2") as caught:
+        parse_tokens(f"# first\n{line}\n")
+    assert line.split()[0] not in str(caught.value)
+    path = tmp_path / "tokens"
+    path.write_text(line)
+    with pytest.raises(ValueError, match="line 1"):
+        Tokens(path)

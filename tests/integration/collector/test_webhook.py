@@ -1,0 +1,300 @@
+"""Webhooks, checked by the Standard Webhooks project's own library, and Grafana's annotations."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from otel_fr_collector.incidents.links import Links, check_template
+from otel_fr_collector.outlets.webhook import read_secret, sign
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from tests.support.collector import Job, running, wait_for
+from tests.support.paths import DOCS
+from tests.support.receivers import AlertSink, FakeGrafana, Receiver
+
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+"""Standard Webhooks' own example."""
+
+
+@pytest.fixture
+def hook() -> Iterator[Receiver]:
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def grafana() -> Iterator[FakeGrafana]:
+    fake = FakeGrafana()
+    yield fake
+    fake.close()
+
+
+def secret_file(folder: Path) -> str:
+    path = folder / "secret"
+    path.write_text(SECRET + "\n")
+    return str(path)
+
+
+def recover(job: Job, waiting: list[object]) -> None:
+    for call in [*waiting, job.ranks[1].issue(job.world)]:
+        job.ranks[call.rank].complete(call)  # type: ignore[attr-defined]
+
+
+def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiver) -> None:
+    options = ("--webhook", hook.url + "/in?team=a", "--webhook-secret-file", secret_file(tmp_path))
+    options += ("--external-url", "https://fr.example/", "--runbook-url", "https://wiki/{category}?job={job}")
+    with running(tmp_path, *options) as collector, Job(collector, 2, job_id="job & <b>") as job:
+        job.step()
+        waiting = job.skip(1)
+        incident = collector.wait_cause()
+        job.ranks[1].send_report("torch.flight_recorder.written", file="/dumps/rank_1")
+        assert wait_for(lambda: len(hook.requests) >= 2)
+        recover(job, list(waiting))
+        assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
+    bodies = []
+    for method, path, headers, body in hook.requests:
+        assert (method, path, headers["Content-Type"]) == ("POST", "/in?team=a", "application/json")
+        bodies.append(Webhook(SECRET).verify(body.decode(), {k.lower(): v for k, v in headers.items()}))
+    changes = [body["change"] for body in bodies]
+    assert (changes[0], changes[-1], set(changes[1:-1])) == ("opened", "resolved", {"updated"})
+    revisions = [body["incident"]["revision"] for body in bodies]
+    assert revisions == sorted(set(revisions))
+    assert bodies[0]["incident"]["culprit_ranks"] == [1]
+    assert bodies[0]["links"] == {
+        "page": f"https://fr.example/#/incidents/{incident['id']}",
+        "runbook": "https://wiki/missing_rank?job=job%20%26%20%3Cb%3E",
+    }
+    assert len({headers["webhook-id"] for _, _, headers, _ in hook.requests}) == len(bodies)
+
+
+def test_a_changed_body_a_wrong_secret_and_an_old_post_are_refused() -> None:
+    """What a receiver that follows the specification does with our signature."""
+    body, now = '{"version": 1}', int(time.time())
+
+    def headers(moment: int) -> dict[str, str]:
+        signature = sign(read_secret(SECRET), "msg-1", moment, body.encode())
+        return {"webhook-id": "msg-1", "webhook-timestamp": str(moment), "webhook-signature": signature}
+
+    assert Webhook(SECRET).verify(body, headers(now)) == {"version": 1}
+    for secret, text, moment in (
+        (SECRET, body + " ", now),
+        ("whsec_" + "A" * 32, body, now),
+        (SECRET, body, now - 3_600),
+    ):
+        with pytest.raises(WebhookVerificationError):
+            Webhook(secret).verify(text, headers(moment))
+
+
+def test_the_snippet_of_the_documentation_verifies_a_post(tmp_path: Path) -> None:
+    text = (DOCS / "incidents.md").read_text()
+    snippet = text.split("```python\n")[1].split("```")[0]
+    body, moment = b'{"version": 1}', str(int(time.time()))
+    signature = sign(b"a secret of mine", "msg-1", int(moment), body)
+    check = (
+        f"{snippet}\nheaders = {{'webhook-id': 'msg-1', 'webhook-timestamp': {moment!r},"
+        f" 'webhook-signature': {signature!r}}}\n"
+        f"assert verify(b'a secret of mine', headers, {body!r})\n"
+        f"assert not verify(b'a secret of mine', headers, {body + b' '!r})\n"
+        f"assert not verify(b'another secret..', headers, {body!r})\n"
+        "headers['webhook-timestamp'] = '1000000000'\n"
+        f"assert not verify(b'a secret of mine', headers, {body!r})\n"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=30)
+
+
+def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_holds_nothing_up(
+    tmp_path: Path, hook: Receiver
+) -> None:
+    hook.status = 503
+    quick = Receiver()
+    with contextlib.closing(quick), running(tmp_path, "--webhook", hook.url, "--webhook", quick.url) as collector:
+        with Job(collector, 2) as job:
+            job.step()
+            waiting = job.skip(1)
+            started = time.monotonic()
+            collector.wait_cause()
+            assert wait_for(lambda: quick.requests)
+            assert time.monotonic() - started < 3
+            recover(job, list(waiting))
+            assert wait_for(lambda: len(quick.requests) == 2)
+            assert wait_for(lambda: hook.requests)
+            hook.status = 200
+            assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3], 60)
+        name = f"webhook {hook.url.split('/')[2].split(':')[0]}"
+        assert wait_for(
+            lambda: collector.metric("otel_fr_collector_deliveries_total", outlet=name, outcome="sent") == 4
+        )
+    ids = [headers["webhook-id"] for _, _, headers, _ in hook.requests]
+    assert len(set(ids)) == 2  # an attempt that is repeated can be told by its id
+
+
+def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Receiver) -> None:
+    """A job of thousands of ranks names thousands of files, each a change; a receiver that is down needs the last."""
+    hook.status = 503
+    with running(tmp_path, "--webhook", hook.url) as collector, Job(collector, 4) as job:
+        job.step()
+        waiting = job.skip(1)
+        number = collector.wait_cause()["id"]
+        for rank in job.ranks:
+            rank.send_report("torch.flight_recorder.written", file=f"/dumps/rank_{rank.rank}")
+            name = str(rank.rank)
+            assert wait_for(lambda name=name: name in collector.causes()[0]["flight_recorder_files"])
+        told = len(collector.lines())
+        recover(job, list(waiting))
+        assert wait_for(lambda: collector.causes()[0]["state"] == "resolved")
+        assert told >= 5
+        before = len(hook.requests)
+        hook.status = 200
+        assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3], 60)
+        taken = [json.loads(body) for _, _, _, body in hook.requests[before:]]
+    changes = list({body["incident"]["revision"]: body["change"] for body in taken}.values())
+    assert changes == ["opened", "resolved"]
+    assert len(taken[-1]["incident"]["flight_recorder_files"]) == 4
+    assert taken[-1]["incident"]["id"] == number
+
+
+def test_a_post_that_was_never_taken_is_made_after_a_restart(tmp_path: Path, hook: Receiver) -> None:
+    hook.status = 500
+    options = ("--webhook", hook.url, "--data", str(tmp_path / "data"))
+    for life in ("1", "2"):
+        (tmp_path / life).mkdir()
+    with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
+        job.step()
+        job.skip(1)
+        incident = first.wait_cause()
+        assert wait_for(lambda: hook.requests)
+        first.kill()
+    hook.status = 200
+    before = len(hook.requests)
+    with running(tmp_path / "2", *options):
+        assert wait_for(lambda: len(hook.requests) > before)
+        body = json.loads(hook.requests[before][3])
+        assert (body["change"], body["incident"]["id"]) == ("opened", incident["id"])
+
+
+def annotated(folder: Path, grafana: FakeGrafana) -> tuple[str, ...]:
+    token = folder / "token"
+    token.write_text(FakeGrafana.TOKEN + "\n")
+    return ("--grafana", grafana.url, "--grafana-token-file", str(token))
+
+
+def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(tmp_path: Path, grafana: FakeGrafana) -> None:
+    options = (*annotated(tmp_path, grafana), "--trace-url", "http://jaeger:16686/trace/{trace_id}")
+    with running(tmp_path, *options) as collector, Job(collector, 2, job_id="<script>alert(1)</script>") as job:
+        job.step()
+        waiting = job.skip(1)
+        incident = collector.wait_cause()
+        mark = wait_for(lambda: grafana.marks.get(1))
+        assert mark["tags"] == ["otel-fr", "missing_rank", f"job:{job.id}", f"incident:{incident['id']}"]
+        assert "rank 1 did not join" in mark["text"]
+        assert "<script>" not in mark["text"]
+        assert f'<a href="http://jaeger:16686/trace/{incident["trace_id"]}">trace</a>' in mark["text"]
+        assert abs(mark["time"] / 1000 - time.time()) < 30
+        assert "timeEnd" not in mark
+        recover(job, list(waiting))
+        assert wait_for(lambda: grafana.marks[1].get("timeEnd", 0) > mark["time"])
+        assert len(grafana.marks) == 1
+
+
+def mark_and_restart(tmp_path: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
+    """A mark is made, the collector is killed, and the next one hears that the job goes on."""
+    options = (*annotated(tmp_path, grafana), "--data", str(tmp_path / "data"))
+    for life in ("1", "2"):
+        (tmp_path / life).mkdir()
+    with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
+        job.step()
+        waiting = job.skip(1)
+        first.wait_cause()
+        assert wait_for(lambda: grafana.marks)
+        first.kill()
+        between()
+        with running(tmp_path / "2", *options) as second:
+            job.collector = second
+            job.all_reported()
+            recover(job, list(waiting))
+            assert wait_for(lambda: "timeEnd" in grafana.marks[1], 30)
+
+
+def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, grafana: FakeGrafana) -> None:
+    grafana.lose_answers = 1
+    mark_and_restart(tmp_path, grafana)
+    assert len(grafana.marks) == 1
+
+
+def test_a_damaged_note_of_a_mark_does_not_keep_the_collector_from_starting(
+    tmp_path: Path, grafana: FakeGrafana
+) -> None:
+    """The mark is found again by its tags."""
+
+    def damage() -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db, db:
+            db.execute("UPDATE notes SET value = '{'")
+
+    mark_and_restart(tmp_path, grafana, damage)
+
+
+def test_grafana_that_refuses_is_logged_and_costs_no_incident(tmp_path: Path, grafana: FakeGrafana) -> None:
+    with running(tmp_path, "--grafana", grafana.url) as collector, Job(collector, 2) as job:
+        job.step()
+        job.skip(1)
+        assert collector.wait_cause()
+        assert wait_for(lambda: "status 401" in collector.err_file.read_text())
+        refused = "otel_fr_collector_deliveries_total"
+        assert collector.metric(refused, outlet="grafana 127.0.0.1", outcome="refused") >= 1
+
+
+def test_alerts_carry_links_and_further_labels(tmp_path: Path) -> None:
+    sink = AlertSink()
+    options = ("--alertmanager", sink.url, "--alert-label", "team=ml", "--external-url", "https://fr.example")
+    options += (
+        "--runbook-url",
+        "https://wiki/{category}",
+        "--dashboard-url",
+        "https://g/d/x?from={from_ms}&to={to_ms}",
+    )
+    with contextlib.closing(sink), running(tmp_path, *options) as collector, Job(collector, 2) as job:
+        job.step()
+        job.skip(1)
+        incident = collector.wait_cause()
+        assert wait_for(lambda: sink.posts)
+        alert = sink.posts[0][0]
+        assert alert["labels"]["team"] == "ml"
+        assert alert["generatorURL"] == f"https://fr.example/#/incidents/{incident['id']}"
+        assert alert["annotations"]["runbook_url"] == "https://wiki/missing_rank"
+        assert alert["annotations"]["dashboard_url"].startswith("https://g/d/x?from=1")
+        assert "trace_url" not in alert["annotations"]
+
+
+def test_quiet_logs_one_line_for_each_change(tmp_path: Path) -> None:
+    with running(tmp_path, "--quiet") as collector, Job(collector, 2, job_id="my job") as job:
+        job.step()
+        waiting = job.skip(1)
+        collector.wait_cause()
+        recover(job, list(waiting))
+        assert wait_for(lambda: "change=resolved" in collector.err_file.read_text())
+        lines = [line for line in collector.err_file.read_text().splitlines() if "change=" in line]
+        assert 'change=opened category=missing_rank job="my job"' in lines[0]
+        assert "culprits=1" in lines[0]
+        assert collector.out_file.read_text() == ""
+
+
+@pytest.mark.parametrize("text", ["ftp://x/", "https://x/{0}", "https://x/{job!r}", "https://x/{job:>9}", "{job}"])
+def test_a_template_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"http|names"):
+        check_template(text)
+
+
+def test_a_link_that_needs_what_the_incident_lacks_is_left_out() -> None:
+    data: dict[str, object] = {"category": "rank_dead", "id": "ab", "job": "j/k", "attempt": 0, "run_id": "r"}
+    data["trace_id"] = None
+    links = Links("https://fr/{x}", "https://wiki/{job}", "https://jaeger/{trace_id}")
+    assert links.of(data, 1.0, 2.0) == {"page": "https://fr/{x}/#/incidents/ab", "runbook": "https://wiki/j%2Fk"}

@@ -1,0 +1,204 @@
+"""Small files made to take for ever, or all memory: each is refused or read within seconds."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_fr.dump import safe, tuples
+from otel_fr.dump.read import load
+from otel_fr.dump.safe import UnreadableDump, parse
+from tests.integration.dump.test_safety import CONFIG, ENTRY, dump
+
+CHILD = """
+import resource, sys
+from otel_fr.dump.read import load
+from otel_fr.dump.safe import UnreadableDump
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+for path in sys.argv[1:]:
+    try:
+        print("read", len(list(load(path).entries)))
+    except UnreadableDump as error:
+        print("refused:", error)
+"""
+
+
+def outcome(tmp_path: Path, *files: bytes) -> str:
+    """What a process says that loads these files, which must end in time."""
+    paths = [tmp_path / f"trace_{rank}" for rank in range(len(files))]
+    for path, data in zip(paths, files, strict=True):
+        path.write_bytes(data)
+    done = subprocess.run([sys.executable, "-c", CHILD, *paths], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    return done.stdout
+
+
+def text(value: str) -> bytes:
+    return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+
+def put(number: int) -> bytes:
+    return b"r" + number.to_bytes(4, "little")
+
+
+def get(number: int) -> bytes:
+    return b"j" + number.to_bytes(4, "little")
+
+
+LEVELS = 80
+START = b"\x80\x02}("
+KEY_OF_LAST = get(LEVELS) + b"Nu."
+
+
+def doubled(step: bytes, after: bytes = b"") -> bytes:
+    """``step`` makes a tuple of what ``%`` stands for: the tuple before. ``after``: before it is put."""
+    out = START + text("a") + b"K\x01K\x02\x86" + put(0)
+    for level in range(LEVELS):
+        out += text("k") + step.replace(b"%", get(level)) + after + put(level + 1)
+    return out + KEY_OF_LAST
+
+
+HIDDEN = (
+    # The first rows are regular, so that the next are checked as rows of that kind.
+    b"\x80\x02}(" + text("a") + put(0) + b"N" + text("entries") + b"]("
+    + b"".join(b"}(" + text("g") + get(0) * 2 + b"\x86" + put(300 + n) + text("x" * 40) + b"Nu" for n in range(6_000))
+    + b"".join(
+        b"}(" + text("g") + get(6_299 + n) * 2 + b"\x86" + put(6_300 + n) + text("x" * 40) + b"Nu" for n in range(90)
+    )
+    + b"}" + get(6_389) + b"Nse" + b"u."
+)  # fmt: skip
+
+ENDLESS = {
+    "TUPLE2": doubled(b"%%\x86"),
+    "TUPLE3": doubled(b"%%%\x87"),
+    "TUPLE": doubled(b"(%%%%t"),
+    "with others between": doubled(b"%K\x05%\x87"),
+    "pop": doubled(b"%%\x86", b"N0"),
+    "pop of a mark": doubled(b"%%\x86", b"(1"),
+    "put twice": doubled(b"%%\x86", put(5_000)),
+    "put of what is got": START
+    + b"K\x01K\x02\x86" + put(0)
+    + b"".join(
+        get(3 * n) + put(3 * n + 1) + b"00" + get(3 * n + 1) * 2 + b"\x86" + put(3 * n + 3) for n in range(LEVELS)
+    )
+    + get(3 * LEVELS) + b"Nu.",
+    "memoize": b"\x80\x04}(K\x01K\x02\x86\x94" + b"".join(b"h%ch%c\x86\x94" % (n, n) for n in range(LEVELS)) + b"Nu.",
+    "protocol 0": b"(dp1\n(I1\nI2\ntp2\n"
+    + b"".join(b"0(g%d\ng%d\ntp%d\n" % (n, n, n + 1) for n in range(2, LEVELS)) + b"Ns.",
+    "DICT": START[:3] + b"(" + b"K\x01K\x02\x86" + put(0)
+    + b"".join(get(n) * 2 + b"\x86" + put(n + 1) + b"0" for n in range(LEVELS)) + get(LEVELS) + b"Nd.",
+    "few wide levels": START + b"K\x01K\x02\x86" + put(0)
+    + b"".join(b"(" + get(n) * 60 + b"t" + put(n + 1) for n in range(9)) + b"Nu.",
+    "among regular entries": HIDDEN,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_keys_whose_hash_takes_for_ever_are_refused(tmp_path: Path, name: str) -> None:
+    said = outcome(tmp_path, ENDLESS[name])
+    assert "refused: a pickle made to take for ever (a tuple in a tuple" in said
+
+
+def wide(number: int) -> bytes:
+    size = (number.bit_length() + 8) // 8
+    return b"\x8a%c" % size + number.to_bytes(size, "little", signed=True)
+
+
+COSTLY = {
+    "colliding integers": b"\x80\x02}" + b"".join(
+        b"(" + b"".join(wide(n * ((1 << 61) - 1)) + b"N" for n in range(first, first + 1_000)) + b"u"
+        for first in range(1, 400_000, 1_000)
+    ) + b".",
+    "a frame of the protocol that is read whole": b"\x80\x04\x95" + (1 << 23).to_bytes(8, "little") + b"}(Nu.",
+    "a wide tuple, many times a key": START
+    + b"(" + b"K\x01" * 200_000 + b"t" + put(1) + b"N" + (get(1) + b"N") * 200_000 + b"u.",
+    "long numbers as text": b"(dp1\n" + b"".join(b"L%dL\nNs" % (10**4000 + n) for n in range(20_000)) + b".",
+    "a long number, many times a key": b"(dp1\nL" + b"9" * 4_000 + b"L\np2\nNs" + b"g2\nNs" * 500_000 + b".",
+    "nested dicts": b"\x80\x02" + (b"}" + text("k")) * 500_000 + b"N" + b"s" * 500_000 + b".",
+    "nested marks": b"\x80\x02}" + b"(" * 4_000_000 + b".",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_what_costs_more_than_plain_values_is_ended(tmp_path: Path, name: str) -> None:
+    assert outcome(tmp_path, COSTLY[name]).startswith(("refused:", "read"))
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+RING: dict[str, Any] = {"name": "0", "desc": "d"}
+RING["ranks"] = RING
+
+
+@pytest.mark.parametrize("loop", [LOOP, RING, [RING] * 3], ids=["list", "dict", "list of dicts"])
+def test_values_that_hold_themselves_are_not_followed(tmp_path: Path, loop: Any) -> None:
+    top = ("pg_config", "pg_status", "entries", "otel_fr", "version")
+    data = [dump(**{where: loop}) for where in top] + [dump(pg_config={"0": loop}), dump(pg_status={"0": loop})]
+    data += [dump(entries=[ENTRY, {**ENTRY, where: loop}]) for where in (*ENTRY, "frames", "duration_ms")]
+    said = outcome(tmp_path, *(pickle.dumps(one, 2) for one in data))
+    assert [line for line in said.splitlines() if not line.startswith(("refused:", "read"))] == []
+    assert len(said.splitlines()) == len(data)
+
+
+SCALARS = st.one_of(
+    st.text(max_size=3), st.integers(-5, (1 << 64) - 1), st.none(), st.booleans(), st.floats(allow_nan=False)
+)
+FLAT = st.lists(SCALARS, max_size=4).map(tuple)
+VALUES = st.recursive(
+    st.one_of(SCALARS, FLAT),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.one_of(SCALARS, FLAT), inner, max_size=4)),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(value=st.dictionaries(SCALARS, VALUES, max_size=5), protocol=st.integers(0, 5), shared=FLAT)
+def test_every_pickle_without_a_tuple_in_a_tuple_is_read(value: dict[Any, Any], protocol: int, shared: object) -> None:
+    whole = {"value": value, "shared": [shared] * 3, "more": [("0", "default_pg"), ("0", "default_pg")]}
+    data = pickle.dumps(whole, protocol)
+    assert parse(data) == whole
+    tuples.walk(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=st.lists(VALUES, min_size=1, max_size=3).map(tuple), inner=FLAT, protocol=st.integers(0, 5))
+def test_every_pickle_with_a_tuple_in_a_tuple_is_refused(value: tuple[Any, ...], inner: Any, protocol: int) -> None:
+    data = pickle.dumps({"value": (*value, (*inner, "end"))}, protocol)
+    with pytest.raises(UnreadableDump, match="tuple in a tuple"):
+        parse(data)
+    with pytest.raises(tuples.NestedTuple):
+        tuples.walk(data)
+
+
+def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
+    """Names got from the memo, tuples put into it: in rows that are checked at one blow."""
+    names = [(str(number), f"group {number}") for number in range(400)]
+    config = {name: {"name": name, "desc": desc, "ranks": "[0, 1]"} for name, desc in names}
+    entries = [
+        {**ENTRY, "record_id": n, "process_group": (names[n % 400][0], names[n % 400][1]), "collective_seq_id": n}
+        for n in range(3_000)
+    ]
+    path = tmp_path / "trace_0"
+    path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {**CONFIG, **config}, "entries": entries}, 2))
+    assert path.stat().st_size > safe._SKELETONS._enough
+    assert len(load(path).entries) == 3_000
+
+
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_keys_made_to_collide_are_refused_for_their_size(tmp_path: Path, protocol: int) -> None:
+    """Integers that differ by multiples of 2**61 - 1 have one hash; those of 64 bits are too few to do harm."""
+    keys = {number * ((1 << 61) - 1): 0 for number in range(1, 2000)}
+    path = tmp_path / "trace_0"
+    path.write_bytes(pickle.dumps({"entries": [], "pg_config": keys}, protocol))
+    with pytest.raises(UnreadableDump, match="more than 64 bits"):
+        load(path)
+    path.write_bytes(pickle.dumps({"entries": [], "pg_config": {}, "large": [2**64 - 1, -(2**63), 2**62]}, protocol))
+    assert len(load(path).entries) == 0

@@ -1,0 +1,167 @@
+"""Files changed at random: each is read or refused, in bounded time and memory, and never ends the reader."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_fr.dump.model import Dump
+from otel_fr.dump.read import load
+from otel_fr.dump.safe import UnreadableDump
+from otel_fr.dump.skeletons import Skeletons
+from tests.support.paths import DUMPS
+from tests.support.rings import OPERATIONS, RankRing, signature
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """One valid file of each kind."""
+    folder = tmp_path_factory.mktemp("sound")
+    ring = RankRing(folder, 0, 2)
+    for operation in OPERATIONS:
+        ring.call(signature(operation, peer=1, tag=0, root=0))
+    ring.write(folder)
+    ring.write(folder, "json")
+    torch = (DUMPS / "nvrx_lock_gil_2nd" / "_dump_1").read_bytes()
+    plain = pickle.loads(torch)
+    return {
+        "ring": Path(ring.writer.path).read_bytes(),
+        "own": (folder / "trace_0").read_bytes(),
+        "own json": (folder / "trace_0.json").read_bytes(),
+        "torch": torch,
+        "torch json": json.dumps(plain).encode(),
+        "torchcomms": (DUMPS / "tc01_torchcomms_json_hang" / "rank_0.json").read_bytes(),
+        "gzip": gzip.compress(torch),
+        "protocol 0": pickle.dumps(plain, 0),
+        "protocol 5": pickle.dumps(plain, 5),
+    }
+
+
+def read_or_refused(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    try:
+        dump = load(path)
+    except UnreadableDump:
+        return
+    assert isinstance(dump, Dump)
+    assert len(list(dump.entries)) == len(dump.entries)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_file_with_changed_bytes_is_read_or_refused(
+    sound: dict[str, bytes], tmp_path: Path, data: st.DataObject
+) -> None:
+    whole = bytearray(sound[data.draw(st.sampled_from(sorted(sound)))])
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        how = data.draw(st.sampled_from(["set", "cut", "insert", "repeat"]))
+        if how == "set":
+            whole[at] = data.draw(st.integers(0, 255))
+        elif how == "cut":
+            del whole[at : at + data.draw(st.integers(1, 40))]
+        elif how == "insert":
+            whole[at:at] = data.draw(st.binary(max_size=12))
+        else:
+            whole[at:at] = whole[at : at + data.draw(st.integers(1, 200))]
+        whole = whole or bytearray(b".")
+    read_or_refused(tmp_path / "trace_0", bytes(whole))
+
+
+PLAIN = b"(01N}])tlduase\x85\x86\x87\x88\x89\x94"
+FORBIDDEN = b".2cioRbQPB\x81\x93\x92\x8f\x90\x91"
+LINES = st.text("0123456789'a.e-", max_size=8).map(lambda text: text.encode() + b"\n")
+INSTRUCTIONS = st.one_of(
+    st.sampled_from([bytes([code]) for code in PLAIN + FORBIDDEN]),
+    st.tuples(st.sampled_from([b"K", b"q", b"h", b"\x80"]), st.binary(min_size=1, max_size=1)).map(b"".join),
+    st.binary(max_size=9).map(lambda text: b"X" + len(text).to_bytes(4, "little") + text),
+    st.tuples(st.sampled_from([b"J", b"r", b"j", b"X", b"M", b"\x8a"]), st.binary(max_size=8)).map(b"".join),
+    st.tuples(st.sampled_from([b"I", b"L", b"F", b"S", b"V", b"g", b"p"]), LINES).map(b"".join),
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=st.lists(INSTRUCTIONS, max_size=40))
+def test_any_instructions_are_read_or_refused(tmp_path: Path, program: list[bytes]) -> None:
+    read_or_refused(tmp_path / "trace_0", b"\x80\x02}" + b"".join(program) + b".")
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.lists(INSTRUCTIONS, max_size=8), st.integers(1, 90)), min_size=1, max_size=4),
+    tail=st.binary(max_size=30),
+)
+def test_what_skeletons_skip_is_what_is_allowed_one_by_one(rows: list[tuple[list[bytes], int]], tail: bytes) -> None:
+    """Every instruction of what was skipped is one that only builds plain values, and ends where another begins."""
+    data = b"".join((b"".join(row) + b"u") * times for row, times in rows) + tail
+    known = Skeletons(enough=0)
+    at = 0
+    while at < len(data):
+        after = known.skip(data, at)
+        after = known.look(data, at) if after == at else after
+        if after == at:
+            break
+        assert after <= len(data)
+        at = after
+    steps = 0
+    while steps < at:
+        code = data[steps : steps + 1]
+        width = {b"K": 2, b"q": 2, b"h": 2, b"M": 3, b"J": 5, b"j": 5, b"r": 5, b"G": 9, b"\x95": 9}.get(code)
+        if code == b"X":
+            width = 5 + int.from_bytes(data[steps + 1 : steps + 5], "little")
+        elif code == b"\x8c":
+            width = 2 + data[steps + 1]
+        elif code == b"\x8a":
+            width = 2 + data[steps + 1]
+            assert width in (10, 7)
+        elif width is None:
+            assert code in PLAIN
+            width = 1
+        assert code != b"r" or int.from_bytes(data[steps + 1 : steps + 5], "little") < 1 << 20
+        steps += width
+    assert steps == at
+
+
+CHILD = """
+import random, resource, sys
+from pathlib import Path
+from otel_fr.dump.read import load_folder
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+folder, seed = Path(sys.argv[1]), int(sys.argv[2])
+rnd = random.Random(seed)
+sources = [path.read_bytes() for path in sorted(folder.glob("sound/*"))]
+(folder / f"odd{seed}").mkdir()
+for number in range(120):
+    data = bytearray(rnd.choice(sources))
+    other = rnd.choice(sources)
+    for _ in range(rnd.randint(1, 6)):
+        at, size = rnd.randrange(len(data) + 1), rnd.choice([1, 4, 60, 500])
+        start = rnd.randrange(len(other))
+        data[at : at + rnd.choice([0, size])] = rnd.choice([other[start : start + size], rnd.randbytes(size), b""])
+    (folder / f"odd{seed}" / f"trace_{number}").write_bytes(data)
+dumps, problems = load_folder(folder / f"odd{seed}")
+# Not ru_maxrss: that begins with what the process that started this one held.
+status = open("/proc/self/status").read()
+print(len(dumps) + len(problems), status.split("VmHWM:")[1].split()[0])
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_damaged_files_are_read_in_bounded_memory(sound: dict[str, bytes], tmp_path: Path, seed: int) -> None:
+    (tmp_path / "sound").mkdir()
+    for name, data in sound.items():
+        (tmp_path / "sound" / name.replace(" ", "_")).write_bytes(data)
+    command = [sys.executable, "-c", CHILD, str(tmp_path), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    count, peak = map(int, done.stdout.split())
+    assert count >= 100  # every file is a dump or a problem; those without any sign of a dump share one
+    assert peak < 600_000  # KiB

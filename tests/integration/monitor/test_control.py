@@ -1,0 +1,99 @@
+"""The collector's commands, over a real gRPC stream."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_fr import identity
+from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, WatchRequest
+from otel_fr.dump.read import load
+from otel_fr.monitor import control
+from otel_fr.monitor.otlp import GrpcTarget
+from otel_fr.monitor.who import Who
+from tests.support.otlp_sink import Sink, grpc_sink
+from tests.support.ranks import play
+
+
+def watcher(sink: Sink) -> WatchRequest:
+    found = sink.wait(lambda: sink.watchers, what="a monitor that listens")[0]
+    assert isinstance(found, WatchRequest)
+    return found
+
+
+def test_the_collector_may_ask_for_the_file_and_tell_of_failed_peers(tmp_path: Path) -> None:
+    with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
+        request = watcher(sink)
+        assert (request.job_id, request.attempt, request.rank) == ("job-7", 1, 0)
+        assert request.run_id == identity.run_id("job-7", 1, "n0")
+        assert (request.host_name, request.pid) == ("node-1", rank.process.pid)
+        for _ in range(2):
+            sink.commands.put(Command(peer_failed=PeerFailed(incident_id="i1", ranks=[3], reason="rank 3 was killed")))
+        sink.commands.put(Command(dump=Dump(incident_id="i1", reason="incident i1")))
+        written = sink.event("torch.flight_recorder.written")
+        assert written.report["reason"] == "incident i1"
+        assert load(tmp_path / "dumps" / "otel_fr_rank_0").facts["reason"] == "incident i1"
+        assert rank.stderr.count("rank 3 failed: rank 3 was killed") == 1
+
+
+def test_a_file_that_is_asked_for_after_a_clean_end_tells_of_that_end(tmp_path: Path) -> None:
+    with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
+        watcher(sink)
+        rank.end("leave", code=0, clean=True)
+        sink.event("torch.rank.exited")
+        sink.commands.put(Command(dump=Dump(incident_id="i1", reason="incident i1")))
+        sink.event("torch.flight_recorder.written")
+        assert load(tmp_path / "dumps" / "otel_fr_rank_0").facts["exit"]["clean"] is True
+
+
+def test_a_collector_that_restarts_is_listened_to_again(tmp_path: Path) -> None:
+    with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}):
+        watcher(sink)
+        sink.commands.put(None)
+        sink.wait(lambda: len(sink.watchers) == 2, what="a second stream")
+
+
+def test_a_receiver_that_knows_no_control_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "NOT_OFFERED_SECONDS", 30.0)
+    pauses: list[float] = []
+    with grpc_sink() as sink:
+        target = GrpcTarget(sink.address.removeprefix("http://"), True, None, ())
+        me = Who(0, 0, 1, "job", 0, "run", "", "host", 1, "")
+        client = control.ControlClient(target, lambda: me, lambda: None)
+
+        def wait(seconds: float) -> bool:
+            pauses.append(seconds)
+            client.stop()
+            return True
+
+        monkeypatch.setattr(client._stop, "wait", wait)
+        client.start()
+        deadline = time.monotonic() + 10
+        while not pauses:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert pauses[0] >= 0.8 * 30
+
+
+def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    target = GrpcTarget("127.0.0.1:1", True, None, ())
+    client = control.ControlClient(target, lambda: Who(0, 0, 1, "job", 0, "run", "", "host", 1, ""), lambda: None)
+
+    def wait(seconds: float) -> bool:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            client.stop()
+        return False
+
+    monkeypatch.setattr(client._stop, "wait", wait)
+    client.start()
+    deadline = time.monotonic() + 20
+    while len(pauses) < 8:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert pauses[0] <= 1.2
+    assert pauses[4] > 8
+    assert max(pauses) <= 1.2 * control.MAX_WAIT_SECONDS

@@ -1,0 +1,176 @@
+"""Endpoints that are down, slow, refuse or come back: the rank never waits for long, and no loss is silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from otel_fr.monitor.export import BATCH_SPANS, MAX_SPANS
+from tests.support.otlp_sink import grpc_sink, http_sink
+from tests.support.ports import free_port
+from tests.support.ranks import PLAYER, environment, play
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path: Path) -> None:
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+    }
+    with play(tmp_path, env) as rank:
+        rank.do("issue", n=3000)
+        deadline = time.monotonic() + 20
+        while not rank.stderr:
+            assert time.monotonic() < deadline, "nobody was told that the endpoint is down"
+            time.sleep(0.02)
+        assert rank.do("say_bye") < 0.5, "the endpoint is known to be down"
+        rank.end("leave", clean=True)
+        assert rank.monitor_end() < 1.0
+        assert rank.stderr.count("\n") == 1, "one line a minute about an endpoint"
+        assert rank.stderr.startswith("otel-fr[rank 0]: ")
+
+
+def test_a_crash_is_told_to_a_dead_endpoint_for_five_seconds_at_most_and_the_file_is_written(tmp_path: Path) -> None:
+    with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}) as rank:
+        rank.do("issue", n=10)
+        rank.end("die", number=9)
+        assert rank.monitor_end() < 6.0
+        assert (tmp_path / "dumps" / "otel_fr_rank_0").exists()
+        assert not rank.ring.exists()
+
+
+def test_a_slow_endpoint_delays_the_rank_s_exit_by_less_than_two_seconds(tmp_path: Path) -> None:
+    with grpc_sink(delay=4.0) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
+        sink.event("torch.rank.started")
+        sink.mode = "slow"
+        rank.do("issue", n=100)
+        assert rank.do("say_bye") < 2.0
+        rank.end("leave", clean=True)
+
+
+def test_what_a_dead_endpoint_cost_is_told_and_the_rest_arrives_when_it_comes_back(tmp_path: Path) -> None:
+    port, issued = free_port(), 30_000
+    with grpc_sink() as reports:
+        env = {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": reports.address,
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+            "CAPACITY": "100000",
+        }
+        with play(tmp_path, env) as rank:
+            for _ in range(5):
+                rank.do("issue", n=issued // 5)
+
+            def dropped() -> int:
+                return int(reports.events[-1].report["dropped"]["spans"]) if reports.events else 0
+
+            # A batch that is under way when the endpoint comes back may still arrive.
+            kept = MAX_SPANS + BATCH_SPANS
+            reports.wait(lambda: dropped() >= issued - kept, what="the queue is full")
+            with grpc_sink(port=port) as sink:
+                sink.wait(lambda: sink.spans, what="the first spans")
+                # What was given up may have arrived all the same.
+                reports.wait(lambda: len(sink.spans) + dropped() >= issued, what="each span arrived or told as dropped")
+                assert len(sink.spans) <= kept
+                rank.end("leave", clean=True)
+
+
+def test_a_refusing_endpoint_costs_spans_and_nothing_else(tmp_path: Path) -> None:
+    with grpc_sink(mode="refuse") as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
+        rank.do("issue", n=100)
+        sink.wait(lambda: sink.requests >= 2)
+        before, start = sink.requests, time.monotonic()
+        time.sleep(1.5)
+        assert (sink.requests - before) / (time.monotonic() - start) < 6, (
+            "refused requests are not sent in a tight loop"
+        )
+        sink.mode = "ok"
+        event = sink.event("torch.rank.progress", where=lambda r: r["dropped"]["spans"] == 100)
+        assert event.report["dropped"]["reports"] > 0
+        rank.do("issue", n=5)
+        sink.wait(lambda: len(sink.spans) == 5)
+
+
+def test_everything_works_over_http_too(tmp_path: Path) -> None:
+    with http_sink() as sink:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        with play(tmp_path, env) as rank:
+            rank.do("issue", n=7)
+            sink.wait(lambda: len(sink.spans) == 7)
+            rank.end("die", number=9)
+            assert sink.event("torch.rank.exited").report["exit"]["signal"] == 9
+
+
+@pytest.mark.parametrize(("variable", "spans"), [("TRACES", 0), ("LOGS", 7)])
+def test_export_may_be_switched_off(variable: str, spans: int, tmp_path: Path) -> None:
+    """Without traces otel-fr sends nothing at all; without logs the spans are still of use."""
+    with grpc_sink() as sink:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, f"OTEL_{variable}_EXPORTER": "none"}
+        with play(tmp_path, env) as rank:
+            rank.do("issue", n=7)
+            rank.do("say_bye")
+            rank.end("leave", clean=True)
+            rank.monitor_end()
+        assert len(sink.spans) == spans
+        assert sink.events == []
+
+
+def test_unusable_settings_cost_the_export_and_nothing_else(tmp_path: Path) -> None:
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_COMPRESSION": "lzma"}
+    with play(tmp_path, env) as rank:
+        rank.do("issue", complete=None)
+        rank.end("die", number=9)
+        rank.monitor_end()
+        assert (tmp_path / "dumps" / "otel_fr_rank_0").exists()
+        assert "are not exported" in rank.stderr
+
+
+def test_who_reads_the_job_s_output_to_its_end_is_not_kept_waiting_by_the_monitor(tmp_path: Path) -> None:
+    """A launcher that captures the output of a rank waits for each holder of the pipe, so also for its monitor."""
+    with grpc_sink(mode="slow", delay=4.0) as sink:
+        env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=sink.address, OTEL_FR_DUMP_DIR=str(tmp_path))
+        commands = [{"do": "issue", "n": 10}, {"do": "die", "number": 9}]
+        lines = "".join(json.dumps(command) + "\n" for command in commands)
+        process = subprocess.Popen(
+            [sys.executable, str(PLAYER), str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        assert process.stdout is not None
+        monitor = json.loads(process.stdout.readline())["monitor"]
+        sink.wait(lambda: Path(f"/proc/{monitor}").exists())
+        time.sleep(1.0)  # the monitor is up and has a slow request under way
+        start = time.monotonic()
+        process.communicate(lines, timeout=20)
+        assert process.returncode == -9
+        assert time.monotonic() - start < 1.0
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{monitor}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{monitor}/exe").exists()
+
+
+def test_a_ring_that_cannot_be_read_is_told_and_ends_the_monitor(tmp_path: Path) -> None:
+    (tmp_path / "ring").write_bytes(b"no ring" * 1000)
+    command = [sys.executable, "-m", "otel_fr.monitor", "--ring", str(tmp_path / "ring")]
+    found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=20, check=False)
+    assert found.returncode == 1
+    assert "this rank is not watched" in found.stderr
+    assert found.stdout == ""
+
+
+def test_the_monitor_never_imports_torch(tmp_path: Path) -> None:
+    code = "import sys, otel_fr.monitor.__main__; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment()}, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,352 @@
+"""A real monitor of a real process: what it tells, and when."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr import identity
+from otel_fr.dump.read import load
+from otel_fr.dump.write import is_ours
+from tests.support.otlp_sink import Sink, attributes, grpc_sink
+from tests.support.rank_player import RANKS
+from tests.support.ranks import Played, play
+
+STALL = 1.0
+RUN = identity.run_id("job-7", 1, "n0")
+GROUP = identity.group_id("0", RANKS)
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with grpc_sink() as found:
+        yield found
+
+
+@pytest.fixture
+def rank(sink: Sink, tmp_path: Path) -> Iterator[Played]:
+    with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "RANK": "2"}) as played:
+        sink.event("torch.rank.started")
+        yield played
+
+
+def file_of(rank: Played) -> Path:
+    return rank.folder / "dumps" / "otel_fr_rank_2"
+
+
+def test_spans_and_reports_arrive_with_the_rank_s_resource(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=40)
+    sink.wait(lambda: len(sink.spans) == 40)
+    resource = sink.span_resources[0]
+    assert resource["torch.rank"] == 2
+    assert resource["torch.world_size"] == 4
+    assert resource["torch.job.id"] == "job-7"
+    assert resource["torch.job.attempt"] == 1
+    assert resource["torch.run.id"] == RUN
+    assert resource["host.name"] == "node-1"
+    assert resource["process.pid"] == rank.process.pid
+    assert resource["service.instance.id"]
+    assert resource == sink.events[0].resource
+    by_record = {attributes(span.attributes)["torch.collective.record_id"]: span for span in sink.spans}
+    assert sorted(by_record) == list(range(40))
+    for record_id, span in by_record.items():
+        assert span.trace_id == identity.trace_id(RUN, GROUP, "collective", record_id + 1)
+        assert span.span_id == identity.span_id(span.trace_id, 2, record_id)
+        assert abs(span.start_time_unix_nano - time.time_ns()) < 60e9
+
+
+def test_the_user_s_resource_attributes_are_kept(sink: Sink, tmp_path: Path) -> None:
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address,
+        "OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=pod%201,service.name=trainer",
+    }
+    with play(tmp_path, env):
+        resource = sink.event("torch.rank.started").resource
+    assert (resource["k8s.pod.name"], resource["service.name"]) == ("pod 1", "trainer")
+
+
+def test_progress_comes_each_second_with_rising_numbers_and_true_counts(sink: Sink, rank: Played) -> None:
+    rank.tell("issue", n=30, every=0.1)
+    reports = sink.wait(lambda: len(found := sink.named("torch.rank.progress")) >= 3 and found[:3])
+    assert rank.read()["done"] is None
+    gaps = [later.at - earlier.at for earlier, later in itertools.pairwise(reports)]
+    assert all(0.7 < gap < 1.6 for gap in gaps)
+    assert [event.report["n"] for event in sink.events] == sorted({event.report["n"] for event in sink.events})
+    last = sink.event("torch.rank.progress", where=lambda r: r["groups"][0]["issued"] == 30)
+    group = last.report["groups"][0]
+    counts = {key: group[key] for key in ("id", "name", "desc", "ranks", "backend", "enq", "done", "ended", "gone")}
+    assert counts == {
+        "id": GROUP,
+        "name": "0",
+        "desc": "default_pg",
+        "ranks": "0-3",
+        "backend": "gloo",
+        "enq": 30,
+        "done": 30,
+        "ended": 30,
+        "gone": False,
+    }
+    assert last.report["last"]["rec"] == 29
+    assert last.report["last"]["gap_s"] == pytest.approx(0.1, abs=0.08)
+    assert last.report["stall_s"] == STALL
+
+
+def test_reports_come_quickly_around_the_time_when_verdicts_fall(sink: Sink, rank: Played) -> None:
+    rank.do("issue", complete=None)
+    still = sink.event("torch.rank.progress", where=lambda r: r["idle_s"] > 3 * STALL)
+    quick = [e for e in sink.named("torch.rank.progress") if 0.5 * STALL <= e.report["idle_s"] <= 2 * STALL]
+    assert len(quick) >= 5
+    after = sink.wait(lambda: [e for e in sink.named("torch.rank.progress") if e.report["n"] > still.report["n"]])
+    assert after[0].at - still.at > 0.7
+
+
+def test_a_stalled_call_is_told_once_with_stacks_and_a_file(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=3)
+    start = time.monotonic()
+    rank.do("issue", complete=None)
+    event = sink.event("torch.collective.stalled")
+    assert 0.75 * STALL < event.at - start < STALL + 0.5
+    report = event.report
+    assert [(call["seq"], call["st"], call["site"]) for call in report["inflight"]] == [
+        (4, "scheduled", "/home/user/train.py:42 step")
+    ]
+    assert report["inflight"][0]["age_s"] >= 0.8 * STALL
+    assert "in main" in report["stack"]
+    assert report["site"] == "train.py:7 load"
+    assert report["python_blocked"] is False
+    written = sink.event("torch.flight_recorder.written")
+    assert written.report["file"] == written.attributes["file.path"] == str(file_of(rank))
+    dump = load(file_of(rank))
+    assert (dump.rank, len(dump.entries), dump.facts["reason"]) == (2, 4, "stall")
+    assert "in main" in dump.text("stack")
+    later = sink.event("torch.rank.progress", where=lambda r: r["idle_s"] > 2 * STALL)
+    assert later.report["site"] == "train.py:7 load"
+    assert "stack" not in later.report
+    assert len(sink.named("torch.collective.stalled")) == 1
+    rank.do("finish")
+    moved = sink.event("torch.rank.progress", where=lambda r: not r["inflight"])
+    assert "site" not in moved.report
+
+
+def test_an_idle_rank_is_told_of_once_per_idle_time_and_no_file_is_written(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=3)
+    first = sink.event("torch.rank.idle", where=lambda r: r["groups"][0]["issued"] == 3)
+    assert "in main" in first.report["stack"]
+    assert first.report["inflight"] == []
+    rank.do("issue", n=2)
+    sink.event("torch.rank.idle", where=lambda r: r["groups"][0]["issued"] == 5)
+    sink.event("torch.rank.progress", where=lambda r: r["groups"][0]["issued"] == 5 and r["idle_s"] > 2 * STALL)
+    assert len([e for e in sink.named("torch.rank.idle") if e.report["groups"][0]["issued"] == 5]) == 1
+    assert not file_of(rank).exists()
+
+
+def test_a_rank_that_never_issues_anything_is_idle_too(sink: Sink, rank: Played) -> None:
+    event = sink.event("torch.rank.idle")
+    assert event.report["idle_s"] >= 0.8 * STALL
+    assert "last" not in event.report
+
+
+def test_a_call_of_unknown_end_is_told_of_as_such(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=3, complete="unknown")
+    report = sink.event("torch.collective.stalled").report
+    assert [(call["seq"], call["st"]) for call in report["inflight"]] == [(3, "unknown")]
+
+
+def test_a_rank_that_holds_the_gil_is_blocked_and_its_stack_is_known(sink: Sink, rank: Played) -> None:
+    rank.do("issue", complete=None)
+    rank.tell("hold_gil", seconds=4)
+    assert rank.read() == {"holding": True}
+    event = sink.event("torch.collective.stalled")
+    assert event.report["python_blocked"] is True
+    assert "in hold_gil" in event.report["stack"]
+    assert event.report["site"].endswith("hold_gil")
+    assert rank.read() == {"done": None}, "the rank goes on unharmed"
+
+
+def test_a_stopped_rank_is_called_stopped_and_progress_goes_on(sink: Sink, rank: Played) -> None:
+    rank.do("issue", complete=None)
+    os.kill(rank.process.pid, signal.SIGSTOP)
+    event = sink.event("torch.collective.stalled")
+    assert event.report["python_blocked"] is True
+    assert "stopped by a signal" in event.report["stack"]
+    sink.event("torch.rank.progress", where=lambda r: r["n"] > event.report["n"])
+    os.kill(rank.process.pid, signal.SIGCONT)
+    rank.do("finish")
+
+
+def test_a_failed_call_is_told_at_once_and_a_file_is_written(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=2)
+    start = time.monotonic()
+    rank.do("issue", complete="failed", timeout_ms=60_000)
+    event = sink.event("torch.rank.progress", where=lambda r: r["failed"])
+    assert event.at - start < 0.6
+    assert [(call["seq"], call["st"], call["err"]) for call in event.report["failed"]] == [
+        (3, "failed", "collective_failed")
+    ]
+    sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "collective failed")
+    assert is_ours(file_of(rank))
+
+
+def test_an_exception_is_told_while_the_rank_still_lives(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=2)
+    start = time.monotonic()
+    rank.do("record_exception", message="bad sample 4711")
+    event = sink.event("torch.rank.exception")
+    assert event.at - start < 0.6
+    assert event.report["exception"] == {
+        "type": "ValueError",
+        "message": "bad sample 4711",
+        "stack": "Traceback ...",
+        "site": "train.py:9 load",
+    }
+    assert event.attributes["exception.type"] == "ValueError"
+    sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "exception")
+    assert rank.end("leave", code=1) == 1
+    exited = sink.event("torch.rank.exited").report
+    assert exited["exception"]["message"] == "bad sample 4711"
+    assert exited["exit"] == {"code": 1, "signal": 0, "clean": False, "known": True}
+    assert len(sink.named("torch.rank.exception")) == 1
+
+
+@pytest.mark.parametrize(
+    ("do", "values", "status", "expected"),
+    [
+        ("die", {"number": 9}, -9, {"code": 0, "signal": 9}),
+        ("die", {"number": 6}, -6, {"code": 0, "signal": 6}),
+        ("leave", {"code": 3}, 3, {"code": 3, "signal": 0}),
+    ],
+    ids=["SIGKILL", "SIGABRT", "exit 3"],
+)
+def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
+    do: str, values: dict[str, Any], status: int, expected: dict[str, int], sink: Sink, rank: Played
+) -> None:
+    rank.do("issue", n=5)
+    rank.do("issue", complete=None)
+    rank.do("issue", n=2, complete="failed")
+    assert rank.end(do, **values) == status
+    died = time.monotonic()
+    event = sink.event("torch.rank.exited")
+    assert event.at - died < 1.0
+    assert event.report["exit"] == {**expected, "clean": False, "known": True}
+    assert event.attributes["process.exit.code"] == expected["code"]
+    assert event.attributes["torch.rank.exit.signal"] == expected["signal"]
+    assert [call["seq"] for call in event.report["inflight"]] == [6]
+    assert [call["seq"] for call in event.report["failed"]] == [7, 8]
+    assert event.report["last"]["seq"] == 8
+    sink.wait(lambda: len(sink.spans) == 8)
+    found = {f["torch.collective.sequence_id"]: f for f in (attributes(span.attributes) for span in sink.spans)}
+    assert found[6]["error.type"] == "rank_exited"
+    assert found[6]["torch.collective.state"] == "scheduled"
+    sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "crash")
+    assert rank.monitor_end() < 2.0
+    dump = load(file_of(rank))
+    assert (len(dump.entries), dump.facts["exit"]["signal"]) == (8, expected["signal"])
+    assert not rank.ring.exists()
+    assert not (rank.folder / "stacks.txt").exists()
+
+
+def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=5)
+    assert rank.do("say_bye") < 1.9
+    assert len(sink.spans) == 5, "what was queued is there when the rank is told goodbye"
+    assert rank.end("leave", clean=True) == 0
+    event = sink.event("torch.rank.exited")
+    assert event.report["exit"] == {"code": 0, "signal": 0, "clean": True, "known": True}
+    assert rank.monitor_end() < 2.0
+    assert not rank.ring.exists()
+    assert not file_of(rank).exists()
+    assert rank.stderr == ""
+
+
+def test_an_exit_code_counts_even_after_a_goodbye(sink: Sink, rank: Played) -> None:
+    assert rank.end("leave", code=3, clean=True) == 3
+    assert sink.event("torch.rank.exited").report["exit"] == {"code": 3, "signal": 0, "clean": False, "known": True}
+
+
+def test_exit_code_zero_is_clean_even_without_a_goodbye(sink: Sink, rank: Played) -> None:
+    rank.end("leave", code=0)
+    assert sink.event("torch.rank.exited").report["exit"]["clean"] is True
+    rank.monitor_end()
+    assert not rank.ring.exists()
+
+
+def test_a_rank_that_has_said_goodbye_is_no_longer_called_idle(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=1)
+    rank.do("goodbye")
+    sink.event("torch.rank.progress", where=lambda r: r["idle_s"] > 2 * STALL)
+    assert sink.named("torch.rank.idle") == []
+
+
+@pytest.mark.parametrize("how", ["signal", "rank"])
+def test_a_file_is_written_when_it_is_asked_for(how: str, sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=5)
+    if how == "signal":
+        os.kill(rank.monitor, signal.SIGUSR1)
+    else:
+        rank.do("say", message={"cmd": "dump", "reason": "by hand"})
+    written = sink.event("torch.flight_recorder.written")
+    assert written.report["reason"] == ("signal" if how == "signal" else "by hand")
+    assert len(load(file_of(rank)).entries) == 5
+
+
+def test_what_ends_the_job_does_not_end_the_monitor(sink: Sink, rank: Played) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(rank.monitor, number)
+    rank.end("die", number=9)
+    assert sink.event("torch.rank.exited").report["exit"]["signal"] == 9
+
+
+def test_the_monitor_may_be_killed_without_harm(sink: Sink, rank: Played) -> None:
+    os.kill(rank.monitor, 9)
+    rank.monitor_end()
+    rank.do("issue", n=1000)
+    assert rank.process.poll() is None
+    assert rank.end("leave", code=0, clean=True) == 0
+
+
+def test_a_rank_that_hangs_up_is_watched_on(sink: Sink, rank: Played) -> None:
+    rank.do("hang_up")
+    rank.do("issue", complete=None)
+    assert sink.event("torch.collective.stalled").report["python_blocked"] is True
+    rank.end("die", number=9)
+    assert sink.event("torch.rank.exited").report["exit"]["signal"] == 9
+
+
+def test_nonsense_on_the_socket_is_passed_over(sink: Sink, rank: Played) -> None:
+    for message in ({"cmd": 7}, {"id": 1, "stacks": None}, {"stacks": "x"}, {"cmd": "none"}):
+        rank.do("say", message=message)
+    rank.do("issue", n=1)
+    sink.wait(lambda: len(sink.spans) == 1)
+    assert rank.monitor_alive()
+
+
+def test_an_unwritable_folder_costs_an_error_and_keeps_the_ring(sink: Sink, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("a file where a folder should be")
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_FR_DUMP_DIR": str(tmp_path / "plain" / "dumps")}
+    with play(tmp_path, env) as rank:
+        rank.do("issue", n=2)
+        for number in (1, 2):
+            rank.do("say", message={"cmd": "dump", "reason": str(number)})
+            failed = sink.event("torch.flight_recorder.failed", where=lambda r, n=number: r["reason"] == str(n))
+        assert failed.attributes["file.path"].startswith(str(tmp_path / "plain"))
+        rank.end("die", number=9)
+        rank.monitor_end()
+        assert rank.ring.exists(), "after a crash without a file the ring is all there is"
+        assert rank.stderr.count("no flight-recorder file") == 1
+        assert sink.named("torch.rank.exited")
+
+
+def test_without_an_endpoint_the_rank_is_still_watched_and_dumped(tmp_path: Path) -> None:
+    with play(tmp_path, {"RANK": "2"}) as rank:
+        rank.do("issue", complete=None)
+        assert rank.do("say_bye") < 0.5
+        rank.end("die", number=9)
+        rank.monitor_end()
+        assert load(tmp_path / "dumps" / "otel_fr_rank_2").facts["exit"]["signal"] == 9

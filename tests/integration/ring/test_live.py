@@ -1,0 +1,83 @@
+"""A reader in another process: it sees what was written, and the writer never notices it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from otel_fr.ring import RingWriter
+from tests.support.paths import ROOT, SUPPORT
+from tests.support.ring_model import COMPLETION_LAG, GROUP, SMALL_SITE, Program
+
+TAIL = SUPPORT / "ring_tail.py"
+
+
+@contextmanager
+def tail(writer: RingWriter, total: int, program: Program) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [str(writer.path), str(total), str(program.shapes), str(program.site_bytes)]
+    process = subprocess.Popen([sys.executable, str(TAIL), *arguments], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def write(writer: RingWriter, group: int, program: Program, start: int, stop: int) -> None:
+    for number in range(start, stop):
+        program.issue(writer, group, number)
+        if number >= COMPLETION_LAG:
+            program.complete(writer, group, number - COMPLETION_LAG)
+
+
+def report(process: subprocess.Popen[bytes]) -> dict[str, object]:
+    assert process.stdout is not None
+    found: dict[str, object] = json.loads(process.stdout.readline())
+    return found
+
+
+# A ring of 3 is overwritten under the reader's eyes all the time; call sites of 4000 bytes make it flip all the time.
+@pytest.mark.parametrize(("capacity", "shapes", "site_bytes"), [(3, 5, SMALL_SITE), (64, 10**9, 4000), (5000, 7, 20)])
+def test_a_tailing_reader_sees_no_wrong_record(tmp_path: Path, capacity: int, shapes: int, site_bytes: int) -> None:
+    program = Program(shapes, site_bytes)
+    total = 20_000
+    writer = RingWriter.create([tmp_path], "ring", capacity, {})
+    group = writer.add_group(GROUP)
+    with tail(writer, total, program) as process:
+        write(writer, group, program, 0, total)
+        found = report(process)
+    assert found["wrong"] == []
+    assert found["torn"] == 0
+    assert isinstance(found["seen"], int)
+    assert found["seen"] > 0
+    assert found["seen"] + found["lost"] == total  # type: ignore[operator]
+
+
+def test_a_stopped_reader_does_not_stop_the_writer(tmp_path: Path) -> None:
+    program = Program(7)
+    total = 5_000
+    writer = RingWriter.create([tmp_path], "ring", 100, {})
+    group = writer.add_group(GROUP)
+    with tail(writer, total, program) as process:
+        write(writer, group, program, 0, 50)
+        os.kill(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        write(writer, group, program, 50, total)
+        os.kill(process.pid, signal.SIGCONT)
+        found = report(process)
+    assert found["wrong"] == []
+    assert found["seen"] + found["lost"] == total  # type: ignore[operator]
+    assert found["lost"] >= total - 200  # type: ignore[operator]

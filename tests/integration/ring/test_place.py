@@ -1,0 +1,167 @@
+"""Where the file is put, who may read it, and what happens when a folder cannot take it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_fr.ring import RingReader, RingWriter
+from tests.support.ring_model import GROUP, Program
+
+PROGRAM = Program(shapes=3)
+
+
+def mount(folder: Path, options: str) -> Iterator[Path]:
+    """A small file system of its own, for as long as the test runs."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def full_folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "full"
+    folder.mkdir()
+    yield from mount(folder, "size=256k")
+
+
+@pytest.fixture
+def read_only_folder(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "read_only"
+    folder.mkdir()
+    yield from mount(folder, "ro")
+
+
+def works(writer: RingWriter) -> None:
+    group = writer.add_group(GROUP)
+    for number in range(5):
+        PROGRAM.issue(writer, group, number)
+    with RingReader.open(writer.path) as reader:
+        assert len(list(reader.records())) == 5
+
+
+def test_only_the_user_may_read_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        path = RingWriter.create([tmp_path], "ring", 10, {}).path
+    finally:
+        os.umask(before)
+    assert path == tmp_path / f"otel-fr-{os.geteuid()}" / "ring"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_umask_that_forbids_everything_changes_nothing(tmp_path: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        path = RingWriter.create([tmp_path], "ring", 10, {}).path
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_left_open_by_its_owner_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / f"otel-fr-{os.geteuid()}"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    RingWriter.create([tmp_path], "ring", 10, {})
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_somebody_else_prepared_is_passed_over(tmp_path: Path) -> None:
+    first, second, elsewhere = tmp_path / "first", tmp_path / "second", tmp_path / "elsewhere"
+    for folder in (first, second, elsewhere):
+        folder.mkdir()
+    (first / f"otel-fr-{os.geteuid()}").symlink_to(elsewhere)
+    writer = RingWriter.create([first, second], "ring", 10, {})
+    assert writer.path.is_relative_to(second)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_its_space_is_reserved(tmp_path: Path) -> None:
+    path = RingWriter.create([tmp_path], "ring", 5000, {}).path
+    found = path.stat()
+    assert found.st_blocks * 512 >= found.st_size
+
+
+def test_a_full_folder_is_passed_over_and_left_clean(full_folder: Path, tmp_path: Path) -> None:
+    writer = RingWriter.create([full_folder, tmp_path], "ring", 100, {})
+    assert writer.path == tmp_path / f"otel-fr-{os.geteuid()}" / "ring"
+    works(writer)
+    assert [path for path in full_folder.rglob("*") if path.is_file()] == []
+
+
+def test_a_read_only_folder_is_passed_over(read_only_folder: Path, tmp_path: Path) -> None:
+    writer = RingWriter.create([read_only_folder, tmp_path], "ring", 100, {})
+    assert writer.path.parent.parent == tmp_path
+    works(writer)
+
+
+def test_folders_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    writer = RingWriter.create([tmp_path / "missing", file, tmp_path], "ring", 100, {})
+    assert writer.path.parent.parent == tmp_path
+    works(writer)
+
+
+def test_each_folder_that_failed_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(OSError, match="no folder can hold a ring") as caught:
+        RingWriter.create([tmp_path / "missing", file], "ring", 100, {})
+    assert f"{tmp_path / 'missing'}: No such file" in str(caught.value)
+    assert f"{file}: Not a directory" in str(caught.value)
+    with pytest.raises(OSError, match="none given"):
+        RingWriter.create([], "ring", 100, {})
+
+
+def test_what_another_process_left_is_kept(tmp_path: Path) -> None:
+    first = RingWriter.create([tmp_path], "ring", 10, {"rank": 1})
+    second = RingWriter.create([tmp_path], "ring", 10, {"rank": 2})
+    assert first.path != second.path
+    assert [RingReader.open(writer.path).meta for writer in (first, second)] == [{"rank": 1}, {"rank": 2}]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../up", "a\0b"])
+def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(name))):
+        RingWriter.create([tmp_path], name, 10, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 2**40])
+def test_a_capacity_out_of_range_is_refused(tmp_path: Path, capacity: int) -> None:
+    with pytest.raises(ValueError, match="capacity"):
+        RingWriter.create([tmp_path], "ring", capacity, {})
+
+
+def test_meta_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        RingWriter.create([tmp_path], "ring", 10, {"rank": {(1, 2): 3}})
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_close_keeps_the_file_and_unlink_removes_it(tmp_path: Path) -> None:
+    writer = RingWriter.create([tmp_path], "ring", 10, {})
+    works(writer)
+    reader = RingReader.open(writer.path)
+    writer.close()
+    assert writer.path.exists()
+    writer.unlink()
+    writer.unlink()
+    assert not writer.path.exists()
+    assert len(list(reader.records())) == 5

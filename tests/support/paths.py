@@ -1,0 +1,14 @@
+"""Where the tests find the project's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+DEPLOY = ROOT / "deploy"
+SUPPORT = ROOT / "tests" / "support"
+"""Programs that the tests start lie here as well."""
+JOBS = ROOT / "tests" / "acceptance" / "jobs"
+DUMPS = ROOT / "tests" / "fixtures" / "dumps"
+"""Flight-recorder files of real jobs and real cases; what each is, its README says."""

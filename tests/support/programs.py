@@ -1,0 +1,112 @@
+"""The real programs that read deploy/, started on free ports with its files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.collector import running
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_port
+
+ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
+JAEGER = os.environ.get("JAEGER_BIN") or shutil.which("jaeger")
+OTELCOL = os.environ.get("OTELCOL_BIN") or shutil.which("otelcol")
+
+needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not here")
+needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not here")
+needs_amtool = pytest.mark.skipif(not shutil.which("amtool"), reason="amtool is not here")
+needs_alertmanager = pytest.mark.skipif(not ALERTMANAGER, reason="alertmanager is not here")
+needs_jaeger = pytest.mark.skipif(not JAEGER, reason="no Jaeger here (neither JAEGER_BIN nor jaeger on PATH)")
+needs_otelcol = pytest.mark.skipif(
+    not OTELCOL, reason="no OpenTelemetry Collector here (neither OTELCOL_BIN nor otelcol on PATH)"
+)
+
+
+def load(path: str | Path) -> Any:
+    """One YAML or JSON document of deploy/."""
+    return yaml.safe_load((DEPLOY / path).read_text())
+
+
+def documents(path: Path) -> list[Any]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one is not None]
+
+
+def get(url: str) -> Any:
+    """The JSON (or text) at an address; None while nobody answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            text = answer.read().decode()
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@contextlib.contextmanager
+def started(log: Path, *command: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process whose output goes to ``log``; ended with SIGTERM."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **(env or {})})
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def metric_names(page: str) -> set[str]:
+    """Every sample name that a metrics page can have, also of counters that have no sample yet."""
+    names: set[str] = set()
+    for family in text_string_to_metric_families(page):
+        names |= {sample.name for sample in family.samples if not sample.name.endswith("_created")}
+        names.add(f"{family.name}_total" if family.type == "counter" else family.name)
+    return names
+
+
+def our_metrics(expression: str) -> set[str]:
+    """The metrics of ours that a PromQL expression names, without recording rules (``level:metric:operation``)."""
+    return set(re.findall(r"(?<![\w:])otel_fr_\w+(?![\w:])", expression))
+
+
+def recorded(expression: str) -> set[str]:
+    """The recording rules that a PromQL expression names."""
+    return set(re.findall(r"\w+:otel_fr_\w+:\w+", expression))
+
+
+def known_metrics(folder: Path) -> set[str]:
+    """The names on the metrics page of a collector that has everything switched on that has metrics of its own."""
+    options = ["--forward", f"http://127.0.0.1:{free_port()}", "--data", str(folder / "data")]
+    with running(folder, *options) as collector:
+        return metric_names(collector.get("/metrics"))
+
+
+def collector_help() -> str:
+    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def check_metrics(expressions: str, folder: Path) -> None:
+    """Fail if an expression names a metric that a collector does not export."""
+    missing = our_metrics(expressions) - known_metrics(folder)
+    assert not missing

@@ -1,0 +1,101 @@
+"""Starts and drives `rank_player`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.paths import ROOT, SUPPORT
+
+PLAYER = SUPPORT / "rank_player.py"
+
+
+@dataclass
+class Played:
+    """A rank that is played by a real process with a real monitor."""
+
+    process: subprocess.Popen[str]
+    monitor: int
+    ring: Path
+    folder: Path
+
+    def tell(self, do: str, **values: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **values}) + "\n")
+        self.process.stdin.flush()
+
+    def read(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def do(self, do: str, **values: Any) -> Any:
+        self.tell(do, **values)
+        return self.read()["done"]
+
+    def monitor_alive(self) -> bool:
+        try:
+            return Path(f"/proc/{self.monitor}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except OSError:
+            return False
+
+    def monitor_end(self, timeout: float = 20.0) -> float:
+        """Wait for the monitor's end; seconds that took."""
+        start = time.monotonic()
+        while self.monitor_alive():
+            if time.monotonic() - start > timeout:
+                raise AssertionError(f"the monitor has not ended within {timeout} s")
+            time.sleep(0.01)
+        return time.monotonic() - start
+
+    def end(self, do: str, **values: Any) -> int:
+        """Let the rank end; its exit status."""
+        self.tell(do, **values)
+        return self.process.wait(20)
+
+    @property
+    def stderr(self) -> str:
+        return (self.folder / "stderr.txt").read_text()
+
+
+def environment(**values: str) -> dict[str, str]:
+    paths = f"{ROOT}:{ROOT / 'collector'}"
+    return {**os.environ, "PYTHONPATH": paths, "OTEL_FR_STALL_SECONDS": "1", **values}
+
+
+@contextlib.contextmanager
+def play(folder: Path, env: Mapping[str, str]) -> Iterator[Played]:
+    """``env``: on top of a plain environment; ``OTEL_FR_DUMP_DIR`` is ``folder/dumps`` unless it says otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values = environment(**{"OTEL_FR_DUMP_DIR": str(folder / "dumps"), **env})
+    with (folder / "stderr.txt").open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, str(PLAYER), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=values,
+        )
+    assert process.stdout is not None
+    played: Played | None = None
+    try:
+        ready = json.loads(process.stdout.readline())
+        played = Played(process, ready["monitor"], Path(ready["ring"]), folder)
+        yield played
+    finally:
+        process.kill()
+        process.wait()
+        if played is not None:
+            with contextlib.suppress(AssertionError):
+                played.monitor_end(12)
+            if played.monitor_alive():
+                os.kill(played.monitor, 9)
+                raise AssertionError("the monitor did not end by itself")

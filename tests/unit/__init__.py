@@ -1,0 +1,1 @@
+"""Tests of one part, in this process, without servers and other programs."""

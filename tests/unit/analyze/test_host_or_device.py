@@ -1,0 +1,24 @@
+"""Real NCCL files of a 16-rank Megatron job with faults injected on two ranks: on their devices, and on their hosts."""
+
+from __future__ import annotations
+
+from otel_fr.analyze.report import analyze
+from otel_fr.match import Category, Finding
+from tests.support.paths import DUMPS
+
+
+def causes(name: str) -> list[Finding]:
+    return [finding for finding in analyze(DUMPS / name).findings if finding.caused_by is None]
+
+
+def test_two_devices_that_stopped_completing_are_named() -> None:
+    found = causes("nvrx_gpu_error_1st")
+    assert sorted(f.culprit_ranks for f in found) == [(12,), (14,)]
+    assert {(f.category, f.stuck_on) for f in found} == {(Category.RANK_STUCK, "device")}
+    assert {f.sequence_id for f in found} == {42806}
+
+
+def test_two_hosts_that_hold_their_lock_are_named() -> None:
+    found = causes("nvrx_lock_gil_2nd")
+    assert sorted(f.culprit_ranks for f in found) == [(10,), (15,)]
+    assert {(f.category, f.stuck_on) for f in found} == {(Category.MISSING_RANK, "host")}

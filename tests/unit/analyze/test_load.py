@@ -1,0 +1,124 @@
+"""The Python API: `otel_fr.analyze.load`, on good files and on any."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from otel_fr.analyze import FAULT, HEALTHY, UNUSABLE, load
+from otel_fr.analyze.database import write_database
+from otel_fr.analyze.entries import entries_text
+from otel_fr.analyze.markdown import to_markdown
+from otel_fr.analyze.overview import View
+from otel_fr.analyze.page import to_html
+from otel_fr.analyze.report import to_json, to_text
+from otel_fr.analyze.traces import span_batches
+from tests.support.rings import RankRing, signature
+from tests.support.torch_files import entry, group, one_missing, write
+
+
+def test_a_report_has_what_a_program_needs(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    report = load(one_missing(tmp_path), progress=lambda done, total: seen.append((done, total)))
+    assert report.status == FAULT
+    assert [incident["category"] for incident in report.incidents] == ["missing_rank"]
+    assert list(report.ranks) == [0, 1, 2, 3]
+    (of_all,) = report.groups.values()
+    assert (of_all.description, of_all.ranks) == ("default_pg", (0, 1, 2, 3))
+    first, second, third = report.collectives
+    assert (first.operation, first.sequence_id, first.completed, first.missing_ranks) == ("all_reduce", 1, True, ())
+    assert (third.completed, third.missing_ranks, third.name) == (False, (2,), report.findings[0].key)
+    assert second.calls[2][0].site == "/job/train.py:41 step"
+    assert second.calls[2][0].frames == ("/job/train.py:41 step", "/job/train.py:9 main")
+    assert {total for _, total in seen} == {4}
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+
+
+def test_sends_are_paired_with_their_receives(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        ring = RankRing(tmp_path / "ring", rank, 2)
+        for tag in (0, 0, 3):
+            ring.call(signature("recv" if rank else "send", peer=1 - rank, tag=tag))
+        ring.write(tmp_path / "files")
+    pairs = load(tmp_path / "files").collectives
+    assert [(pair.operation, pair.members, sorted(pair.calls)) for pair in pairs] == [("send", (0, 1), [0, 1])] * 3
+    assert all(pair.completed for pair in pairs)
+
+
+def test_nothing_there_raises_and_nothing_readable_does_not(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="none: no such file or folder"):
+        load(tmp_path / "none")
+    report = load(tmp_path)
+    assert (report.status, list(report.collectives), report.incidents, dict(report.ranks)) == (UNUSABLE, [], [], {})
+
+
+def test_incidents_of_two_jobs_whose_files_name_no_run_differ(tmp_path: Path) -> None:
+    first = load(one_missing(tmp_path / "one")).incidents
+    again = load(one_missing(tmp_path / "again")).incidents
+    other = load(one_missing(tmp_path / "other", time_created_ns=1_800_000_000 * 10**9)).incidents
+    assert first[0]["id"] == again[0]["id"]
+    assert first[0]["trace_id"] == again[0]["trace_id"]
+    assert first[0]["id"] != other[0]["id"]
+    assert first[0]["trace_id"] != other[0]["trace_id"]
+
+
+anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.floats(),
+    st.text(max_size=5),
+    st.just([[]]),
+)
+numbers = st.sampled_from([0, 1, 2, 3, -1, 1 << 62, 1 << 63, (1 << 64) - 1])
+FIELDS = {
+    "collective_seq_id": numbers,
+    "p2p_seq_id": numbers,
+    "record_id": numbers,
+    "time_created_ns": st.one_of(numbers, anything),
+    "time_discovered_completed_ns": st.one_of(numbers, anything),
+    "duration_ms": anything,
+    "timeout_ms": anything,
+    "input_sizes": st.sampled_from([[[4]], [[(1 << 64) - 1]], [], [[]], [[-1, 2]], 7, None]),
+    "output_sizes": st.sampled_from([[[4]], [[8], [8]], [[]], "x"]),
+    "input_dtypes": st.sampled_from([["Float"], ["\ud800"], [], None]),
+    "profiling_name": st.sampled_from(["nccl:all_reduce", "send 0->1", "recv 1<-?", "nccl:send 9->0", "\ud800", ""]),
+    "process_group": st.sampled_from([("0", "default_pg"), ("1", "pair"), ("9", "\ud800\x1b"), ("0", "")]),
+    "state": st.sampled_from(["completed", "scheduled", "\x00"]),
+    "retired": st.booleans(),
+    "is_p2p": st.booleans(),
+    "frames": st.sampled_from([[], None, [{}], [{"filename": "\ud800", "line": (1 << 64) - 1, "name": None}]]),
+    "thread_name": anything,
+}
+calls = st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=6)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ranks=st.lists(calls, min_size=1, max_size=3))
+@example(ranks=[[{"time_created_ns": (1 << 64) - 1, "state": "scheduled", "retired": False}], []])
+@example(ranks=[[{"collective_seq_id": 1 << 63, "state": "scheduled", "retired": False}], []])
+@example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_created_ns": 1}], []])
+def test_whatever_the_files_hold_every_form_can_be_made(tmp_path: Path, ranks: list[list[dict[str, Any]]]) -> None:
+    groups = {"0": group("0", "default_pg", range(len(ranks))), "1": group("1", "pair", [0, 1])}
+    files = {
+        rank: [{**entry(n, "all_reduce", n + 1), **call} for n, call in enumerate(of)] for rank, of in enumerate(ranks)
+    }
+    report = load(write(tmp_path / "files", files, **groups))
+    assert report.status in (HEALTHY, FAULT)
+    view = View(verbose=True, stacks=True)
+    for form in (to_text, to_markdown, to_html, entries_text):
+        form(report, view).encode("utf-8")
+    to_json(report).encode("utf-8")
+    for name in ("db.json", "db.sqlite", "db.pickle"):
+        write_database(report, tmp_path / name)
+    pickle.loads((tmp_path / "db.pickle").read_bytes())
+    for batch in span_batches(report):
+        assert all(spans.SerializeToString() for spans in batch)
+    for path in (tmp_path / "files").iterdir():
+        path.unlink()

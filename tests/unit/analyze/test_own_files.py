@@ -1,0 +1,247 @@
+"""otel-fr's own files: what the ranks' rings held is what is judged."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from otel_fr import identity
+from otel_fr.analyze.report import HEALTHY, Report, analyze, to_json, to_text
+from otel_fr.dump.write import write_dump
+from otel_fr.incident import FIELDS
+from otel_fr.match import Ending
+from tests.support.rings import RUN, RankRing, State, signature
+
+STEP = signature("all_reduce", reduce_op="sum")
+SITE = (("/job/train.py", 10, "load_batch"),)
+STACK = """Thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 5 in wait
+  File "/job/data.py", line 31 in next_batch
+  File "/job/train.py", line 10 in load_batch
+"""
+
+
+def hang(folder: Path, fmt: str = "pickle", world: int = 4, **meta: object) -> Report:
+    """Rank 1 stands in its data loader; the others wait in step 3."""
+    for rank in range(world):
+        ring = RankRing(folder / "rings", rank, world, **meta)
+        for _ in range(2):
+            ring.call(STEP, age_s=30)
+        if rank != 1:
+            ring.call(STEP, state=State.IN_FLIGHT, age_s=8)
+        ring.write(folder / "files", fmt, stack=STACK if rank == 1 else "")
+    return analyze(folder / "files")
+
+
+@pytest.mark.parametrize("fmt", ["pickle", "json"])
+def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Path, fmt: str) -> None:
+    report = hang(tmp_path, fmt)
+    found = json.loads(to_json(report))
+    (incident,) = found["incidents"]
+    assert tuple(incident) == FIELDS
+    group = identity.group_id("0", range(4))
+    assert incident["category"] in ("missing_rank", "rank_stuck")
+    assert (incident["culprit_ranks"], incident["waiting_ranks"]) == ([1], [0, 2, 3])
+    assert (incident["operation"], incident["sequence_id"]) == ("all_reduce", 3)
+    assert incident["process_group"] == {"id": group, "name": "0", "description": "default_pg", "ranks": [0, 1, 2, 3]}
+    assert incident["call_sites"]["1"] == "/job/data.py:31 next_batch"
+    assert incident["call_sites"]["0"] == "/job/train.py:42 step"
+    assert incident["stacks"] == {"1": STACK}
+    assert (incident["job"], incident["attempt"]) == ("job-7", 0)
+    assert incident["trace_id"] == identity.trace_id(RUN, group, "collective", 3).hex()
+    assert [file["rank"] for file in found["files"]] == [0, 1, 2, 3]
+    assert found["problems"] == []
+
+    text = to_text(report)
+    assert text.splitlines()[0] == f"{incident['category']}: {incident['summary']}"
+    for part in ("culprit rank 1: /job/data.py:31 next_batch", "waiting ranks 0,2,3: /job/train.py:42 step"):
+        assert part in text
+    assert "next_batch" in text.partition("stack of rank 1:")[2]
+    assert str(tmp_path / "files" / "trace_1") in text
+
+
+def test_the_incident_is_the_same_one_however_often_it_is_looked_at(tmp_path: Path) -> None:
+    report = hang(tmp_path)
+    ids = [json.loads(to_json(r))["incidents"][0]["id"] for r in (report, analyze(tmp_path / "files"))]
+    assert ids[0] == ids[1]
+
+
+def test_the_newest_attempt_is_judged_and_the_others_are_named(tmp_path: Path) -> None:
+    hang(tmp_path)
+    for rank in range(2):
+        ring = RankRing(tmp_path / "rings2", rank, 2, attempt=1, run_id=identity.run_id("job-7", 1, "x"))
+        ring.call(STEP)
+        write_dump(tmp_path / "files" / "attempt1" / f"trace_{rank}", ring.snapshot())
+    report = analyze(tmp_path / "files")
+    assert report.status == HEALTHY
+    assert report.run is not None
+    assert report.run.attempt == 1
+    assert [other.attempt for other in report.others] == [0]
+    assert "job-7 attempt 0, 4 files" in to_text(report)
+
+
+@pytest.mark.parametrize(
+    ("info", "ending", "exception"),
+    [
+        ({"exit": {"code": 0, "signal": 9, "clean": False, "known": True}}, Ending.KILLED, ""),
+        ({"exit": {"code": 3, "signal": 0, "clean": False, "known": True}}, Ending.RAISED, ""),
+        ({"exit": {"code": 0, "signal": 0, "clean": True, "known": False}}, Ending.CLEAN, ""),
+        ({"exit": {"code": 0, "signal": 0, "clean": False, "known": False}}, Ending.GONE, ""),
+        ({"exception": {"type": "ValueError", "message": "bad sample"}}, Ending.RAISED, "ValueError: bad sample"),
+        ({}, Ending.RUNNING, ""),
+    ],
+)
+def test_how_a_rank_ended_is_known(tmp_path: Path, info: dict[str, Any], ending: Ending, exception: str) -> None:
+    ring = RankRing(tmp_path / "rings", 0, 1)
+    ring.call(STEP)
+    report = analyze(ring.write(tmp_path / "files", **info))
+    assert report.run is not None
+    rank = report.run.evidence.ranks[0]
+    assert (rank.ending, rank.exception) == (ending, exception)
+    assert rank.signal == (9 if ending is Ending.KILLED else None)
+
+
+def test_a_killed_rank_is_named_and_what_followed_is_not(tmp_path: Path) -> None:
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3)
+        ring.call(STEP, age_s=30)
+        if rank != 2:
+            ring.call(STEP, state=State.IN_FLIGHT, age_s=8)
+        signal = 9 if rank == 2 else 15
+        ring.write(tmp_path / "files", exit={"code": 0, "signal": signal, "clean": False, "known": True})
+    found = json.loads(to_json(analyze(tmp_path / "files")))["incidents"]
+    causes = [incident for incident in found if incident["caused_by"] is None]
+    assert [(c["category"], c["culprit_ranks"]) for c in causes] == [("rank_dead", [2])]
+
+
+def test_an_overwritten_ring_is_no_missing_rank(tmp_path: Path) -> None:
+    """Rank 0's ring holds the last 10 calls only; the others' all 40."""
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3, capacity=10 if rank == 0 else 100)
+        for number in range(40):
+            ring.call(signature("all_reduce", ((number,),), reduce_op="sum"), age_s=50 - number)
+        ring.write(tmp_path / "files")
+    report = analyze(tmp_path / "files")
+    assert report.findings == []
+    assert report.run is not None
+    (standing,) = report.run.evidence.ranks[0].standings.values()
+    assert (standing.enqueued, standing.completed, standing.first_recorded) == (40, 40, 31)
+
+
+def test_a_file_older_than_what_others_completed_accuses_nobody(tmp_path: Path) -> None:
+    """Rank 1 wrote its file at a stall that passed; rank 0 wrote its own much later, in another stall."""
+    late = RankRing(tmp_path / "rings", 1, 2)
+    late.call(STEP, age_s=90)
+    late.call(STEP, state=State.IN_FLIGHT, age_s=60)
+    late.write(tmp_path / "files")
+    ring = RankRing(tmp_path / "rings", 0, 2)
+    for _ in range(8):
+        ring.call(STEP, age_s=30)
+    ring.call(STEP, state=State.IN_FLIGHT, age_s=8)
+    ring.write(tmp_path / "files")
+    report = analyze(tmp_path / "files")
+    assert report.run is not None
+    assert not report.run.evidence.ranks[1].complete
+    assert "rank 1: its file is older than that of rank 0, which completed a later collective" in report.run.undecided
+
+
+def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -> None:
+    for rank in range(2):
+        ring = RankRing(tmp_path / "rings", rank, 2, capacity=6)
+        for number in range(20):
+            what = "send" if rank == 0 else "recv"
+            ring.call(signature(what, ((number,),), peer=1 - rank, tag=0))
+        if rank == 0:
+            ring.call(signature("send", ((5,),), peer=1, tag=0), state=State.IN_FLIGHT, age_s=9)
+        ring.write(tmp_path / "files")
+    (incident,) = json.loads(to_json(analyze(tmp_path / "files")))["incidents"]
+    assert (incident["category"], incident["waiting_ranks"]) == ("unmatched_p2p", [0])
+    group = identity.group_id("0", range(2))
+    assert incident["trace_id"] == identity.p2p_trace_id(RUN, group, 0, 1, 0, 20).hex()
+
+
+def test_receives_from_any_source_of_several_senders_accuse_nobody(tmp_path: Path) -> None:
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3)
+        for _ in range(2):
+            if rank == 0:
+                ring.call(signature("recv", ((4,),), any_source=True, tag=0))
+            else:
+                ring.call(signature("send", ((4,),), peer=0, tag=0), state=State.IN_FLIGHT, age_s=9)
+        ring.write(tmp_path / "files")
+    report = analyze(tmp_path / "files")
+    assert report.findings == []
+    assert report.run is not None
+    assert any("from any source" in note for note in report.run.undecided)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("sound")
+    hang(folder)
+    with (folder / "files" / "trace_0").open("rb") as file:
+        data: dict[str, Any] = pickle.load(file)
+    return data
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_content_of_our_own_files_stops_the_analyzer(
+    tmp_path_factory: pytest.TempPathFactory, sound: dict[str, Any], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    facts = {
+        **sound["otel_fr"],
+        **data.draw(st.dictionaries(st.sampled_from(sorted(sound["otel_fr"])), values, max_size=2)),
+    }
+    if isinstance(facts["groups"], list) and facts["groups"] and isinstance(facts["groups"][0], dict):
+        changed = st.dictionaries(st.sampled_from(sorted(sound["otel_fr"]["groups"][0])), values, max_size=2)
+        facts["groups"] = [{**facts["groups"][0], **data.draw(changed)}]
+    entry = sound["entries"][0]
+    odd = {**entry, **data.draw(st.dictionaries(st.sampled_from(sorted(entry)), values, max_size=3))}
+    content = {**sound, "otel_fr": facts, "entries": [odd, *sound["entries"][1:]]}
+    (folder / "trace_0").write_bytes(pickle.dumps(content, 2))
+    (folder / "trace_1").write_bytes(pickle.dumps(sound | {"otel_fr": {**sound["otel_fr"], "rank": 1}}, 2))
+    report = analyze(folder)
+    assert report.run is not None
+    assert json.loads(to_json(report))["ranks"]
+    assert to_text(report)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2**31, 2**62, -(2**62), 2**64 - 1, 1e300, float("nan"), True, "7"])
+@pytest.mark.parametrize("name", ["world_size", "written_at", "wall_offset_ns", "stall_seconds", "attempt", "ranks"])
+def test_impossible_numbers_cost_nothing(tmp_path: Path, sound: dict[str, Any], name: str, number: object) -> None:
+    facts = {**sound["otel_fr"], name: number}
+    if name == "ranks":
+        facts["groups"] = [{**facts["groups"][0], "ranks": f"0-{number}"}]
+    (tmp_path / "trace_0").write_bytes(pickle.dumps({**sound, "otel_fr": facts}, 2))
+    report = analyze(tmp_path)
+    assert report.run is not None
+    assert len(report.run.evidence.ranks) < 10
+    assert to_text(report)
+    assert json.loads(to_json(report))["files"]
+
+
+def test_an_open_receive_from_any_source_is_not_held_against_the_rank_that_has_sent(tmp_path: Path) -> None:
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3)
+        if rank == 0:
+            ring.call(signature("recv", ((4,),), any_source=True, tag=0))
+            ring.call(signature("recv", ((4,),), any_source=True, tag=0), state=State.IN_FLIGHT, age_s=9)
+        elif rank == 1:
+            ring.call(signature("send", ((4,),), peer=0, tag=0))
+        ring.write(tmp_path / "files")
+    assert [f for f in analyze(tmp_path / "files").findings if 1 in f.culprit_ranks] == []

@@ -1,0 +1,175 @@
+"""Reports and spans are read alike, whatever is in them; nothing that arrives can raise anything but ValueError."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from otel_fr_collector.jobs.calls import Interner, SpanCall
+from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.span_reader import SpanReader
+
+from otel_fr import semconv
+from otel_fr.match import Ending, State
+from tests.support.collector import Group, Issued
+
+GROUP = Group("0", [0, 1, 2, 3], "default_pg")
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+report_keys = st.sampled_from(
+    ["v", "rank", "n", "stall_s", "groups", "inflight", "inflight_more", "failed", "last", "idle_s", "stack", "site"]
+) | st.sampled_from(["python_blocked", "exception", "exit", "file"])
+call_keys = st.sampled_from(
+    ["g", "k", "seq", "rec", "op", "in", "idt", "root", "st", "age_s", "timeout_ms", "i", "err"]
+)
+
+
+def read(body: dict[str, Any]) -> Any:
+    return parse_report(json.dumps({"v": 1, "rank": 3, "n": 1, "groups": [], **body}), Interner(), now=100.0, wall=5e9)
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(report_keys, json_values), st.lists(st.dictionaries(call_keys, json_values), max_size=3))
+def test_any_json_is_a_report_or_a_value_error(body: dict[str, Any], calls: list[dict[str, Any]]) -> None:
+    with contextlib.suppress(ValueError):
+        read({**body, "inflight": calls})
+
+
+@settings(max_examples=200)
+@given(
+    op=st.sampled_from(["all_reduce", "send", "recv", "monitored_barrier", "broadcast"]),
+    sizes=st.lists(st.lists(st.integers(0, 2**40), max_size=4), max_size=300),
+    dtype=st.sampled_from(["Float", "BFloat16"]),
+    root=st.none() | st.integers(0, 10),
+    peer=st.none() | st.integers(0, 10),
+    state=st.sampled_from(["scheduled", "completed", "failed", "unknown"]),
+)
+def test_a_call_reads_the_same_from_its_span_and_from_its_report(
+    op: str, sizes: list[list[int]], dtype: str, root: int | None, peer: int | None, state: str
+) -> None:
+    """Were it otherwise, a rank known by its span and one known by its report would seem to disagree."""
+    kind = "p2p" if op in ("send", "recv") else "collective"
+    call = Issued(3, GROUP, kind, 7, op, 11, 90.0, 4e9, sizes, dtype, root=root, peer=peer, state=state, took=0.5)
+    interner = Interner()
+    body = {"v": 1, "rank": 3, "n": 1, "groups": [], "last": call.report(100.0)}
+    reported = parse_report(json.dumps(body), interner, now=100.0, wall=5e9).last
+    ((template, sequence, record, pair, start, end),) = read_spans([call.span("run", 100.0)], interner)
+    assert reported is not None
+    assert template.signature is reported.signature
+    assert (sequence, record, pair) == (reported.sequence_id, reported.record, reported.pair_index)
+    assert (template.group.id, template.size) == (GROUP.id, 4)
+    for field in ("stream", "state", "site", "timeout"):
+        assert getattr(template, field) == getattr(reported, field)
+    assert start == 4 * 10**18
+    assert end - start == pytest.approx(5 * 10**8, rel=1e-5)  # the kit computes in floats
+
+
+def read_spans(spans: list[Span], interner: Interner | None = None) -> list[SpanCall]:
+    invalid: list[str] = []
+    found = SpanReader(interner or Interner()).read([span.SerializeToString() for span in spans], invalid)
+    assert not invalid
+    return found
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 300),
+            st.integers(0, 2**40),
+            st.none() | st.integers(0, 300),
+            st.sampled_from(["all_reduce", "broadcast"]),
+            st.none() | st.sampled_from(["timeout", "rank_exited"]),
+            st.randoms(use_true_random=False) | st.none(),
+        ),
+        max_size=12,
+    )
+)
+def test_spans_read_the_same_whether_their_attributes_are_new_or_known_and_in_any_order(
+    drawn: list[tuple[int, int, int | None, str, str | None, random.Random | None]],
+) -> None:
+    """What is remembered of one span must not leak into another."""
+    spans: list[Span] = []
+    for sequence, record, pair, op, error, order in drawn:
+        kind = "collective" if pair is None else "p2p"
+        call = Issued(3, GROUP, kind, sequence, op, record, 90.0, 4e9, [[1]], pair_index=pair or 0, error=error, took=1)
+        span = call.span("run", 100.0)
+        # As monitors send it: what differs from call to call comes last.
+        last = [semconv.SEQUENCE_ID, semconv.OP_ID, semconv.RECORD_ID, semconv.PAIR_INDEX, semconv.ERROR_TYPE]
+        attributes = sorted(span.attributes, key=lambda item: last.index(item.key) if item.key in last else -1)
+        if order is not None:
+            order.shuffle(attributes)
+        del span.attributes[:]
+        span.attributes.extend(attributes)
+        spans.append(span)
+    interner = Interner()
+    together = read_spans([*spans, *spans], interner)
+    assert together[: len(spans)] == together[len(spans) :]
+    assert together[: len(spans)] == [read_spans([span], interner)[0] for span in spans]
+    for (sequence, record, pair, op, error, _), (template, *numbers) in zip(drawn, together, strict=False):
+        assert numbers[:3] == [sequence, record, pair or 0]
+        assert (template.signature.operation, template.error) == (op, error)
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200), st.integers(0, 2**63), st.binary(max_size=3), st.booleans())
+def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
+    data: bytes, place: int, change: bytes, known: bool
+) -> None:
+    """Where the bytes are decoded as a whole and where they are looked up in pieces, the same comes out."""
+    span = Issued(3, GROUP, "collective", 7, "all_reduce", 11, 90.0, 4e9, [[1]], took=0.1).span("run", 100.0)
+    attributes = sorted(span.attributes, key=lambda item: item.key in (semconv.SEQUENCE_ID, semconv.RECORD_ID))
+    del span.attributes[:]
+    span.attributes.extend(attributes)
+    whole = span.SerializeToString()
+    place %= len(whole)
+    reader = SpanReader(Interner())
+    if known:
+        reader.read([whole], [])
+    for raw in (data, whole + data, whole[:place] + change + whole[place + len(change) :], whole[:place]):
+        invalid: list[str] = []
+        found = reader.read([raw], invalid)
+        assert len(found) + len(invalid) <= 1
+        with contextlib.suppress(DecodeError):
+            decoded = Span.FromString(raw)
+            sequences = [item.value.int_value for item in decoded.attributes if item.key == semconv.SEQUENCE_ID]
+            for _, sequence, _, _, start, end in found:
+                assert sequence == sequences[-1]
+                assert (start, end) == (decoded.start_time_unix_nano, decoded.end_time_unix_nano)
+
+
+@pytest.mark.parametrize(
+    ("body", "ending"),
+    [
+        ({}, None),
+        ({"exit": {"code": 0, "signal": 0, "clean": True, "known": True}}, Ending.CLEAN),
+        ({"exit": {"code": 0, "signal": 0, "clean": False, "known": True}}, Ending.CLEAN),
+        ({"exit": {"code": 3, "signal": 0, "clean": False, "known": True}}, Ending.RAISED),
+        ({"exit": {"code": 0, "signal": 9, "clean": False, "known": True}}, Ending.KILLED),
+        ({"exit": {"code": 0, "signal": 0, "clean": False, "known": False}}, Ending.GONE),
+        ({"exception": {"type": "ValueError"}}, Ending.RAISED),
+        ({"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 0, "known": False}}, Ending.RAISED),
+    ],
+)
+def test_how_a_rank_ended(body: dict[str, Any], ending: Ending | None) -> None:
+    report = read(body)
+    assert report.ending is ending
+    assert report.has_exited is ("exit" in body)
+
+
+def test_a_call_ages_on_the_collectors_clock() -> None:
+    call = Issued(3, GROUP, "collective", 7, "all_reduce", 11, 98.5, 4e9, [[1]])
+    part = read({"inflight": [call.report(100.0)]}).inflight[0]
+    assert part.state is State.IN_FLIGHT
+    assert part.call(102.0).age == pytest.approx(3.5)

@@ -1,0 +1,309 @@
+"""What the collector concludes does not depend on how the requests came: order, repetition, losses, pauses, clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+from otel_fr_collector import service as service_module
+from otel_fr_collector.jobs.ingest import LOGS, TRACES
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.service import Outlets, Service
+
+from otel_fr import identity, semconv
+from otel_fr.match import Finding, diagnose
+from tests.support.collector import Group, Issued, attribute
+
+WORLD = 4
+ALL = Group("0", list(range(WORLD)), "default_pg")
+PAIR = Group("1", [1, 3], "pair")
+Request = tuple[str, bytes]
+
+
+class Clock:
+    """Monotonic and wall time that tests move."""
+
+    def __init__(self) -> None:
+        self.now, self.wall = 1_000.0, 1.7e9
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self.wall += seconds
+
+
+def make(clock: Clock) -> Service:
+    return Service(Metrics(), Outlets(), lambda: clock.now, lambda: clock.wall)
+
+
+def resource(rank: int, world: int = WORLD) -> Resource:
+    values = {
+        semconv.RANK: rank, semconv.WORLD_SIZE: world, semconv.JOB_ID: "job", semconv.JOB_ATTEMPT: 0,
+        semconv.RUN_ID: "0123456789abcdef",
+    }  # fmt: skip
+    return Resource(attributes=[attribute(key, value) for key, value in values.items()])
+
+
+def spans_request(rank: int, calls: list[Issued]) -> Request:
+    spans = [call.span("0123456789abcdef", 0.0) for call in calls]
+    for span in spans:  # as monitors send it: what differs from call to call comes last
+        attributes = sorted(span.attributes, key=lambda item: item.key in (semconv.SEQUENCE_ID, semconv.RECORD_ID))
+        del span.attributes[:]
+        span.attributes.extend(attributes)
+    scopes = [ScopeSpans(spans=spans)]
+    request = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=resource(rank), scope_spans=scopes)])
+    return TRACES, request.SerializeToString()
+
+
+def report_request(rank: int, number: int, world: int = WORLD, **more: Any) -> Request:
+    groups = [
+        {"id": group.id, "name": group.name, "desc": group.description, "ranks": identity.encode_ranks(group.ranks)}
+        for group in (ALL, PAIR) if rank in group.ranks
+    ]  # fmt: skip
+    body = {"v": 1, "rank": rank, "n": number, "stall_s": 5.0, "groups": groups, "inflight": [], "failed": [], **more}
+    record = LogRecord(event_name=semconv.EVENT_PROGRESS, body=AnyValue(string_value=json.dumps(body)))
+    logs = ResourceLogs(resource=resource(rank, world), scope_logs=[ScopeLogs(log_records=[record])])
+    return LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()
+
+
+def job(steps: int, batch: int, odd: tuple[int, int] | None, order: random.Random) -> list[list[Request]]:
+    """Each rank's requests in order; ``odd``: (rank, step) that brings another size to a collective of all."""
+    streams: list[list[Request]] = []
+    for rank in range(WORLD):
+        calls: list[Issued] = []
+        numbers: dict[str, int] = {}
+        for step in range(steps):
+            for group, op in ((ALL, "all_reduce"), (PAIR, "broadcast"), (ALL, "all_gather")):
+                if rank in group.ranks:
+                    size = 5 if odd == (rank, step) and op == "all_reduce" else 3
+                    number = numbers[group.id] = numbers.get(group.id, 0) + 1
+                    more: dict[str, Any] = {"reduce_op": "sum"} if op == "all_reduce" else {}
+                    more.update({"root": 1} if op == "broadcast" else {})
+                    calls.append(
+                        Issued(rank, group, "collective", number, op, len(calls), 0.0, 1.7e9 + step, [[size]],
+                               state="completed", took=0.01, **more)
+                    )  # fmt: skip
+        pieces = [calls[at : at + batch] for at in range(0, len(calls), batch)]
+        reports = order.randrange(len(pieces) + 1)
+        stream = [spans_request(rank, piece) for piece in pieces]
+        stream.insert(reports, report_request(rank, 1))
+        streams.append(stream)
+    return streams
+
+
+def concluded(requests: list[Request]) -> list[tuple[object, ...]]:
+    """What is told once all of that has come and settled."""
+
+    async def feed() -> Service:
+        clock = Clock()
+        service = make(clock)
+        for signal, data in requests:
+            await service.take(signal, data)
+            service.step()
+            clock.advance(0.001)
+        for _ in range(4):
+            clock.advance(1.0)
+            service.step()
+        return service
+
+    told = asyncio.run(feed()).book.everything()
+    names = ("id", "category", "culprit_ranks", "waiting_ranks", "sequence_id", "operation", "field", "values")
+    return [tuple(str(one[name]) for name in names) for one in told]
+
+
+jobs = st.tuples(st.integers(1, 6), st.integers(1, 5), st.randoms(use_true_random=False))
+
+
+def mixed(streams: list[list[Request]], order: random.Random) -> list[Request]:
+    """All requests in any order, some of them twice."""
+    requests = [request for stream in streams for request in stream]
+    requests += order.sample(requests, order.randrange(len(requests) + 1))
+    order.shuffle(requests)
+    return requests
+
+
+def in_order(streams: list[list[Request]]) -> list[Request]:
+    longest = max(map(len, streams))
+    return [stream[at] for at in range(longest) for stream in streams if at < len(stream)]
+
+
+@settings(max_examples=60)
+@given(jobs, st.integers(0, WORLD - 1), st.integers(0, 5))
+def test_a_fault_is_told_alike_in_whatever_order_the_requests_come(
+    drawn: tuple[int, int, random.Random], rank: int, step: int
+) -> None:
+    steps, batch, order = drawn
+    streams = job(steps, batch, (rank, step % steps), order)
+    expected = concluded(in_order(streams))
+    assert [one[1:3] for one in expected] == [("size_mismatch", f"[{rank}]")]
+    assert concluded(mixed(streams, order)) == expected
+
+
+@settings(max_examples=60)
+@given(jobs, st.floats(0, 1))
+def test_a_healthy_stream_is_no_fault_in_any_order_and_with_any_loss(
+    drawn: tuple[int, int, random.Random], loss: float
+) -> None:
+    steps, batch, order = drawn
+    requests = mixed(job(steps, batch, None, order), order)
+    assert concluded([request for request in requests if order.random() >= loss]) == []
+
+
+WAIT: dict[str, Any] = {
+    "g": ALL.id, "k": "collective", "seq": 9, "rec": 40, "op": "all_reduce", "in": [[3]], "idt": ["Float"],
+    "out": [[3]], "odt": ["Float"], "ro": "sum", "st": "scheduled", "site": "train.py:42 step",
+}  # fmt: skip
+
+
+async def report_all(service: Service, number: int, age: float, culprit: int = 2) -> None:
+    for rank in range(WORLD):
+        inflight = [] if rank == culprit else [{**WAIT, "age_s": age}]
+        await service.take(*report_request(rank, number, inflight=inflight, idle_s=age))
+
+
+@pytest.fixture
+def aside(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
+    """Every run is judged in a thread, which waits for the event that this returns."""
+
+    def hold() -> threading.Event:
+        go = threading.Event()
+
+        def wait(evidence: Any) -> list[Finding]:
+            go.wait(10)
+            return diagnose(evidence)
+
+        monkeypatch.setattr(service_module, "AT_ONCE", 0)
+        monkeypatch.setattr(service_module, "diagnose", wait)
+        return go
+
+    return hold
+
+
+async def settled(service: Service) -> None:
+    while service.judging:
+        await asyncio.sleep(0.001)
+
+
+def test_the_intake_goes_on_while_a_big_run_is_judged(aside: Callable[[], threading.Event]) -> None:
+    async def scene() -> list[dict[str, object]]:
+        clock, go = Clock(), aside()
+        service = make(clock)
+        await report_all(service, 1, 4.4)
+        service.step()
+        assert service.judging == 1
+        clock.advance(1.0)
+        await report_all(service, 2, 5.4)  # it is taken in, and judged only when the first verdict is there
+        service.step()
+        assert service.judging == 1
+        assert service.book.everything() == []
+        go.set()
+        await settled(service)
+        return service.book.everything()
+
+    (incident,) = asyncio.run(scene())
+    assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [2])
+
+
+def test_a_wait_that_ends_while_it_is_judged_is_not_told(aside: Callable[[], threading.Event]) -> None:
+    async def scene() -> list[dict[str, object]]:
+        clock, go = Clock(), aside()
+        service = make(clock)
+        await report_all(service, 1, 4.4)
+        service.step()
+        for rank in range(WORLD):
+            own = [Issued(rank, ALL, "collective", 9, "all_reduce", 40, 0.0, 1.7e9, [[3]], reduce_op="sum", took=4.5)]
+            own[0].state = "completed"
+            await service.take(*spans_request(rank, own))
+        go.set()
+        await settled(service)
+        return service.book.everything()
+
+    assert asyncio.run(scene()) == []
+
+
+def test_word_that_comes_while_a_run_is_judged_is_no_ground_for_that_verdict(
+    aside: Callable[[], threading.Event],
+) -> None:
+    """The accused rank's last report is older than the wait; a fresh one must be judged, not merely be there."""
+
+    async def scene() -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+        clock, go = Clock(), aside()
+        service = make(clock)
+        await service.take(*report_request(2, 1))
+        clock.advance(2.0)
+        for rank in (0, 1, 3):
+            await service.take(*report_request(rank, 1, inflight=[{**WAIT, "age_s": 4.4}]))
+        service.step()
+        assert service.judging == 1
+        await service.take(*report_request(2, 2))
+        go.set()
+        await settled(service)
+        before = list(service.book.everything())
+        clock.advance(1.0)
+        await report_all(service, 3, 5.4)
+        service.step()
+        await settled(service)
+        return before, service.book.everything()
+
+    before, after = asyncio.run(scene())
+    assert before == []
+    assert [one["culprit_ranks"] for one in after] == [[2]]
+
+
+def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(
+    aside: Callable[[], threading.Event],
+) -> None:
+    async def scene() -> list[dict[str, object]]:
+        clock, go = Clock(), aside()
+        service = make(clock)
+        await report_all(service, 1, 4.4)
+        service.step()
+        assert service.judging == 1
+        go.set()
+        service.step(final=True)
+        return service.book.everything()
+
+    assert [one["culprit_ranks"] for one in asyncio.run(scene())] == [[2]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.floats(-1e6, 1e6))
+def test_steps_of_wall_clocks_make_and_lose_no_verdict(ranks: list[float], own: float) -> None:
+    """Neither the senders' clocks nor the collector's own wall clock decide anything: waits are told as durations."""
+
+    async def scene(fault: bool) -> list[object]:
+        clock = Clock()
+        service = make(clock)
+        for number in range(1, 10):
+            age = clock.now - 1_000.0
+            culprit = 2 if fault else -1
+            for rank in range(WORLD):
+                done = Issued(rank, ALL, "collective", number, "all_reduce", number, 0.0, clock.wall, [[3]])
+                done.state, done.took, done.reduce_op = "completed", 0.01, "sum"
+                if number >= 5 and rank < 3:
+                    done.wall += ranks[rank]
+                if number < 9:
+                    await service.take(*spans_request(rank, [done]))
+                waits = fault and rank != culprit
+                inflight = [{**WAIT, "age_s": age}] if waits else []
+                await service.take(*report_request(rank, number, inflight=inflight))
+            if number == 5:
+                clock.wall += own
+            clock.advance(0.75)
+            service.step()
+        return [(one["category"], one["culprit_ranks"]) for one in service.book.everything()]
+
+    assert asyncio.run(scene(fault=False)) == []
+    assert asyncio.run(scene(fault=True)) == [("missing_rank", [2])]

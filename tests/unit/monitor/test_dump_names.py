@@ -1,0 +1,161 @@
+"""What flight-recorder files are called, and which are never touched."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import pytest
+
+from otel_fr.config import Config
+from otel_fr.dump.write import Snapshot, is_ours, write_dump
+from otel_fr.monitor import dumping
+from otel_fr.monitor.who import Who
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter
+from tests.support.rank_player import RANKS, signature
+
+
+def who(rank: int = 3, **meta: Any) -> Who:
+    return Who.of({"rank": rank, "job_id": "job/7", **meta}, Config(), 1)
+
+
+def names(config: Config, backends: tuple[str, ...] = ("gloo",), rank: int = 3) -> list[str]:
+    return [str(path) for path, _ in dumping.paths(config, who(rank), backends)]
+
+
+def test_a_folder_holds_one_file_per_rank(tmp_path: Path) -> None:
+    assert names(Config(dump_dir=tmp_path)) == [f"{tmp_path}/otel_fr_rank_3"]
+
+
+@pytest.mark.parametrize(("fmt", "endings"), [("pickle", ["3"]), ("json", ["3.json"]), ("both", ["3", "3.json"])])
+def test_json_has_an_ending_of_its_own(tmp_path: Path, fmt: str, endings: list[str]) -> None:
+    found = names(Config(dump_dir=tmp_path, dump_format=fmt))
+    assert found == [f"{tmp_path}/otel_fr_rank_{ending}" for ending in endings]
+
+
+def test_without_a_folder_the_cache_is_used_by_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert names(Config()) == [f"{tmp_path}/otel-fr/job_7/otel_fr_rank_3"]
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/user")
+    assert names(Config()) == ["/home/user/.cache/otel-fr/job_7/otel_fr_rank_3"]
+
+
+@pytest.mark.parametrize("job", ["..", ".", "", "../../etc", "a b\nc"])
+def test_a_job_id_cannot_lead_out_of_the_cache(job: str) -> None:
+    folder = dumping.default_folder(who(job_id=job, nonce="n1"), {"XDG_CACHE_HOME": "/cache"})
+    assert folder.parent == Path("/cache/otel-fr")
+    assert folder.name not in ("", ".", "..")
+
+
+def test_pytorch_s_prefix_names_the_file_when_pytorch_writes_none(tmp_path: Path) -> None:
+    config = Config(dump_prefix=str(tmp_path / "trace_"))
+    assert names(config) == [f"{tmp_path}/trace_3"]
+    assert names(config, ("gloo", "fake", "cpu:gloo")) == [f"{tmp_path}/trace_3"]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl", "xccl", "undefined", "my_backend"])
+def test_a_file_that_pytorch_may_write_itself_is_left_to_it(tmp_path: Path, backend: str) -> None:
+    config = Config(dump_prefix=str(tmp_path / "trace_"))
+    assert names(config, ("gloo", backend)) == [f"{tmp_path}/otel_fr_trace_3"]
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "trace_3").write_bytes(b"\x80\x02}q\x00X\x07\x00\x00\x00entries")
+    assert names(Config(dump_prefix=str(tmp_path / "trace_"))) == [f"{tmp_path}/otel_fr_trace_3"]
+
+
+def test_a_whole_name_has_no_rank_added(tmp_path: Path) -> None:
+    config = Config(dump_prefix=str(tmp_path / "trace_of_me"), dump_whole_name=True)
+    assert names(config) == [f"{tmp_path}/trace_of_me"]
+
+
+class Rank:
+    """A ring with one call in it and a dumper of it."""
+
+    def __init__(self, folder: Path, started_at: int = 1_000) -> None:
+        self.writer = RingWriter.create([folder], "ring", 10, {"rank": 3, "attempt": 1})
+        group = self.writer.add_group(GroupDef("a" * 16, "0", "default_pg", RANKS, "gloo", 0))
+        sig = self.writer.define_signature("s", signature())
+        fields = (KIND_COLLECTIVE, 0, 1, 0, 1, 0, 0, time.monotonic_ns())
+        self.writer.append(group, sig, 0, 0, self.writer.generation, *fields)
+        self.dumper = dumping.Dumper(self.writer.path, started_at, lambda: None)
+
+    def dump(self, path: Path, reason: str = "signal", fmt: dumping.Format = "pickle") -> dumping.Result:
+        self.dumper.request(reason, {}, [(path, fmt)], urgent=True)
+        try:
+            return self.dumper.results.get(timeout=10)
+        except Empty:
+            raise AssertionError("no file was written and no error told") from None
+
+
+@pytest.mark.parametrize("fmt", ["pickle", "json"])
+def test_an_earlier_start_never_overwrites_a_later_one(tmp_path: Path, fmt: dumping.Format) -> None:
+    path = tmp_path / "dumps" / "otel_fr_rank_3"
+    now = time.time_ns()
+    older, newer = Rank(tmp_path, started_at=now), Rank(tmp_path, started_at=now + 5_000_000_000)
+    assert older.dump(path, fmt=fmt) == dumping.Result("signal", path)
+    assert newer.dump(path, fmt=fmt) == dumping.Result("signal", path)
+    kept = path.read_bytes()
+    assert older.dump(path, fmt=fmt) == dumping.Result("signal", path, superseded=True)
+    assert path.read_bytes() == kept
+    assert dumping.written_for(path) == now + 5_000_000_000
+
+
+def test_a_later_dump_of_the_same_rank_replaces_the_earlier(tmp_path: Path) -> None:
+    rank, path = Rank(tmp_path), tmp_path / "file"
+    assert not rank.dump(path, "stall").error
+    first = path.read_bytes()
+    assert not rank.dump(path, "crash").error
+    assert path.read_bytes() != first
+    assert is_ours(path)
+
+
+def test_a_file_of_somebody_else_is_told_as_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    assert "not written by otel-fr" in Rank(tmp_path).dump(path).error
+    assert path.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_told_as_an_error(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("a file, not a folder")
+    result = Rank(tmp_path).dump(tmp_path / "plain" / "otel_fr_rank_3")
+    assert "plain" in result.error
+
+
+def test_a_ring_that_is_gone_is_told_as_an_error(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    rank.writer.unlink()
+    assert "cannot be read" in rank.dump(tmp_path / "file").error
+
+
+def test_requests_that_wait_are_one_and_come_a_second_apart(tmp_path: Path) -> None:
+    rank, path = Rank(tmp_path), tmp_path / "file"
+    rank.dump(path)
+    start = time.monotonic()
+    for number in range(50):
+        rank.dumper.request(f"reason {number}", {}, [(path, "pickle")])
+    result = rank.dumper.results.get(timeout=10)
+    assert time.monotonic() - start > 0.5
+    assert result.reason == "reason 49"
+    assert rank.dumper.results.empty()
+
+
+def test_when_a_foreign_file_is_asked_for_its_start_nothing_is_said(tmp_path: Path) -> None:
+    for data in (b"", b"{}", b"\x80\x02}", b"\x80\x05garbage" * 10, b"\xff" * 100):
+        (tmp_path / "f").write_bytes(data)
+        assert dumping.written_for(tmp_path / "f") is None
+    assert dumping.written_for(tmp_path / "none") is None
+
+
+def test_the_start_is_found_behind_long_facts(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    with RingReader.open(rank.writer.path) as reader:
+        info = {"a": "x" * 20_000, dumping.STARTED_AT: 7_000_000_000_000, "stack": "y" * 5000}
+        snapshot = Snapshot.from_ring(reader, reason="signal", rank_info=info)
+    for fmt in ("pickle", "json"):
+        write_dump(tmp_path / fmt, snapshot, fmt)  # type: ignore[arg-type]
+        assert dumping.written_for(tmp_path / fmt) == 7_000_000_000_000

@@ -1,0 +1,85 @@
+"""Sends and receives that are posted: they hold nobody up before somebody waits for them, and never once dropped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_fr.config import Config
+from otel_fr.monitor.report import call
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RingReader, RingWriter, SiteDef, State
+from tests.support.rank_player import FRAME, signature
+
+SECOND = 1_000_000_000
+
+
+class Ring:
+    def __init__(self, folder: Path) -> None:
+        self.writer = RingWriter.create([folder], "ring", 100, {})
+        self.group = self.writer.add_group(GroupDef("1" * 16, "1", "", (0, 1), "gloo", 1))
+        self.reader = RingReader.open(self.writer.path)
+        self.reporter = Reporter(self.reader, Config.from_env({}))
+        self.now = time.monotonic_ns()
+
+    def issue(self, seconds_ago: float, kind: int = KIND_P2P) -> int:
+        """Returns the ticket."""
+        writer = self.writer
+        what = signature("recv", peer=1, tag=0) if kind == KIND_P2P else signature()
+        sig = writer.define_signature(what, what)
+        site = writer.define_site("p", SiteDef((FRAME,)))
+        issued = self.now - int(seconds_ago * SECOND)
+        return writer.append(self.group, sig, site, 0, writer.generation, kind, 0, 1, 1, 1, 0, 0, issued)
+
+    def oldest(self) -> tuple[int | None, float]:
+        """Record id of the call that counts as the oldest, and for how many seconds somebody has waited for it."""
+        self.reporter.follow()
+        found = self.reporter.situation(self.now)
+        return found.oldest, (self.now - found.oldest_since_ns) / SECOND
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Iterator[Ring]:
+    ring = Ring(tmp_path)
+    yield ring
+    ring.reader.close()
+    ring.writer.close()
+
+
+def test_a_call_that_is_waited_for_since_just_now_does_not_hide_a_younger_one_that_stands_still(ring: Ring) -> None:
+    posted = ring.issue(60)
+    ring.writer.wait(posted, POSTED)
+    ring.issue(30, KIND_COLLECTIVE)
+    assert ring.oldest() == (1, 30.0)
+    ring.writer.wait(posted, ring.now - 2 * SECOND)
+    assert ring.oldest() == (1, 30.0)
+
+
+def test_the_call_that_has_been_waited_for_longest_counts(ring: Ring) -> None:
+    for seconds_ago, waited in ((60, 2), (50, 5), (4, 3)):
+        ring.writer.wait(ring.issue(seconds_ago), ring.now - waited * SECOND)
+    assert ring.oldest() == (1, 5.0)
+
+
+def test_a_send_whose_work_was_dropped_is_waited_for_by_nobody(ring: Ring) -> None:
+    """Nobody can wait for it any more."""
+    ticket = ring.issue(60)
+    ring.writer.wait(ticket, POSTED)
+    ring.writer.complete(ticket, ring.group, 0, State.UNKNOWN, 0)
+    assert ring.oldest()[0] is None
+    (item,) = ring.reporter.tail.uncertain.values()
+    told = call(item, ring.now)
+    assert told["posted"] is True
+    assert "wait_s" not in told
+
+
+def test_a_call_that_has_failed_is_not_waited_for_any_more(ring: Ring) -> None:
+    ticket = ring.issue(60)
+    ring.writer.wait(ticket, ring.now - 5 * SECOND)
+    ring.writer.complete(ticket, ring.group, 0, State.FAILED, ring.now - SECOND)
+    ring.reporter.follow()
+    (item,) = ring.reporter.tail.failed
+    assert not {"posted", "wait_s"} & call(item, ring.now).keys()
