@@ -15,6 +15,7 @@ from otel_fr.incident_trace import incident_trace
 from otel_fr.match import Finding, diagnose
 from otel_fr_collector.control import Control
 from otel_fr_collector.forward.forwarder import Forwarder
+from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents import correlate
 from otel_fr_collector.incidents.book import MAX_INCIDENTS, Book, Change, Incident, Told
 from otel_fr_collector.incidents.links import Links
@@ -104,7 +105,7 @@ class Service:
         self._failed: set[RunId] = set()
         self._saved: dict[RunId, tuple[int, int]] = {}
         self._judging: dict[RunId, tuple[correlate.Due, asyncio.Task[None]]] = {}
-        metrics.watch(self.runs, self.book.open_data)
+        metrics.registry.register(JobGauges(self.runs, self.book.open_data))
         if store is not None:
             self._restore(store)
 

@@ -1,0 +1,102 @@
+"""The metrics of the jobs, for Prometheus, computed from the live state when they are scraped."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from otel_fr_collector.jobs.runs import Runs
+
+MAX_SERIES = 1_000
+"""Series of one family with labels of jobs and groups; the highest values come first."""
+
+
+def group_label(group: object) -> str:
+    """A process group (an incident's ``process_group``, or None) as a label's value: its description, else its name."""
+    if not isinstance(group, dict):
+        return ""
+    return str(group.get("description") or group.get("name") or "")
+
+
+class JobGauges(Collector):
+    """Runs, open incidents, lag and skew, read from the live state at each scrape."""
+
+    def __init__(self, runs: Runs, open_incidents: Callable[[], Iterable[dict[str, object]]]) -> None:
+        self._runs = runs
+        self._open = open_incidents
+
+    def collect(self) -> Iterator[Metric]:
+        runs = list(self._runs.by_id.values())
+        evicted, usage = self._runs.evicted(), self._runs.usage
+        yield _single("runs", "Runs known", len(runs))
+        yield _single("ranks", "Ranks known", sum(len(run.ranks) for run in runs))
+        yield _single("calls_kept", "Calls of collectives that are not yet complete", sum(run.parts for run in runs))
+        yield _tally("evicted", "Runs, incomplete collectives and their calls forgotten for lack of room", evicted)
+        yield _tally("refused", "What found no room, by the limit that it met", usage.refused)
+        yield self._incidents()
+        yield self._lag()
+        yield self._skew()
+
+    def _incidents(self) -> GaugeMetricFamily:
+        labels = ("job_id", "process_group", "category")
+        family = GaugeMetricFamily("otel_fr_incidents_open", "Open incidents; consequences not counted", labels=labels)
+        tally: Tally[tuple[str, str, str]] = Tally()
+        for incident in self._open():
+            if not incident["caused_by"]:
+                group = group_label(incident["process_group"])
+                tally[str(incident["job"]), group, str(incident["category"])] += 1
+        for values, count in tally.most_common(MAX_SERIES):
+            family.add_metric(values, count)
+        return family
+
+    def _lag(self) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(
+            "otel_fr_progress_lag",
+            "Collectives by which the last member of a process group is behind the first",
+            labels=("job_id", "process_group"),
+        )
+        lags: dict[tuple[str, str], int] = {}
+        for run in self._runs.by_id.values():
+            standings: dict[str, list[int]] = {}
+            for rank in run.ranks.values():
+                for group, own in rank.standings.items():
+                    standings.setdefault(group, []).append(own[0])
+            for group, counts in standings.items():
+                place = run.groups.get(group)
+                if place is not None:
+                    label = (run.id.job, place.group.description or place.group.name)
+                    lags[label] = max(lags.get(label, 0), max(counts) - min(counts))
+        for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
+            family.add_metric(values, lags[values])
+        return family
+
+    def _skew(self) -> SummaryMetricFamily:
+        family = SummaryMetricFamily(
+            "otel_fr_collective_skew_seconds",
+            "How much longer a collective took the member that came first than the one that came last; one of 16",
+            labels=("job_id", "process_group"),
+        )
+        skews: dict[tuple[str, str], tuple[int, float]] = {}
+        for run in self._runs.by_id.values():
+            for place in run.groups.values():
+                if place.skew_count:
+                    label = (run.id.job, place.group.description or place.group.name)
+                    count, total = skews.get(label, (0, 0.0))
+                    skews[label] = (count + place.skew_count, total + place.skew_sum)
+        for values in sorted(skews, key=lambda key: -skews[key][1])[:MAX_SERIES]:
+            family.add_metric(values, *skews[values])
+        return family
+
+
+def _tally(name: str, text: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"otel_fr_collector_{name}", text, labels=("kind",))
+    for kind in sorted(counts):
+        family.add_metric((kind,), counts[kind])
+    return family
+
+
+def _single(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"otel_fr_collector_{name}", text, value=value)
