@@ -1,4 +1,4 @@
-"""The collector's heart: from what has arrived to what is told. Everything here runs in one event loop."""
+"""The collector's heart: from what arrives to what is published. Everything here runs in one event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_fr_collector.control import Control
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents import correlate
-from otel_fr_collector.incidents.book import MAX_INCIDENTS, Book, Change, Incident, Told
+from otel_fr_collector.incidents.book import MAX_INCIDENTS, ChangeKind, Incident, IncidentBook, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.relearn import Relearning
 from otel_fr_collector.jobs import snapshot as evidence
@@ -59,7 +59,7 @@ class Outlets:
             outlet.start()
 
     async def stop(self, seconds: float) -> None:
-        """Tell what is not told yet, for at most so long."""
+        """Deliver what is still pending, for at most so many seconds."""
         await asyncio.gather(*(outlet.stop(seconds) for outlet in self.others))
 
 
@@ -86,7 +86,7 @@ class Service:
     ) -> None:
         self.metrics = metrics
         self.runs = Runs()
-        self.book = Book(wall)
+        self.book = IncidentBook(wall)
         self.store = store
         self.links = links or Links()
         self.stream = Stream()
@@ -101,7 +101,7 @@ class Service:
         self._kept_house = clock()
         self._traced: dict[str, None] = {}
         self._untraced: list[Incident] = []
-        """Told of by an earlier life of the collector that ended before their root spans were on the queue."""
+        """Published before the restart of a collector that ended before their root spans were queued."""
         self._failed: set[RunId] = set()
         self._saved: dict[RunId, tuple[int, int]] = {}
         self._judging: dict[RunId, tuple[correlate.Due, asyncio.Task[None]]] = {}
@@ -181,7 +181,7 @@ class Service:
             else:
                 self._conclude(run, taken, reason, diagnose(taken.evidence()), started)
         if has_open or reason:
-            self._tell(self.book.add_files(run, now), now)
+            self._publish(self.book.add_files(run, now), now)
 
     async def _judge_aside(self, run: Run, taken: evidence.Snapshot, reason: correlate.Due, started: float) -> None:
         """Judge a run of many ranks in another thread, so that the intake goes on meanwhile."""
@@ -203,7 +203,7 @@ class Service:
         run.diagnosed, run.judging_took = now, took
         self.metrics.diagnoses.inc()
         self.metrics.diagnosis_seconds.inc(took)
-        told = self.book.update(
+        changes = self.book.update(
             run,
             self._credible(run, taken, findings, reason),
             now=now,
@@ -211,7 +211,7 @@ class Service:
             issued=lambda finding: correlate.issue_time(taken, finding),
             moved_on=lambda finding: correlate.has_moved_on(run, finding),
         )
-        self._tell(told, now)
+        self._publish(changes, now)
 
     def _cannot_judge(self, run: Run) -> None:
         self.metrics.errors.labels("judge").inc()
@@ -224,7 +224,7 @@ class Service:
     def _credible(
         self, run: Run, taken: evidence.Snapshot, findings: list[Finding], reason: correlate.Due
     ) -> list[Finding]:
-        """The causes that rest on fresh word, and the consequences of these or of causes told before."""
+        """The causes that rest on fresh word, and the consequences of these or of causes published before."""
         findings = [finding for finding in findings if not correlate.has_completed(run, finding)]
         causes = [f for f in findings if f.caused_by is None and correlate.is_credible(taken, f, reason)]
         known = {finding.key for finding in causes}
@@ -279,7 +279,7 @@ class Service:
             if newest[run_id.job] > run_id.attempt and not known.is_live(now):
                 known.is_over = True
             if known.is_over or now - known.last_heard > DEAD_RESOLVE:
-                self._tell(self.book.resolve_run(run_id, now), now)
+                self._publish(self.book.resolve_run(run_id, now), now)
         self.book.drop_old(self._wall() - self._retention.seconds)
         if self.store is not None:
             if self.store.take_late():
@@ -307,49 +307,51 @@ class Service:
                 store.save((), [run])
 
     def _close(self, run: RunId, now: float) -> None:
-        self._tell(self.book.resolve_run(run, now), now)
+        self._publish(self.book.resolve_run(run, now), now)
         self.book.drop_run(run)
 
-    def _tell(self, told: list[Told], now: float) -> None:
-        if told and self.store is not None:  # first of all: what anybody has been told, a restart must know
-            self.store.save([item.incident for item in told])
-        for item in told:
-            data = item.data
+    def _publish(self, changes: list[IncidentChange], now: float) -> None:
+        if changes and self.store is not None:  # first of all: a restart must know what has been published
+            self.store.save([change.incident for change in changes])
+        for change in changes:
+            data = change.data
             if self._outlets.file is not None:
                 self._outlets.file.write(data)
-            run = self.runs.by_id.get(item.incident.run)
-            has_files = run is not None and len(item.incident.files) >= len(run.ranks)
-            self._outlets.terminal.tell(item, now, has_files=has_files)
-            if item.change is Change.OPENED and item.incident.cause is None:
+            run = self.runs.by_id.get(change.incident.run)
+            has_files = run is not None and len(change.incident.files) >= len(run.ranks)
+            self._outlets.terminal.publish(change, now, has_files=has_files)
+            if change.kind is ChangeKind.OPENED and change.incident.cause is None:
                 self.metrics.incidents.labels(str(data["category"])).inc()
-                self._call_for_evidence(item)
-            self._trace(item)
+                self._call_for_evidence(change)
+            self._trace(change)
             for outlet in self._outlets.others:
-                outlet.tell(item)
-            self.stream.incident(item)
+                outlet.publish(change)
+            self.stream.publish(change)
 
-    def _call_for_evidence(self, told: Told) -> None:
-        incident = told.incident
+    def _call_for_evidence(self, change: IncidentChange) -> None:
+        incident = change.incident
         run, reason = incident.run, incident.finding.summary[:500]
         self.control.dump(run, incident.id, reason)
         if incident.finding.culprit_ranks:
             self.control.peer_failed(run, incident.id, incident.finding.culprit_ranks, reason)
 
-    def _trace(self, told: Told) -> None:
+    def _trace(self, change: IncidentChange) -> None:
         """Send the incident's root span, once for each trace: spans cannot be changed afterwards."""
-        data = told.data
+        data = change.data
         trace = data["trace_id"]
         if self._outlets.forward is None or not isinstance(trace, str) or trace in self._traced:
             return
-        run = self.runs.by_id.get(told.incident.run)
+        run = self.runs.by_id.get(change.incident.run)
         resource = run.resource if run is not None else {}
-        request = incident_trace(data, resource, told.incident.started, told.incident.detected)
+        request = incident_trace(data, resource, change.incident.started, change.incident.detected)
         self._outlets.forward.keep_trace(bytes.fromhex(trace))
         if request is not None:
             self._traced[trace] = None
             if len(self._traced) > 10_000:
                 del self._traced[next(iter(self._traced))]
-            self._outlets.forward.offer(TRACES, request, functools.partial(self._note_traced, told.incident.id, trace))
+            self._outlets.forward.offer(
+                TRACES, request, functools.partial(self._note_traced, change.incident.id, trace)
+            )
 
     def _note_traced(self, number: str, trace: str) -> None:
         if self.store is not None:
@@ -362,4 +364,4 @@ class Service:
             if incident.is_open and run is not None and not run.resource:
                 continue
             self._untraced.remove(incident)
-            self._trace(Told(Change.UPDATED, incident, incident.data))
+            self._trace(IncidentChange(ChangeKind.UPDATED, incident, incident.data))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from otel_fr_collector.incidents.book import Told
+from otel_fr_collector.incidents.book import IncidentChange
 from otel_fr_collector.jobs.calls import Interner, Part
 from otel_fr_collector.jobs.rank_reports import Report
 from otel_fr_collector.jobs.runs import Run, RunId
@@ -87,7 +87,7 @@ class Stage:
         return job_key(run.id)
 
     def hang(self, run: Run, culprit: int) -> dict[str, object]:
-        """All ranks but one wait in the next collective of the world's group, and it is told."""
+        """All ranks but one wait in the next collective of the world's group, and it is published."""
         return self.do(self._hang(run, culprit))
 
     async def _hang(self, run: Run, culprit: int) -> dict[str, object]:
@@ -111,22 +111,22 @@ class Stage:
         )  # fmt: skip
         finding.call_sites = {culprit: "/job/data.py:17 load", **dict.fromkeys(others, "/job/train.py:42 step")}
         finding.stacks = {culprit: 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load'}
-        return self.tell(run, [finding], now)[0].data
+        return self.publish(run, [finding], now)[0].data
 
-    def tell(self, run: Run, findings: list[Finding], now: float) -> list[Told]:
-        """In the event loop: what the engine says of a run, told to all."""
-        told = self.service.book.update(
+    def publish(self, run: Run, findings: list[Finding], now: float) -> list[IncidentChange]:
+        """In the event loop: what the engine finds in a run, published."""
+        changes = self.service.book.update(
             run, findings, now=now, wall=time.time(), issued=lambda _: None, moved_on=lambda _: True
         )
-        for item in told:
-            self.service.stream.incident(item)
-        return told
+        for change in changes:
+            self.service.stream.publish(change)
+        return changes
 
     def recover(self, run: Run) -> None:
         """The fault is over."""
 
         async def end() -> None:
-            self.tell(run, [], time.monotonic())
+            self.publish(run, [], time.monotonic())
 
         self.do(end())
 

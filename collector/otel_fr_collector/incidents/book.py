@@ -17,7 +17,7 @@ FIRING, RESOLVED = "firing", "resolved"
 MAX_INCIDENTS = 1_000
 """Incidents kept for the API; resolved ones go first, the oldest before the younger."""
 MAX_OPEN_PER_RUN = 200
-"""Open incidents of one run; a fault that shows in more places than that is told."""
+"""Open incidents of one run; a fault that shows in more groups than that is known by then."""
 
 MISMATCH_AFTERMATH = 60.0
 """Seconds for which what else happens to a mismatch's ranks follows from it; a job that lives on has got over it."""
@@ -28,7 +28,7 @@ _AFTERMATH = frozenset(
 """What becomes of ranks that waited in vain: they give up, raise, and are ended."""
 
 
-class Change(Enum):
+class ChangeKind(Enum):
     OPENED = "opened"
     UPDATED = "updated"
     RESOLVED = "resolved"
@@ -42,9 +42,9 @@ class Incident:
         keys: every key its findings have had; the first makes its id.
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
-        revision: how often it has been told; 1: only its opening.
+        revision: how often it has changed; 1: only opened.
         labels: what names it in alerts: as it was opened, so that its alert is the same to the end.
-        data: the incident as it was last told (otel_fr.incident.FIELDS, and what docs/incidents.md adds).
+        data: the incident as it was last published (otel_fr.incident.FIELDS, and what docs/incidents.md adds).
     """
 
     id: str
@@ -67,7 +67,7 @@ class Incident:
     def is_open(self) -> bool:
         return self.state == FIRING
 
-    def told(self) -> dict[str, object]:
+    def as_data(self) -> dict[str, object]:
         """The incident as a dict, made anew."""
         data = incident_dict(
             self.finding,
@@ -99,15 +99,15 @@ class Incident:
 
 
 @dataclass(frozen=True)
-class Told:
-    """One change of one incident, with what is to be told of it."""
+class IncidentChange:
+    """One opening, update or resolution of one incident, and the incident as data after it."""
 
-    change: Change
+    kind: ChangeKind
     incident: Incident
     data: dict[str, object]
 
 
-class Book:
+class IncidentBook:
     """All incidents of all runs.
 
     Args:
@@ -122,7 +122,7 @@ class Book:
         """When a run's incidents last changed (monotonic)."""
 
     def restore(self, incidents: Iterable[Incident], now: float, wall: float) -> None:
-        """Take in incidents of an earlier life of the collector, oldest first, telling nobody."""
+        """Take in incidents of an earlier life of the collector, oldest first, publishing nothing."""
         for incident in incidents:
             if (incident.run, incident.id) in self._all:
                 continue
@@ -136,7 +136,7 @@ class Book:
         return list(self._all.values())
 
     def get(self, number: str) -> dict[str, object] | None:
-        """What was last told of the incident with that id."""
+        """The incident with that id as it was last published."""
         return next((incident.data for incident in reversed(self._all.values()) if incident.id == number), None)
 
     def drop_old(self, before: float) -> None:
@@ -149,7 +149,7 @@ class Book:
         return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
 
     def everything(self) -> list[dict[str, object]]:
-        """What was last told of each incident, oldest first."""
+        """Each incident as it was last published, oldest first."""
         return [incident.data for incident in self._all.values()]
 
     def open_data(self) -> list[dict[str, object]]:
@@ -168,7 +168,7 @@ class Book:
         wall: float,
         issued: Callable[[Finding], float | None],
         moved_on: Callable[[Finding], bool],
-    ) -> list[Told]:
+    ) -> list[IncidentChange]:
         """Take in what the engine says of a run now.
 
         Args:
@@ -176,40 +176,40 @@ class Book:
             issued: Unix time at which a finding's collective was issued.
             moved_on: has what a finding tells of ended well?
         """
-        told: list[Told] = []
+        changes: list[IncidentChange] = []
         keys = {finding.key for finding in findings}
         matched: set[str] = set()
         for old in self.open_of(run.id):
             if not keys & set(old.keys) and moved_on(old.finding):
-                told.extend(self._resolve(old, now))
+                changes.extend(self._resolve(old, now))
         for finding in findings:
             incident = self._same(run.id, finding, keys)
             if incident is not None and incident.id in matched:
                 continue
             if incident is None or not incident.is_open:
-                told.extend(self._open(run, finding, incident, now, wall, issued(finding)))
+                changes.extend(self._open(run, finding, incident, now, wall, issued(finding)))
                 matched.add(incident_id(run.id.run, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
-            told.extend(self._renew(incident, finding, now, issued(finding)))
-        return told
+            changes.extend(self._renew(incident, finding, now, issued(finding)))
+        return changes
 
-    def add_files(self, run: Run, now: float) -> list[Told]:
+    def add_files(self, run: Run, now: float) -> list[IncidentChange]:
         """Take in flight-recorder files that the run's ranks have written since."""
         files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
-        told: list[Told] = []
+        changes: list[IncidentChange] = []
         for incident in self.open_of(run.id):
             if not files.items() <= incident.files.items():
                 incident.files = {**incident.files, **files}
-                told.extend(self._tell(Change.UPDATED, incident, now))
-        return told
+                changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
+        return changes
 
-    def resolve_run(self, run: RunId, now: float) -> list[Told]:
+    def resolve_run(self, run: RunId, now: float) -> list[IncidentChange]:
         """The run is over: so are its incidents."""
-        return [told for incident in self.open_of(run) for told in self._resolve(incident, now)]
+        return [change for incident in self.open_of(run) for change in self._resolve(incident, now)]
 
     def drop_run(self, run: RunId) -> None:
-        """Nothing more will come of this run; what was told of it stays in the list."""
+        """Nothing more will come of this run; its incidents stay in the list."""
         self._by_run.pop(run, None)
         self.changed.pop(run, None)
 
@@ -263,7 +263,7 @@ class Book:
 
     def _open(
         self, run: Run, finding: Finding, known: Incident | None, now: float, wall: float, issued: float | None
-    ) -> list[Told]:
+    ) -> list[IncidentChange]:
         if len(self.open_of(run.id)) >= MAX_OPEN_PER_RUN:
             return []
         cause = self._cause(run.id, finding, now)
@@ -279,9 +279,9 @@ class Book:
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
         known.take_labels()
         known.files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
-        return self._tell(Change.OPENED, known, now)
+        return self._note_change(ChangeKind.OPENED, known, now)
 
-    def _renew(self, incident: Incident, finding: Finding, now: float, issued: float | None) -> list[Told]:
+    def _renew(self, incident: Incident, finding: Finding, now: float, issued: float | None) -> list[IncidentChange]:
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, now) if finding.caused_by is not None else None
@@ -300,18 +300,18 @@ class Book:
         incident.finding, incident.cause = finding, cause
         if issued is not None:
             incident.started = issued if incident.started is None else min(incident.started, issued)
-        return self._tell(Change.UPDATED, incident, now)
+        return self._note_change(ChangeKind.UPDATED, incident, now)
 
-    def _resolve(self, incident: Incident, now: float) -> list[Told]:
+    def _resolve(self, incident: Incident, now: float) -> list[IncidentChange]:
         incident.state, incident.resolved = RESOLVED, self._wall()
-        return self._tell(Change.RESOLVED, incident, now)
+        return self._note_change(ChangeKind.RESOLVED, incident, now)
 
-    def _tell(self, change: Change, incident: Incident, now: float) -> list[Told]:
+    def _note_change(self, kind: ChangeKind, incident: Incident, now: float) -> list[IncidentChange]:
         self.changed[incident.run] = now
         incident.changed = self._wall()
         incident.revision += 1
-        incident.data = incident.told()
-        return [Told(change, incident, incident.data)]
+        incident.data = incident.as_data()
+        return [IncidentChange(kind, incident, incident.data)]
 
     def _trim(self) -> None:
         while len(self._all) > MAX_INCIDENTS:
@@ -328,7 +328,7 @@ class Book:
 
 
 def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
-    """What makes a renewed finding worth telling: not the seconds waited, which grow with every look."""
+    """What makes a renewed finding worth an update: not the seconds waited, which grow with each judgement."""
     return (
         finding.category,
         finding.group,

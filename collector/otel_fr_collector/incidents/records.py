@@ -111,8 +111,8 @@ def dump_incident(incident: Incident) -> Json:
     }
 
 
-def load_incident(data: Json, told: Json) -> Incident:
-    """The inverse of `dump_incident`; ``opened`` is 0. ``told``: the incident's ``data``.
+def load_incident(data: Json, published: Json) -> Incident:
+    """The inverse of `dump_incident`; ``opened`` is 0. ``published``: the incident's ``data``.
 
     Raises:
         ValueError, KeyError, TypeError: it is of another form.
@@ -132,7 +132,7 @@ def load_incident(data: Json, told: Json) -> Incident:
         state=str(data["state"]),
         files=_by_rank(data["files"], str),
         labels={str(name): str(value) for name, value in data["labels"].items()},
-        data=dict(told),
+        data=dict(published),
     )
 
 

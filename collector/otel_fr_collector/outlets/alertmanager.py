@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 import urllib3
 
 from otel_fr.identity import encode_ranks
-from otel_fr_collector.incidents.book import Incident, Told
+from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlet import links_of
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 ALERT_NAME = "TorchDistributedIncident"
 RESEND = 60.0
-"""Seconds between two posts of a firing alert; Alertmanager's clients are told 30 s to 3 minutes."""
+"""Seconds between two posts of a firing alert; Alertmanager asks its clients for 30 s to 3 minutes."""
 HOLD = 4 * RESEND
 """Seconds after which Alertmanager resolves an alert that is no longer sent (as Prometheus does: four intervals)."""
 RETRY = 5.0
@@ -50,7 +50,7 @@ class _Alert:
 
 
 class Alertmanager:
-    """Posts to every URL (all replicas of a cluster must be told).
+    """Posts to every URL (every replica of a cluster needs them).
 
     Args:
         urls: bases, e.g. ``http://alertmanager:9093``.
@@ -82,12 +82,12 @@ class Alertmanager:
         if self._urls:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def tell(self, told: Told) -> None:
+    def publish(self, change: IncidentChange) -> None:
         """A cause fires while it is open; a consequence never, also if it was taken for a cause before."""
-        if told.incident.cause is None and told.incident.is_open:
-            self._fire(told.incident)
+        if change.incident.cause is None and change.incident.is_open:
+            self._fire(change.incident)
         else:
-            self._resolve(told.incident)
+            self._resolve(change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Alerts that an earlier life of the collector has fired go on: the same labels, the same start."""

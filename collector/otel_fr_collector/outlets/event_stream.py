@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import NamedTuple
 
-from otel_fr_collector.incidents.book import Told
+from otel_fr_collector.incidents.book import IncidentChange
 from otel_fr_collector.network.tokens import Access
 
 MAX_LISTENERS = 256
@@ -49,11 +49,11 @@ class Stream:
         """What those who listen may see."""
         return {listener.access for listener in self._listeners}
 
-    def incident(self, told: Told) -> None:
+    def publish(self, change: IncidentChange) -> None:
         """An incident has changed."""
         if self._listeners:
-            event = Event("incident", json.dumps({"change": told.change.value, "incident": told.data}))
-            self._send(event, [one for one in self._listeners if one.access.may_see(told.incident.run.job)])
+            event = Event("incident", json.dumps({"change": change.kind.value, "incident": change.data}))
+            self._send(event, [one for one in self._listeners if one.access.may_see(change.incident.run.job)])
 
     def jobs(self, data: str, access: Access) -> None:
         """The list of jobs has changed for those who may see so much."""

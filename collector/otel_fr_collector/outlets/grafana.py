@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
-from otel_fr_collector.incidents.book import Incident, Told
+from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.courier import RETRIES, TIMEOUT, Courier, Outcome, outcome_of
@@ -71,10 +71,10 @@ class Grafana:
         self._loop = asyncio.get_running_loop()
         self._courier.start()
 
-    def tell(self, told: Told) -> None:
+    def publish(self, change: IncidentChange) -> None:
         # A fault that turns out to follow from another keeps its mark, which ends with it.
-        if told.incident.cause is None or told.incident.id in self._ids:
-            self._put(told.incident)
+        if change.incident.cause is None or change.incident.id in self._ids:
+            self._put(change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Go on with the annotations of an earlier life of the collector, and make up for what it left undone."""

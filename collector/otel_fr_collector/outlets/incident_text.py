@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_fr.match.sentences import ranks_text
 from otel_fr.printable import printable_data
-from otel_fr_collector.incidents.book import Change
+from otel_fr_collector.incidents.book import ChangeKind
 
 MAX_FRAMES = 12
 """Frames shown of a culprit's stack; the whole of it is in the incident."""
@@ -14,7 +14,7 @@ MAX_RANKS = 8
 _RED, _GREEN, _YELLOW, _BOLD, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 
-def render(change: Change, data: dict[str, object], *, now: float, issued: float | None, color: bool = False) -> str:
+def render(kind: ChangeKind, data: dict[str, object], *, now: float, issued: float | None, color: bool = False) -> str:
     """The text of an incident (`otel_fr.incident.FIELDS`), ending with a line break.
 
     Args:
@@ -22,12 +22,12 @@ def render(change: Change, data: dict[str, object], *, now: float, issued: float
         color: use ANSI colours.
     """
     data = printable_data(data)
-    if change is Change.RESOLVED:
+    if kind is ChangeKind.RESOLVED:
         return _paint(f"RESOLVED {_title(data)} [incident {data['id']}]", _GREEN, color) + "\n"
     if data["caused_by"]:
         head = _paint(f"  consequence of {data['caused_by']}: ", _YELLOW, color)
         return f"{head}{data['summary']}\n"
-    word = "INCIDENT" if change is Change.OPENED else "UPDATE"
+    word = "INCIDENT" if kind is ChangeKind.OPENED else "UPDATE"
     lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {data['summary']}"]
     lines += _facts(data)
     lines += _culprits(data)

@@ -1,4 +1,4 @@
-"""Where incidents are told: what every outlet is, and those at hand: the JSON lines file, the terminal, the log."""
+"""Outlets: what every outlet does, and three of them: the JSON lines file, the terminal, the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from otel_fr.identity import encode_ranks
-from otel_fr_collector.incidents.book import Change, Incident, Told
+from otel_fr_collector.incidents.book import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.incident_text import render
@@ -24,19 +24,19 @@ LOG_EVERY = 60.0
 
 
 class Outlet(Protocol):
-    """Somebody who is told of every change of every incident. No method waits for the other side."""
+    """Publishes every change of every incident to one kind of receiver. No method waits for the receiver."""
 
     def start(self) -> None:
         """Begin; called in a running event loop."""
 
-    def tell(self, told: Told) -> None:
+    def publish(self, change: IncidentChange) -> None:
         """Take in one change."""
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Take in what is known from an earlier life of the collector, before `start`, oldest first."""
 
     async def stop(self, seconds: float) -> None:
-        """Tell what is not told yet, for at most so long."""
+        """Deliver what is still pending, for at most so many seconds."""
 
 
 def links_of(links: Links, incident: Incident, wall: float) -> dict[str, str]:
@@ -51,15 +51,15 @@ class LogLines:
     def start(self) -> None:
         pass
 
-    def tell(self, told: Told) -> None:
-        data = told.data
+    def publish(self, change: IncidentChange) -> None:
+        data = change.data
         values = {
             "incident": data["id"],
-            "change": told.change.value,
+            "change": change.kind.value,
             "category": data["category"],
             "job": data["job"],
             "attempt": data["attempt"],
-            "culprits": encode_ranks(sorted(told.incident.finding.culprit_ranks)),
+            "culprits": encode_ranks(sorted(change.incident.finding.culprit_ranks)),
             "caused_by": data["caused_by"],
             "summary": data["summary"],
         }
@@ -123,28 +123,28 @@ class Terminal:
         self._out = out
         self._color = out is not None and out.isatty()
         self._known: dict[str, _Printed] = {}
-        self._pending: dict[str, Told] = {}
+        self._pending: dict[str, IncidentChange] = {}
 
-    def tell(self, told: Told, now: float, *, has_files: bool = False) -> None:
+    def publish(self, change: IncidentChange, now: float, *, has_files: bool = False) -> None:
         """Take in a change; what is due is printed by `step`. ``has_files``: no further files are to be waited for."""
-        number = told.incident.id
+        number = change.incident.id
         known = self._known.get(number)
-        if told.change is Change.RESOLVED:
+        if change.kind is ChangeKind.RESOLVED:
             self._print_pending(number)
-            if not told.data["caused_by"]:
-                self._write(render(Change.RESOLVED, told.data, now=time.time(), issued=None, color=self._color))
+            if not change.data["caused_by"]:
+                self._write(render(ChangeKind.RESOLVED, change.data, now=time.time(), issued=None, color=self._color))
             self._known.pop(number, None)
             return
-        if known is None or told.change is Change.OPENED:
+        if known is None or change.kind is ChangeKind.OPENED:
             self._known[number] = _Printed(now if has_files else now + FILES_PATIENCE)
-            self._pending[number] = told
+            self._pending[number] = change
         elif known.due is not None:
             known.due = now if has_files else known.due
-            self._pending[number] = Told(self._pending[number].change, told.incident, told.data)
-        elif known.essence != _essence(told.data):
-            self._print(told)
+            self._pending[number] = IncidentChange(self._pending[number].kind, change.incident, change.data)
+        elif known.essence != _essence(change.data):
+            self._print(change)
         else:
-            self._print_files(known, told)
+            self._print_files(known, change)
 
     def step(self, now: float, *, final: bool = False) -> None:
         """Print the new incidents whose time has come."""
@@ -152,21 +152,23 @@ class Terminal:
             self._print_pending(number)
 
     def _print_pending(self, number: str) -> None:
-        told = self._pending.pop(number, None)
-        if told is not None:
-            self._print(told)
+        change = self._pending.pop(number, None)
+        if change is not None:
+            self._print(change)
 
-    def _print(self, told: Told) -> None:
-        text = render(told.change, told.data, now=time.time(), issued=told.incident.started, color=self._color)
-        self._known[told.incident.id] = _Printed(None, _essence(told.data), set(_files(told.data)))
+    def _print(self, change: IncidentChange) -> None:
+        text = render(change.kind, change.data, now=time.time(), issued=change.incident.started, color=self._color)
+        self._known[change.incident.id] = _Printed(None, _essence(change.data), set(_files(change.data)))
         self._write(text)
 
-    def _print_files(self, known: _Printed, told: Told) -> None:
-        files = _files(told.data)
+    def _print_files(self, known: _Printed, change: IncidentChange) -> None:
+        files = _files(change.data)
         new = [rank for rank in files if rank not in known.files]
         known.files.update(new)
-        if new and not told.data["caused_by"]:
-            self._write("".join(f"  [{told.incident.id}] flight recorder file of rank {r}: {files[r]}\n" for r in new))
+        if new and not change.data["caused_by"]:
+            self._write(
+                "".join(f"  [{change.incident.id}] flight recorder file of rank {r}: {files[r]}\n" for r in new)
+            )
 
     def _write(self, text: str) -> None:
         if self._out is None:

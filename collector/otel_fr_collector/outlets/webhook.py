@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from otel_fr_collector.incidents.book import Change, Incident, Told
+from otel_fr_collector.incidents.book import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.courier import RETRIES, TIMEOUT, Courier, Outcome, outcome_of
@@ -56,7 +56,7 @@ class _Delivery:
     """``number``: the same for each attempt, so that a receiver can tell a repetition."""
 
     number: str
-    change: Change
+    kind: ChangeKind
     incident: str
     revision: int
     body: bytes
@@ -96,8 +96,8 @@ class Webhook:
         self._loop = asyncio.get_running_loop()
         self._courier.start()
 
-    def tell(self, told: Told) -> None:
-        self._put(told.change, told.incident)
+    def publish(self, change: IncidentChange) -> None:
+        self._put(change.kind, change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Deliver what an earlier life of the collector has left undone."""
@@ -113,8 +113,8 @@ class Webhook:
             if not noted and not incident.is_open:  # a receiver that is new need not hear old stories
                 skipped[incident.id] = str(incident.revision)
                 continue
-            change = Change.UPDATED if delivered else Change.OPENED
-            self._put(change if incident.is_open else Change.RESOLVED, incident)
+            kind = ChangeKind.UPDATED if delivered else ChangeKind.OPENED
+            self._put(kind if incident.is_open else ChangeKind.RESOLVED, incident)
         if skipped:
             self._store.note(self._outlet, skipped)
 
@@ -122,16 +122,16 @@ class Webhook:
         await self._courier.stop(seconds)
         await asyncio.sleep(0)  # what the thread has handed back is noted
 
-    def _put(self, change: Change, incident: Incident) -> None:
+    def _put(self, kind: ChangeKind, incident: Incident) -> None:
         body = {
             "version": 1,
-            "change": change.value,
+            "change": kind.value,
             "incident": incident.data,
             "links": links_of(self._links, incident, self._wall()),
         }
         number = f"{incident.id}-{incident.revision}"
-        item = _Delivery(number, change, incident.id, incident.revision, json.dumps(body).encode())
-        self._courier.put(item, lambda old: old.change is Change.UPDATED and old.incident == item.incident)
+        item = _Delivery(number, kind, incident.id, incident.revision, json.dumps(body).encode())
+        self._courier.put(item, lambda old: old.kind is ChangeKind.UPDATED and old.incident == item.incident)
 
     def _deliver(self, item: _Delivery) -> tuple[Outcome, str]:
         timestamp = int(self._wall())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
-from otel_fr_collector.incidents.book import Book
+from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.runs import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_parts
@@ -40,7 +40,7 @@ def rank_state(run: Run, state: RankState, now: float) -> str:
     return SILENT if state.is_silent(now, run.silence_floor) else RUNNING
 
 
-def summary(run: Run, book: Book, now: float, wall: float) -> Json:
+def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     """One job in the list; ``now``, ``wall``: monotonic and Unix time."""
     tally: dict[str, int] = {}
     for state in run.ranks.values():
@@ -96,7 +96,7 @@ def _lag(run: Run) -> int:
     return max((highest[group] - lowest[group] for group in lowest), default=0)
 
 
-async def detail(run: Run, book: Book, now: float, wall: float) -> Json:
+async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     """One job whole. Lists under ``ranks`` and ``lanes`` run parallel to ``ranks.rank``; gives way every `CHUNK` ranks.
 
     A lane holds groups that no rank shares (the tensor-parallel groups of a job, say): one column of a grid.

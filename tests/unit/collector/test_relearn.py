@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from otel_fr_collector.incidents.book import Book
+from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.relearn import LIFE, PATIENCE, YOUNG, Relearning
 from otel_fr_collector.jobs.rank_reports import Report
 from otel_fr_collector.jobs.runs import Run, RunId
@@ -68,7 +68,7 @@ def test_a_run_that_is_expected_is_waited_for_before_its_first_word_but_not_for_
 
 def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
     wall = [1_000.0]
-    book = Book(lambda: wall[0])
+    book = IncidentBook(lambda: wall[0])
     finding = Finding("k", Category.RANK_DEAD, None, "", None, "collective", (1,), (), "rank 1 died")
     for attempt in range(2):
         run = Run(RunId("job", attempt, f"r{attempt}"), 0.0, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector.incidents.book import Change
+from otel_fr_collector.incidents.book import ChangeKind
 from otel_fr_collector.jobs import groups
 from otel_fr_collector.jobs.calls import Interner, Part, SpanCall, Template
 from otel_fr_collector.jobs.groups import GroupState
@@ -118,7 +118,7 @@ def incident(**more: object) -> dict[str, object]:
     return {**data, **more}
 
 
-def show(change: Change = Change.OPENED, color: bool = False, **more: object) -> str:
+def show(change: ChangeKind = ChangeKind.OPENED, color: bool = False, **more: object) -> str:
     return present.render(change, incident(**more), now=10.0, issued=7.5, color=color)
 
 
@@ -158,7 +158,7 @@ def test_a_deep_stack_shows_its_innermost_frames() -> None:
 def test_colours_are_for_terminals() -> None:
     assert "\x1b[" not in show()
     assert show(color=True).startswith("\x1b[31m")
-    assert "RESOLVED missing_rank" in show(Change.RESOLVED)
+    assert "RESOLVED missing_rank" in show(ChangeKind.RESOLVED)
     assert show(caused_by="xyz").startswith("  consequence of xyz: ")
 
 

@@ -27,7 +27,7 @@ def incident(number: int, state: str = RESOLVED, changed: float = NOW, text: str
     finding = Finding("g/collective/5", Category.MISSING_RANK, None, "all_reduce", 5, "collective", (1,), (0,), text)
     made = Incident(f"{number:016x}", RUN, finding, [finding.key], None, 0.0, changed, None, changed, state=state)
     made.resolved = changed if state == RESOLVED else None
-    made.data = made.told()
+    made.data = made.as_data()
     return made
 
 
@@ -165,7 +165,7 @@ def test_an_incident_is_read_back_as_it_was_written(
     if not is_open:
         made.state, made.resolved = RESOLVED, NOW
     made.take_labels()
-    made.data = made.told()
+    made.data = made.as_data()
     assert load_incident(json.loads(json.dumps(dump_incident(made))), made.data) == made
 
 
