@@ -36,7 +36,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_fr import identity, semconv
 from otel_fr.monitor.export import BATCH_SPANS, spans_request
 from otel_fr.monitor.spans import SpanBuilder, attribute
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, SignatureDef, SiteDef, State
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 LIMIT_RATE = 50_000
 LIMIT_SINK_RATIO = 0.5
@@ -158,8 +158,8 @@ def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
     def record(number: int) -> Record:
         issued, signature, site = number * 10**6, signatures[number % 40], sites[number % 10]
         return Record(
-            number, issued, None, issued + 500_000, State.COMPLETED, number, 0, number, 0, KIND_COLLECTIVE, 0, 600_000,
-            "MainThread", group, signature, site,
+            number, issued, None, issued + 500_000, RecordState.COMPLETED, number, 0, number, 0, KIND_COLLECTIVE, 0,
+            600_000, "MainThread", group, signature, site,
         )  # fmt: skip
 
     builders: list[tuple[SpanBuilder, Resource]] = []

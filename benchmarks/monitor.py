@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from otel_fr import identity
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RankState, RingWriter, SignatureDef, SiteDef, State
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, ProcessState, RecordState, RingWriter, SignatureDef, SiteDef
 
 LIMIT_CORE = 0.02
 LIMIT_MB = 80.0
@@ -73,7 +73,7 @@ def _write(writer: RingWriter, group: int, rate: float, seconds: float) -> int:
     pending: list[tuple[int, int]] = []
     while (now := time.monotonic()) - start < seconds:
         for ticket, number in pending:
-            writer.complete(ticket, group, number, State.COMPLETED, time.monotonic_ns())
+            writer.complete(ticket, group, number, RecordState.COMPLETED, time.monotonic_ns())
         pending.clear()
         while sequence < (now - start) * rate:
             sequence += 1
@@ -137,7 +137,7 @@ def main() -> int:
                 time.sleep(0.01)
             after, own = _memory_mb(monitor.pid, "Rss"), _memory_mb(monitor.pid, "Pss_Anon")
         finally:
-            writer.set_state(RankState.CLEAN)
+            writer.set_state(ProcessState.CLEAN)
             monitor.kill()
             monitor.wait()
             sink.kill()

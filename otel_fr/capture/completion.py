@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final
 
-from otel_fr.ring import State
+from otel_fr.ring import RecordState
 
 _POLL: Final = 0.001
 
@@ -66,8 +66,8 @@ class FutureCallback:
 
 def _callback(end: Callable[[int, int, int, int, int], None]) -> Callable[[int, int, int, Any], None]:
     clock = time.monotonic_ns
-    completed = int(State.COMPLETED)
-    failed = int(State.FAILED)
+    completed = int(RecordState.COMPLETED)
+    failed = int(RecordState.FAILED)
 
     def function(ticket: int, group_index: int, sequence_id: int, future: Any) -> None:
         now = clock()

@@ -16,7 +16,7 @@ from typing import Any
 from otel_fr.capture.completion import Mode
 from otel_fr.capture.operations import NAMES, Operator
 from otel_fr.capture.recorder import Call, Recorder
-from otel_fr.ring import State
+from otel_fr.ring import RecordState
 
 
 class Kernels:
@@ -63,7 +63,7 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
     redispatch = handle.redispatch_boxed
     end = recorder.end
     clock = time.monotonic_ns
-    failed = int(State.FAILED)
+    failed = int(RecordState.FAILED)
 
     def kernel(keyset: Any, *args: Any) -> Any:
         call = None
@@ -82,7 +82,7 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
         try:
             follow(call, result)
         except Exception:  # noqa: BLE001 - the collective goes on
-            end(call[0], call[1], call[2], State.UNKNOWN, 0)
+            end(call[0], call[1], call[2], RecordState.UNKNOWN, 0)
             recorder.failed()
         return result
 
@@ -108,8 +108,8 @@ def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[Call, Any]
                 # The function is looked up each time: who counts its references must find no other holder.
                 future.add_done_callback(partial(futures.function, ticket, group_index, sequence_id))
         elif mode is Mode.RETURN:
-            end(ticket, group_index, sequence_id, State.COMPLETED, clock())
+            end(ticket, group_index, sequence_id, RecordState.COMPLETED, clock())
         else:
-            end(ticket, group_index, sequence_id, State.UNKNOWN, 0)
+            end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 
     return follow

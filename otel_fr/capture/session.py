@@ -25,7 +25,7 @@ from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.recorder import Recorder
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.config import Config
-from otel_fr.ring import RankState, RingWriter, pid_namespace
+from otel_fr.ring import ProcessState, RingWriter, pid_namespace
 
 _log = logging.getLogger("otel_fr")
 
@@ -172,7 +172,7 @@ class Session:
             self._hooks.note_last()
             with self.recorder.lock:
                 self.recorder.follow_ends = False
-                self._writer.set_state(RankState.EXITING)
+                self._writer.set_state(ProcessState.EXITING)
             clean = self._let_go_of_futures() and not self._hooks.recorded
             left = GOODBYE_SECONDS - (time.monotonic() - start)
             self._finish(max(GOODBYE_SECONDS / 2, left), clean)
@@ -214,7 +214,7 @@ class Session:
         self._hooks.close()
         self._kernels.remove()
         with self.recorder.lock:
-            self._writer.set_state(RankState.CLEAN if clean else RankState.EXITING)
+            self._writer.set_state(ProcessState.CLEAN if clean else ProcessState.EXITING)
         responder = self._responder
         told = True
         if responder is not None:

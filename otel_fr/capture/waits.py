@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from otel_fr.ring import POSTED, State
+from otel_fr.ring import POSTED, RecordState
 
 End = Callable[[int, int, int, int, int], None]
 
@@ -48,7 +48,7 @@ class Waits:
         def dropped(_: object) -> None:
             # Nobody can wait for it any more, so nobody will know how it ended.
             if known.pop(key, None) is not None:
-                self._end(ticket, group_index, sequence_id, State.UNKNOWN, 0)
+                self._end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 
         known[key] = (weakref.ref(work, dropped), ticket, group_index, sequence_id)
         self.held[threading.get_ident()] = work
@@ -73,9 +73,9 @@ class Waits:
             try:
                 result = wait(work, *args, **kwargs)
             except BaseException:
-                end(entry[1], entry[2], entry[3], State.FAILED, clock())
+                end(entry[1], entry[2], entry[3], RecordState.FAILED, clock())
                 raise
-            end(entry[1], entry[2], entry[3], State.COMPLETED, clock())
+            end(entry[1], entry[2], entry[3], RecordState.COMPLETED, clock())
             return result
 
         our_wait.__doc__ = wait.__doc__

@@ -9,7 +9,7 @@ from typing import Any
 
 from otel_fr.dump.safe import UnreadableDump
 from otel_fr.dump.snapshot import Snapshot
-from otel_fr.ring import RankState, RingFormatError, RingReader, pid_namespace, process_start_ns
+from otel_fr.ring import ProcessState, RingFormatError, RingReader, pid_namespace, process_start_ns
 
 _SAME_BOOT_NS = 600 * 1_000_000_000
 """How far two measurements of wall minus monotonic clock may lie apart within one boot of a machine."""
@@ -33,7 +33,7 @@ def read_ring(path: Path) -> tuple[dict[str, Any], int | None]:
             here = reader.meta.get("host") == socket.gethostname() and _same_boot(reader)
             info: dict[str, Any] = {}
             if here and _gone(reader):
-                clean = reader.state == RankState.CLEAN
+                clean = reader.state == ProcessState.CLEAN
                 info["exit"] = {"code": 0, "signal": 0, "clean": clean, "known": False}
             snapshot = Snapshot.from_ring(reader, reason="ring", rank_info=info)
         entries = list(snapshot.entries())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_fr.dump import torchview
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_MONITORED, STREAM_P2P, encode_ranks
-from otel_fr.ring import KIND_MONITORED, KIND_P2P, RankState, State
+from otel_fr.ring import KIND_MONITORED, KIND_P2P, ProcessState, RecordState
 
 if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
@@ -21,7 +21,12 @@ SCHEMA = "2.10"
 FORMAT = 1
 """Version of what otel-fr adds to it."""
 
-_STATES = {State.IN_FLIGHT: "scheduled", State.COMPLETED: "completed", State.FAILED: "failed", State.UNKNOWN: "unknown"}
+_STATES = {
+    RecordState.IN_FLIGHT: "scheduled",
+    RecordState.COMPLETED: "completed",
+    RecordState.FAILED: "failed",
+    RecordState.UNKNOWN: "unknown",
+}
 
 
 def _stream(kind: int) -> str:
@@ -79,7 +84,7 @@ class Snapshot:
         head, lost, torn = reader.head, reader.lost, reader.torn
         meta, info = dict(reader.meta), dict(rank_info or {})
         # A call that ended while the records were read is open in one of the two counts only.
-        still_open = sum(record.state is State.IN_FLIGHT for record in records)
+        still_open = sum(record.state is RecordState.IN_FLIGHT for record in records)
         whole = (bool(records) and records[0].record_id == 0 and not torn) or head == 0
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
@@ -100,7 +105,7 @@ class Snapshot:
             },
             "counters": dict(reader.counters),
             "complete": whole or min(before, _open_calls(groups)) <= still_open,
-            "clean": reader.state == RankState.CLEAN,
+            "clean": reader.state == ProcessState.CLEAN,
         }
         facts.setdefault("pid", reader.pid)
         if exception:
@@ -167,7 +172,7 @@ class Snapshot:
     def _gone_group(self, records: Sequence[Record]) -> dict[str, Any]:
         """A group that was destroyed: its progress is what the records tell."""
         collectives = [record for record in records if _stream(record.kind) == STREAM_COLLECTIVE]
-        done = [record.coll_seq for record in collectives if record.state is State.COMPLETED]
+        done = [record.coll_seq for record in collectives if record.state is RecordState.COMPLETED]
         enqueued = max((record.coll_seq for record in collectives), default=0)
         return {
             **self._group(records[0].group, records, enqueued, len(records) + 1),
@@ -206,7 +211,7 @@ class Snapshot:
         return key, record.group.ranks
 
     def _entry(self, record: Record, previous_end: int | None) -> dict[str, Any]:
-        wall, state = self.wall_offset_ns, _STATES[State(record.state)]
+        wall, state = self.wall_offset_ns, _STATES[RecordState(record.state)]
         ended = record.ended_ns
         stream = _stream(record.kind)
         entry = {

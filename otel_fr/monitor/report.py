@@ -14,7 +14,7 @@ from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.spans import STATE_TEXT, attribute, error_type, sequence_of, stream_of
 from otel_fr.monitor.tail import Tracked
-from otel_fr.ring import GroupProgress, RingReader, State
+from otel_fr.ring import GroupProgress, RecordState, RingReader
 
 VERSION = 1
 MAX_IN_FLIGHT = 64
@@ -63,7 +63,7 @@ def call(item: Tracked, now_ns: int, state: str | None = None) -> dict[str, Any]
         answer["any"] = True
     if record.is_posted:
         answer["posted"] = True
-    elif record.waited_ns is not None and record.state is State.IN_FLIGHT:
+    elif record.waited_ns is not None and record.state is RecordState.IN_FLIGHT:
         answer["wait_s"] = _seconds(record.waited_ns, now_ns)
     if record.ended_ns is not None:
         answer["dur_s"] = _seconds(record.issued_ns, record.ended_ns)

@@ -17,7 +17,7 @@ from otel_fr.monitor.spans import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail, Tracked
 from otel_fr.monitor.who import Who
-from otel_fr.ring import RankState, RingReader, State
+from otel_fr.ring import ProcessState, RecordState, RingReader
 
 
 class Reporter:
@@ -65,7 +65,7 @@ class Reporter:
             ended = self.tail.poll(everything)
             if ended:
                 self._send_spans(ended)
-            failed = failed or any(item.record.state is State.FAILED for item in ended)
+            failed = failed or any(item.record.state is RecordState.FAILED for item in ended)
             if not (everything and self.tail.behind):
                 return failed
 
@@ -109,7 +109,7 @@ class Reporter:
 
     @property
     def clean_so_far(self) -> bool:
-        return self._reader.state == RankState.CLEAN
+        return self._reader.state == ProcessState.CLEAN
 
     # ---- stacks
 

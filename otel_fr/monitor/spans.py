@@ -11,15 +11,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
-from otel_fr.ring import KIND_MONITORED, KIND_P2P, GroupDef, Record, SignatureDef, SiteDef, State
+from otel_fr.ring import KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
 
 STATE_TEXT = {
-    State.IN_FLIGHT: "scheduled",
-    State.COMPLETED: "completed",
-    State.FAILED: "failed",
-    State.UNKNOWN: "unknown",
+    RecordState.IN_FLIGHT: "scheduled",
+    RecordState.COMPLETED: "completed",
+    RecordState.FAILED: "failed",
+    RecordState.UNKNOWN: "unknown",
 }
 MAX_TEMPLATES = 4096
 """A job of ever new shapes must not grow the monitor; a template is about 2 KB."""
@@ -35,7 +35,7 @@ _TAG_SPANS = b"\x12"
 
 def error_type(record: Record) -> str | None:
     """``error.type`` of a call that failed; None if it did not."""
-    if record.state is not State.FAILED:
+    if record.state is not RecordState.FAILED:
         return None
     return names.ERROR_TIMEOUT if record.timed_out else names.ERROR_FAILED
 
@@ -152,7 +152,7 @@ class SpanBuilder:
             + _encode_op(record.op_id)
             + _encode_record(record.record_id)
         )
-        if record.kind == KIND_P2P or record.state is State.FAILED or record.state is State.IN_FLIGHT:
+        if record.kind == KIND_P2P or record.state is RecordState.FAILED or record.state is RecordState.IN_FLIGHT:
             span += _rare_part(record, clean)
         return _TAG_SPANS + varint(len(span)) + span
 
@@ -180,7 +180,7 @@ def _rare_part(record: Record, clean: bool) -> bytes:
     if record.kind == KIND_P2P:
         span.attributes.append(attribute(names.PAIR_INDEX, record.pair_index))
     error = error_type(record)
-    if record.state is State.IN_FLIGHT and not clean:
+    if record.state is RecordState.IN_FLIGHT and not clean:
         error = names.ERROR_RANK_EXITED
     if error is not None:
         span.attributes.append(attribute(names.ERROR_TYPE, error))

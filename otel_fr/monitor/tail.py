@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from otel_fr.ring import KIND_COLLECTIVE, GroupProgress, Record, RingReader, State
+from otel_fr.ring import KIND_COLLECTIVE, GroupProgress, Record, RecordState, RingReader
 
 KEPT_FAILED = 16
 """Failed calls kept for reports (docs/telemetry.md)."""
@@ -86,11 +86,11 @@ class Tail:
         )
         for record in fresh:
             item = Tracked(record, self._gap(record.issued_ns, ends))
-            if record.state is State.IN_FLIGHT:
+            if record.state is RecordState.IN_FLIGHT:
                 self.in_flight[record.record_id] = item
             else:
                 ended.append(item)
-            if record.state is State.UNKNOWN:
+            if record.state is RecordState.UNKNOWN:
                 self.uncertain[record.group.id] = item
             else:
                 self.uncertain.pop(record.group.id, None)
@@ -105,13 +105,13 @@ class Tail:
 
     def _note_ends(self, ended: list[Tracked]) -> None:
         for item in ended:
-            if item.record.state is State.FAILED:
+            if item.record.state is RecordState.FAILED:
                 self.failed.append(item)
         last = max((item.record.ended_ns or 0) for item in ended)
         self._last_end_ns = max(self._last_end_ns, last)
         self.moved_ns = max(self.moved_ns, last)
         last_item = self.last
-        if last_item is not None and last_item.record.state is State.IN_FLIGHT:
+        if last_item is not None and last_item.record.state is RecordState.IN_FLIGHT:
             wanted = last_item.record.record_id
             self.last = next((item for item in ended if item.record.record_id == wanted), last_item)
 
@@ -133,7 +133,7 @@ class Tail:
             now = self._reader.ended(record_id)
             if now is None:
                 overwritten.append(item)
-            elif now[0] is not State.IN_FLIGHT:
+            elif now[0] is not RecordState.IN_FLIGHT:
                 del self.in_flight[record_id]
                 ended.append(item._replace(record=replace(item.record, state=now[0], ended_ns=now[1])))
             elif now[2] != item.record.waited_ns:

@@ -79,7 +79,7 @@ MAX_DEFINITION: Final = 64 * 1024
 U32: Final = 0xFFFFFFFF
 
 
-class State(IntEnum):
+class RecordState(IntEnum):
     """How far a call came. UNKNOWN: the backend does not tell when it ends."""
 
     IN_FLIGHT = 0
@@ -88,7 +88,7 @@ class State(IntEnum):
     UNKNOWN = 3
 
 
-class RankState(IntEnum):
+class ProcessState(IntEnum):
     """How the rank stands: running, in its normal way out, out."""
 
     RUNNING = 0

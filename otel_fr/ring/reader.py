@@ -46,9 +46,9 @@ from otel_fr.ring.layout import (
     WORD_UNTRACKED,
     DefinitionKind,
     Header,
-    RankState,
+    ProcessState,
+    RecordState,
     RingFormatError,
-    State,
     unpack_header,
 )
 from otel_fr.ring.records import GroupProgress, Record
@@ -147,9 +147,9 @@ class RingReader:
 
     @property
     def state(self) -> int:
-        """`RankState` of the rank. A value that is none reads as RUNNING."""
+        """`ProcessState` of the rank. A value that is none reads as RUNNING."""
         value = self._words[(self._layout.status + STATUS_STATE) // 8]
-        return RankState(value) if value <= max(RankState) else RankState.RUNNING
+        return ProcessState(value) if value <= max(ProcessState) else ProcessState.RUNNING
 
     @property
     def monitor_pid(self) -> int:
@@ -204,7 +204,7 @@ class RingReader:
             else:
                 self._judge(record_id, record_id + 1, lost=self._overwritten(record_id), torn=True)
 
-    def ended(self, record_id: int) -> tuple[State, int | None, int | None] | None:
+    def ended(self, record_id: int) -> tuple[RecordState, int | None, int | None] | None:
         """(state, ended_ns, waited_ns) of a record as it is now, cheaply; None if it is not in the ring any more."""
         if not 0 <= record_id < self.head:
             return None
@@ -215,7 +215,7 @@ class RingReader:
         value = self._words[word + SLOT_ENDED_WORD]
         if found != ticket or self.head - record_id > self._layout.capacity:
             return None
-        return State(value & 3), value >> 2 or None, waited or None
+        return RecordState(value & 3), value >> 2 or None, waited or None
 
     def _overwritten(self, record_id: int) -> bool:
         return self.head - record_id > self._layout.capacity or self._words[WORD_TAIL] > record_id + 1
@@ -262,7 +262,7 @@ class RingReader:
             issued_ns=issued,
             waited_ns=waited or None,
             ended_ns=ended >> 2 or None,
-            state=State(ended & 3),
+            state=RecordState(ended & 3),
             coll_seq=coll_seq,
             p2p_seq=p2p_seq,
             op_id=op_id,

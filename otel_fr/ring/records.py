@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
-from otel_fr.ring.layout import POSTED, State
+from otel_fr.ring.layout import POSTED, RecordState
 
 _TIMEOUT_SHARE: Final = 0.98
 """Part of a call's timeout after which its failure is one by timeout: backends count from a little after the issue."""
@@ -31,7 +31,7 @@ class Record:
     issued_ns: int
     waited_ns: int | None
     ended_ns: int | None
-    state: State
+    state: RecordState
     coll_seq: int
     p2p_seq: int
     op_id: int
@@ -47,7 +47,7 @@ class Record:
     @property
     def is_posted(self) -> bool:
         """In flight as far as anybody can tell, and nobody waits for it (or ever will: its Work was dropped)."""
-        return self.state in (State.IN_FLIGHT, State.UNKNOWN) and self.waited_ns == POSTED
+        return self.state in (RecordState.IN_FLIGHT, RecordState.UNKNOWN) and self.waited_ns == POSTED
 
     @property
     def since_ns(self) -> int:
@@ -57,7 +57,7 @@ class Record:
     @property
     def timed_out(self) -> bool:
         """It failed once its timeout was over. The ring keeps no reason, but backends give up then and not before."""
-        if self.state is not State.FAILED or not self.timeout_ms or self.ended_ns is None:
+        if self.state is not RecordState.FAILED or not self.timeout_ms or self.ended_ns is None:
             return False
         return self.ended_ns - self.issued_ns >= _TIMEOUT_SHARE * self.timeout_ms * 1e6
 

@@ -62,7 +62,7 @@ class StatusWriter:
         self._has_exception = True
 
     def set_state(self, state: int) -> None:
-        """Say how the rank stands (`RankState`)."""
+        """Say how the rank stands (`ProcessState`)."""
         self._words[(self._status + STATUS_STATE) // 8] = state
 
     def set_monitor_pid(self, pid: int) -> None:

@@ -45,8 +45,8 @@ from otel_fr.ring.layout import (
     WORD_USED,
     DefinitionKind,
     Layout,
+    RecordState,
     StaleGeneration,
-    State,
     pack_header,
     process_start_ns,
     wall_offset_ns,
@@ -58,7 +58,7 @@ MAX_INTERNED: Final = 65_536
 """Entries of one intern cache: a larger ring's halves would hold millions, each a Python key in the rank's memory."""
 
 _SLOT_WORDS: Final = SLOT_SIZE // 8
-_COMPLETED: Final = int(State.COMPLETED)
+_COMPLETED: Final = int(RecordState.COMPLETED)
 _pack_body = SLOT_BODY.pack
 _pack_tail = SLOT_TAIL.pack
 _crc32 = zlib.crc32
@@ -250,7 +250,7 @@ class RingWriter(StatusWriter):
         Args:
             ticket: from `append`.
             coll_seq: the call's collective sequence id; 0 for one that has none of its own (p2p, monitored).
-            state: `State`; only COMPLETED moves the group's highest completed sequence id.
+            state: `RecordState`; only COMPLETED moves the group's highest completed sequence id.
             ended_ns: monotonic ns; 0: unknown.
         """
         words = self._words

@@ -23,7 +23,7 @@ from torch.distributed._composable.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_fr.capture import hook
-from otel_fr.ring import Record, RingReader, State
+from otel_fr.ring import Record, RecordState, RingReader
 
 RESULT: dict[str, Any] = {"sections": {}, "facts": {}}
 Section = Callable[[], object]
@@ -60,7 +60,7 @@ def as_json(record: Record) -> dict[str, Any]:
         "kind": record.kind,
         "flags": record.flags,
         "timeout_ms": record.timeout_ms,
-        "state": State(record.state).name,
+        "state": RecordState(record.state).name,
         "ordered": record.ended_ns is None or record.ended_ns >= record.issued_ns,
         "thread": record.thread,
         "site": record.site.text,
@@ -87,7 +87,7 @@ def settled(ring: RingReader, since: int) -> list[Record]:
     deadline = time.monotonic() + 10
     while True:
         records = list(ring.records(since))
-        if all(record.state != State.IN_FLIGHT for record in records) or time.monotonic() > deadline:
+        if all(record.state != RecordState.IN_FLIGHT for record in records) or time.monotonic() > deadline:
             return records
         time.sleep(0.001)
 

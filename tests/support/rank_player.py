@@ -24,11 +24,11 @@ from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_P2P,
     GroupDef,
-    RankState,
+    ProcessState,
+    RecordState,
     RingWriter,
     SignatureDef,
     SiteDef,
-    State,
 )
 
 FRAME = ("/home/user/train.py", 42, "step")
@@ -132,14 +132,14 @@ class Player:
             if complete is None:
                 self.open.append((ticket, self.seq))
             else:
-                state = State[complete.upper()]
+                state = RecordState[complete.upper()]
                 writer.complete(ticket, self.group, self.seq, state, time.monotonic_ns())
             if every:
                 time.sleep(every)
 
     def finish(self, state: str = "completed") -> None:
         for ticket, seq in self.open:
-            self.writer.complete(ticket, self.group, seq, State[state.upper()], time.monotonic_ns())
+            self.writer.complete(ticket, self.group, seq, RecordState[state.upper()], time.monotonic_ns())
         self.open.clear()
 
     def hold_gil(self, seconds: int) -> None:
@@ -168,11 +168,11 @@ class Player:
         )
 
     def goodbye(self) -> None:
-        self.writer.set_state(RankState.CLEAN)
+        self.writer.set_state(ProcessState.CLEAN)
 
     def leave(self, code: int = 0, clean: bool = False) -> None:
         if clean:
-            self.writer.set_state(RankState.CLEAN)
+            self.writer.set_state(ProcessState.CLEAN)
         os._exit(code)
 
     def die(self, number: int) -> None:

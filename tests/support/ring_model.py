@@ -13,12 +13,12 @@ from otel_fr.ring import (
     KIND_P2P,
     GroupDef,
     Record,
+    RecordState,
     RingReader,
     RingWriter,
     SignatureDef,
     SiteDef,
     StaleGeneration,
-    State,
 )
 
 GROUP = GroupDef("00112233aabbccdd", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
@@ -91,8 +91,8 @@ class Program:
         writer.complete(number + 1, group, number, self.state_of(number), self.end_of(number))
 
     @staticmethod
-    def state_of(number: int) -> State:
-        return State.FAILED if number % 7 == 0 else State.COMPLETED
+    def state_of(number: int) -> RecordState:
+        return RecordState.FAILED if number % 7 == 0 else RecordState.COMPLETED
 
     @staticmethod
     def end_of(number: int) -> int:
@@ -109,7 +109,7 @@ class Program:
         assert (record.issued_ns, record.pair_index, record.flags) == (1000 + number, number % 9, number % 5)
         assert (record.kind, record.timeout_ms) == (KIND_COLLECTIVE if number % 2 else KIND_P2P, 600_000)
         assert record.waited_ns is None
-        if record.state is State.IN_FLIGHT:
+        if record.state is RecordState.IN_FLIGHT:
             assert record.ended_ns is None
         else:
             assert (record.state, record.ended_ns) == (self.state_of(number), self.end_of(number))

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from otel_fr.ring import RingReader, State
+from otel_fr.ring import RecordState, RingReader
 from tests.support.ring_model import COMPLETION_LAG, GROUP, Program
 
 
@@ -28,7 +28,7 @@ def main() -> None:
                     program.check(record)
                     # Two calls below what is surely completed: it must not look in flight, not even while overwritten.
                     if record.record_id < head - COMPLETION_LAG - 2:
-                        assert record.state is not State.IN_FLIGHT, f"{record.record_id} of {head} in flight"
+                        assert record.state is not RecordState.IN_FLIGHT, f"{record.record_id} of {head} in flight"
                 except AssertionError as error:
                     wrong.append(str(error)[:2000])
                 since = record.record_id + 1

@@ -15,11 +15,11 @@ from otel_fr.ring import (
     KIND_P2P,
     POSTED,
     GroupDef,
+    RecordState,
     RingReader,
     RingWriter,
     SignatureDef,
     SiteDef,
-    State,
 )
 
 OPERATIONS = (
@@ -102,7 +102,7 @@ class RankRing:
         self,
         what: SignatureDef,
         *,
-        state: State = State.COMPLETED,
+        state: RecordState = RecordState.COMPLETED,
         group: str = "0",
         site: tuple[tuple[str, int, str], ...] = (("/job/train.py", 42, "step"),),
         kind: int = KIND_COLLECTIVE,
@@ -142,7 +142,7 @@ class RankRing:
         )
         if waited_s is not None:
             writer.wait(ticket, time.monotonic_ns() - int(waited_s * 1e9) if waited_s else POSTED)
-        if state is not State.IN_FLIGHT:
+        if state is not RecordState.IN_FLIGHT:
             writer.complete(ticket, index, counts[0], state, issued + int(took_s * 1e9))
 
     def snapshot(self, reason: str = "stall", **rank_info: object) -> Snapshot:
@@ -155,4 +155,4 @@ class RankRing:
         return path
 
 
-__all__ = ["KIND_MONITORED", "OPERATIONS", "RUN", "SIDES", "RankRing", "State", "signature"]
+__all__ = ["KIND_MONITORED", "OPERATIONS", "RUN", "SIDES", "RankRing", "RecordState", "signature"]

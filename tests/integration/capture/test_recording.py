@@ -277,7 +277,7 @@ step(4711)
     )
     assert done.returncode == 1
     assert done.stderr.count("ValueError: bad sample 4711") == 1
-    from otel_fr.ring import RankState, RingReader
+    from otel_fr.ring import ProcessState, RingReader
 
     (path,) = solo.rings(tmp_path)
     reader = RingReader.open(path)
@@ -286,7 +286,7 @@ step(4711)
     assert (exception["type"], exception["message"]) == ("ValueError", "bad sample 4711")
     assert exception["site"].endswith(" step")
     assert str(tmp_path / "program.py") in exception["stack"]
-    assert reader.state == RankState.EXITING
+    assert reader.state == ProcessState.EXITING
 
 
 def test_an_exception_is_recorded_though_another_hook_took_over(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.write import is_ours, write_dump
 from otel_fr.match.model import State as Seen
-from tests.support.rings import KIND_MONITORED, OPERATIONS, RUN, SIDES, RankRing, State, signature
+from tests.support.rings import KIND_MONITORED, OPERATIONS, RUN, SIDES, RankRing, RecordState, signature
 
 STATES = {
-    State.IN_FLIGHT: Seen.IN_FLIGHT,
-    State.COMPLETED: Seen.COMPLETED,
-    State.FAILED: Seen.FAILED,
-    State.UNKNOWN: Seen.UNKNOWN,
+    RecordState.IN_FLIGHT: Seen.IN_FLIGHT,
+    RecordState.COMPLETED: Seen.COMPLETED,
+    RecordState.FAILED: Seen.FAILED,
+    RecordState.UNKNOWN: Seen.UNKNOWN,
 }
 shapes = st.lists(st.lists(st.integers(0, 2**15), max_size=4), max_size=4)
 splits = st.none() | st.lists(st.integers(0, 1000), max_size=4).map(tuple)
@@ -83,16 +83,16 @@ def test_what_was_recorded_comes_back(
             assert getattr(seen, side) == want, side
         assert entry.site == f"/job/train.py:7 {function}".rstrip()
         assert entry.age == pytest.approx(10, abs=5)
-        assert (entry.duration is None) == (state is State.IN_FLIGHT)
+        assert (entry.duration is None) == (state is RecordState.IN_FLIGHT)
     group = next(group for group in dump.groups.values() if group.name == "0")
     collectives = [w for w, _ in calls if w.operation not in ("send", "recv", "monitored_barrier")]
     assert (group.ranks, group.enqueued) == ((0, 1, 2, 3), len(collectives))
-    assert dump.partial == (len(calls) > capacity and any(s is State.IN_FLIGHT for _, s in calls[:-capacity]))
+    assert dump.partial == (len(calls) > capacity and any(s is RecordState.IN_FLIGHT for _, s in calls[:-capacity]))
 
 
 def test_a_file_describes_itself(tmp_path: Path) -> None:
     ring = RankRing(tmp_path / "ring", rank=2, world_size=4)
-    ring.call(signature("all_reduce", reduce_op="sum"), state=State.FAILED, took_s=60, age_s=90)
+    ring.call(signature("all_reduce", reduce_op="sum"), state=RecordState.FAILED, took_s=60, age_s=90)
     exit_ = {"code": 1, "signal": 0, "clean": False, "known": True}
     path = ring.write(tmp_path, exit=exit_, stack="Thread 1\n", exception={"type": "ValueError", "message": "bad"})
     with path.open("rb") as file:
@@ -118,7 +118,7 @@ def test_a_file_describes_itself(tmp_path: Path) -> None:
 
 def test_the_json_file_follows_pytorchs_conventions(tmp_path: Path) -> None:
     ring = RankRing(tmp_path / "ring", rank=0, world_size=2)
-    ring.call(signature("all_gather_into_tensor", ((2,),), output_sizes=((4,),)), state=State.IN_FLIGHT)
+    ring.call(signature("all_gather_into_tensor", ((2,),), output_sizes=((4,),)), state=RecordState.IN_FLIGHT)
     data = json.loads(ring.write(tmp_path, "json").read_text())
     (entry,) = data["entries"]
     assert entry["profiling_name"] == "gloo:_all_gather_base"
@@ -192,7 +192,7 @@ def test_a_full_disk_is_an_error_and_keeps_the_file_before(tmp_path: Path) -> No
 
 def test_a_record_that_holds_no_plain_values_is_made_plain(tmp_path: Path) -> None:
     ring = RankRing(tmp_path / "ring", rank=0, world_size=1)
-    snapshot = ring.snapshot(exit={"signal": State.FAILED, "path": Path("/x"), "ranks": {3}, "odd": float("inf")})
+    snapshot = ring.snapshot(exit={"signal": RecordState.FAILED, "path": Path("/x"), "ranks": {3}, "odd": float("inf")})
     for fmt in ("pickle", "json"):
         write_dump(tmp_path / f"t_0{fmt}", snapshot, fmt)  # type: ignore[arg-type]
         facts = load(tmp_path / f"t_0{fmt}").facts

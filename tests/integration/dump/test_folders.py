@@ -20,7 +20,7 @@ from otel_fr.dump.files import rank_of_name
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.safe import UnreadableDump
 from tests.support.paths import DUMPS, ROOT
-from tests.support.rings import RankRing, State, signature
+from tests.support.rings import RankRing, RecordState, signature
 
 HANG = DUMPS / "nt05_timeout_dump_only_rank0"
 STEP = signature("all_reduce", reduce_op="sum")
@@ -113,7 +113,7 @@ def test_rings_as_they_lie_are_read_as_if_dumped(tmp_path: Path) -> None:
         for _ in range(2):
             ring.call(STEP, age_s=30)
         if rank != 1:
-            ring.call(STEP, state=State.IN_FLIGHT, age_s=20)
+            ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=20)
         ring.write(tmp_path / "files")
     raw, dumped = analyze(rings), analyze(tmp_path / "files")
     assert raw.status == dumped.status == FAULT
@@ -128,7 +128,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.support.rings import RankRing, State, signature
+from tests.support.rings import RankRing, RecordState, signature
 import socket
 from otel_fr.ring import pid_namespace
 space = sys.argv[3] if len(sys.argv) > 3 else pid_namespace()
@@ -143,7 +143,7 @@ def test_the_ring_of_a_killed_rank_says_that_it_is_gone(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGKILL
     ring = RankRing(tmp_path, 0, 2)
     ring.call(STEP)
-    ring.call(STEP, state=State.IN_FLIGHT, age_s=20)
+    ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=20)
     report = analyze(tmp_path)
     assert [(f.category.value, f.culprit_ranks) for f in report.findings] == [("rank_dead", (1,))]
 
@@ -155,7 +155,7 @@ def test_a_ring_of_another_container_does_not_say_that_its_rank_is_gone(tmp_path
     assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
     ring = RankRing(tmp_path, 0, 2)
     ring.call(STEP)
-    ring.call(STEP, state=State.IN_FLIGHT, age_s=20)
+    ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=20)
     report = analyze(tmp_path)
     assert [f.culprit_ranks for f in report.findings] == [(1,)]
     assert [f.category.value for f in report.findings] != ["rank_dead"]

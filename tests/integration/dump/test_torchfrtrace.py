@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.dump.torchview import view
-from tests.support.rings import KIND_MONITORED, OPERATIONS, RankRing, State, signature
+from tests.support.rings import KIND_MONITORED, OPERATIONS, RankRing, RecordState, signature
 
 types = pytest.importorskip("torch.distributed.flight_recorder.components.types")
 
@@ -91,7 +91,7 @@ def test_the_missing_rank_is_named(tmp_path: Path) -> None:
         ring = RankRing(tmp_path / "rings", rank, WORLD)
         every_operation(ring)
         if rank != 2:
-            ring.call(signature("all_reduce", ((8,),), reduce_op="max"), state=State.IN_FLIGHT)
+            ring.call(signature("all_reduce", ((8,),), reduce_op="max"), state=RecordState.IN_FLIGHT)
         ring.write(tmp_path / "files")
     assert verdict(torchfrtrace(tmp_path / "files")) == [
         "Not all ranks joining collective, sequence number: 21",
@@ -105,7 +105,7 @@ def test_a_receive_that_nobody_posted_is_named(tmp_path: Path) -> None:
         ring = RankRing(tmp_path / "rings", rank, WORLD)
         every_operation(ring)
         if rank == 2:
-            ring.call(signature("send", ((5,),), peer=0, tag=0), state=State.IN_FLIGHT)
+            ring.call(signature("send", ((5,),), peer=0, tag=0), state=RecordState.IN_FLIGHT)
         ring.write(tmp_path / "files")
     said = verdict(torchfrtrace(tmp_path / "files"))
     assert "collective: gloo:send 1->0" in said

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from otel_fr.ring import GroupDef, RingReader, RingWriter, State
+from otel_fr.ring import GroupDef, RecordState, RingReader, RingWriter
 from tests.support.paths import ROOT, SUPPORT
 from tests.support.ring_model import BIG_SITE, COMPLETION_LAG, GROUP, SMALL_SITE, Program, Proof
 
@@ -74,9 +74,9 @@ def test_sigkill_at_random_instants(tmp_path: Path, shapes: int, site_bytes: int
             for record in records:
                 program.check(record)
                 if record.record_id < completed:
-                    assert record.state is not State.IN_FLIGHT
+                    assert record.state is not RecordState.IN_FLIGHT
                 if record.record_id > completed:
-                    assert record.state is State.IN_FLIGHT
+                    assert record.state is RecordState.IN_FLIGHT
             assert reader.torn == 0
             assert reader.lost == oldest
             assert reader.meta == {"rank": 3}
@@ -148,7 +148,7 @@ def test_killed_before_any_bytecode_of_the_writer(tmp_path: Path) -> None:
             for record in records:
                 program.check(record)
                 if record.record_id != completed:
-                    assert (record.state is State.IN_FLIGHT) == (record.record_id > completed)
+                    assert (record.state is RecordState.IN_FLIGHT) == (record.record_id > completed)
             assert reader.torn == 0
             groups = [row.group for row in reader.groups()]
             assert groups[0] == GROUP

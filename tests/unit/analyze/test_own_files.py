@@ -16,7 +16,7 @@ from otel_fr.analyze.report import HEALTHY, Report, analyze, to_json, to_text
 from otel_fr.dump.write import write_dump
 from otel_fr.incident import FIELDS
 from otel_fr.match import Ending
-from tests.support.rings import RUN, RankRing, State, signature
+from tests.support.rings import RUN, RankRing, RecordState, signature
 
 STEP = signature("all_reduce", reduce_op="sum")
 SITE = (("/job/train.py", 10, "load_batch"),)
@@ -34,7 +34,7 @@ def hang(folder: Path, fmt: str = "pickle", world: int = 4, **meta: object) -> R
         for _ in range(2):
             ring.call(STEP, age_s=30)
         if rank != 1:
-            ring.call(STEP, state=State.IN_FLIGHT, age_s=8)
+            ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
         ring.write(folder / "files", fmt, stack=STACK if rank == 1 else "")
     return analyze(folder / "files")
 
@@ -112,7 +112,7 @@ def test_a_killed_rank_is_named_and_what_followed_is_not(tmp_path: Path) -> None
         ring = RankRing(tmp_path / "rings", rank, 3)
         ring.call(STEP, age_s=30)
         if rank != 2:
-            ring.call(STEP, state=State.IN_FLIGHT, age_s=8)
+            ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
         signal = 9 if rank == 2 else 15
         ring.write(tmp_path / "files", exit={"code": 0, "signal": signal, "clean": False, "known": True})
     found = json.loads(to_json(analyze(tmp_path / "files")))["incidents"]
@@ -138,12 +138,12 @@ def test_a_file_older_than_what_others_completed_accuses_nobody(tmp_path: Path) 
     """Rank 1 wrote its file at a stall that passed; rank 0 wrote its own much later, in another stall."""
     late = RankRing(tmp_path / "rings", 1, 2)
     late.call(STEP, age_s=90)
-    late.call(STEP, state=State.IN_FLIGHT, age_s=60)
+    late.call(STEP, state=RecordState.IN_FLIGHT, age_s=60)
     late.write(tmp_path / "files")
     ring = RankRing(tmp_path / "rings", 0, 2)
     for _ in range(8):
         ring.call(STEP, age_s=30)
-    ring.call(STEP, state=State.IN_FLIGHT, age_s=8)
+    ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
     ring.write(tmp_path / "files")
     report = analyze(tmp_path / "files")
     assert report.run is not None
@@ -158,7 +158,7 @@ def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -
             what = "send" if rank == 0 else "recv"
             ring.call(signature(what, ((number,),), peer=1 - rank, tag=0))
         if rank == 0:
-            ring.call(signature("send", ((5,),), peer=1, tag=0), state=State.IN_FLIGHT, age_s=9)
+            ring.call(signature("send", ((5,),), peer=1, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         ring.write(tmp_path / "files")
     (incident,) = json.loads(to_json(analyze(tmp_path / "files")))["incidents"]
     assert (incident["category"], incident["waiting_ranks"]) == ("unmatched_p2p", [0])
@@ -173,7 +173,7 @@ def test_receives_from_any_source_of_several_senders_accuse_nobody(tmp_path: Pat
             if rank == 0:
                 ring.call(signature("recv", ((4,),), any_source=True, tag=0))
             else:
-                ring.call(signature("send", ((4,),), peer=0, tag=0), state=State.IN_FLIGHT, age_s=9)
+                ring.call(signature("send", ((4,),), peer=0, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         ring.write(tmp_path / "files")
     report = analyze(tmp_path / "files")
     assert report.findings == []
@@ -240,7 +240,7 @@ def test_an_open_receive_from_any_source_is_not_held_against_the_rank_that_has_s
         ring = RankRing(tmp_path / "rings", rank, 3)
         if rank == 0:
             ring.call(signature("recv", ((4,),), any_source=True, tag=0))
-            ring.call(signature("recv", ((4,),), any_source=True, tag=0), state=State.IN_FLIGHT, age_s=9)
+            ring.call(signature("recv", ((4,),), any_source=True, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         elif rank == 1:
             ring.call(signature("send", ((4,),), peer=0, tag=0))
         ring.write(tmp_path / "files")

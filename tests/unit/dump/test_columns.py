@@ -22,7 +22,7 @@ from otel_fr.dump.recorders import OthersReader, OwnReader
 from otel_fr.dump.safe import UnreadableDump
 from otel_fr.match import Signature
 from otel_fr.match import State as CallState
-from tests.support.rings import OPERATIONS, RankRing, State, signature
+from tests.support.rings import OPERATIONS, RankRing, RecordState, signature
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=3)
 DTYPES = st.lists(st.sampled_from(["Float", "BFloat16", ""]), max_size=2)
@@ -119,11 +119,11 @@ def test_odd_entries_give_the_same_both_ways(
 def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("own")
     ring = RankRing(folder / "rings", 0, 2)
-    for state in (State.COMPLETED, State.IN_FLIGHT, State.FAILED):
+    for state in (RecordState.COMPLETED, RecordState.IN_FLIGHT, RecordState.FAILED):
         for operation in OPERATIONS:
             ring.call(signature(operation, peer=1, tag=0, root=0, reduce_op="sum"), state=state)
     for waited in (0, 2.0):
-        ring.call(signature("recv", peer=1, tag=0), state=State.IN_FLIGHT, waited_s=waited)
+        ring.call(signature("recv", peer=1, tag=0), state=RecordState.IN_FLIGHT, waited_s=waited)
     ring.call(signature("all_to_all_single", input_splits=(1, 2), output_splits=(2, 1)))
     with ring.write(folder / "files").open("rb") as file:
         found: dict[str, Any] = pickle.load(file)
@@ -156,7 +156,7 @@ def test_our_own_files_are_read_the_quick_way(own: dict[str, Any]) -> None:
 def test_a_call_ages_while_it_is_waited_for_and_not_while_it_is_only_posted(form: Any, tmp_path: Path) -> None:
     ring = RankRing(tmp_path / "rings", 0, 2)
     for waited in (None, 0, 2.0):
-        ring.call(signature("recv", peer=1, tag=0), state=State.IN_FLIGHT, age_s=50.0, waited_s=waited)
+        ring.call(signature("recv", peer=1, tag=0), state=RecordState.IN_FLIGHT, age_s=50.0, waited_s=waited)
     ages = [entry.age for entry in load(ring.write(tmp_path / "files", fmt=form)).entries]
     assert ages == [pytest.approx(50, abs=5), 0.0, pytest.approx(2, abs=1.5)]
 

@@ -11,7 +11,7 @@ import pytest
 from otel_fr.config import Config
 from otel_fr.monitor.report import call
 from otel_fr.monitor.reporter import Reporter
-from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RingReader, RingWriter, SiteDef, State
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from tests.support.rank_player import FRAME, signature
 
 SECOND = 1_000_000_000
@@ -68,7 +68,7 @@ def test_a_send_whose_work_was_dropped_is_waited_for_by_nobody(ring: Ring) -> No
     """Nobody can wait for it any more."""
     ticket = ring.issue(60)
     ring.writer.wait(ticket, POSTED)
-    ring.writer.complete(ticket, ring.group, 0, State.UNKNOWN, 0)
+    ring.writer.complete(ticket, ring.group, 0, RecordState.UNKNOWN, 0)
     assert ring.oldest()[0] is None
     (item,) = ring.reporter.tail.uncertain.values()
     told = call(item, ring.now)
@@ -79,7 +79,7 @@ def test_a_send_whose_work_was_dropped_is_waited_for_by_nobody(ring: Ring) -> No
 def test_a_call_that_has_failed_is_not_waited_for_any_more(ring: Ring) -> None:
     ticket = ring.issue(60)
     ring.writer.wait(ticket, ring.now - 5 * SECOND)
-    ring.writer.complete(ticket, ring.group, 0, State.FAILED, ring.now - SECOND)
+    ring.writer.complete(ticket, ring.group, 0, RecordState.FAILED, ring.now - SECOND)
     ring.reporter.follow()
     (item,) = ring.reporter.tail.failed
     assert not {"posted", "wait_s"} & call(item, ring.now).keys()

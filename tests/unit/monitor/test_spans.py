@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_fr import identity
 from otel_fr.monitor.spans import SpanBuilder, varint
-from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, SiteDef, State
+from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
 from tests.support.otlp_sink import attributes
 from tests.support.rank_player import FRAME, signature
 
@@ -27,7 +27,7 @@ def record(operation: str = "all_reduce", *, sig: dict[str, Any] | None = None, 
         "issued_ns": 1_000,
         "waited_ns": None,
         "ended_ns": 5_000,
-        "state": State.COMPLETED,
+        "state": RecordState.COMPLETED,
         "coll_seq": 5,
         "p2p_seq": 9,
         "op_id": 14,
@@ -122,9 +122,13 @@ def test_a_monitored_barrier_does_not_share_the_trace_of_the_collective_of_its_n
 
 @pytest.mark.parametrize(
     ("state", "took_ms", "error"),
-    [(State.FAILED, 600_001, "timeout"), (State.FAILED, 30, "collective_failed"), (State.COMPLETED, 30, None)],
+    [
+        (RecordState.FAILED, 600_001, "timeout"),
+        (RecordState.FAILED, 30, "collective_failed"),
+        (RecordState.COMPLETED, 30, None),
+    ],
 )
-def test_only_a_failed_call_has_an_error_type(state: State, took_ms: int, error: str | None) -> None:
+def test_only_a_failed_call_has_an_error_type(state: RecordState, took_ms: int, error: str | None) -> None:
     span = span_of(record(state=state, ended_ns=1_000 + took_ms * 1_000_000))
     assert attributes(span.attributes).get("error.type") == error
     assert (span.status.code == Status.STATUS_CODE_ERROR) is (error is not None)
@@ -132,7 +136,7 @@ def test_only_a_failed_call_has_an_error_type(state: State, took_ms: int, error:
 
 @pytest.mark.parametrize(("clean", "error"), [(False, "rank_exited"), (True, None)])
 def test_a_call_in_flight_ends_with_its_rank(clean: bool, error: str | None) -> None:
-    span = span_of(record(state=State.IN_FLIGHT, ended_ns=None), rank_ended_ns=9_000, clean=clean)
+    span = span_of(record(state=RecordState.IN_FLIGHT, ended_ns=None), rank_ended_ns=9_000, clean=clean)
     found = attributes(span.attributes)
     assert found["torch.collective.state"] == "scheduled"
     assert found.get("error.type") == error
@@ -140,7 +144,7 @@ def test_a_call_in_flight_ends_with_its_rank(clean: bool, error: str | None) -> 
 
 
 def test_a_span_never_ends_before_it_starts() -> None:
-    span = span_of(record(state=State.UNKNOWN, ended_ns=None))
+    span = span_of(record(state=RecordState.UNKNOWN, ended_ns=None))
     assert span.end_time_unix_nano == span.start_time_unix_nano
     assert attributes(span.attributes)["torch.collective.state"] == "unknown"
 
@@ -148,7 +152,7 @@ def test_a_span_never_ends_before_it_starts() -> None:
 def test_equal_numbers_of_one_template_do_not_leak_into_the_next_span() -> None:
     """One template serves thousands of calls: state, error and numbers are each call's own."""
     builder = SpanBuilder(RUN, 0, WALL)
-    first = record(state=State.FAILED, timeout_ms=1)
+    first = record(state=RecordState.FAILED, timeout_ms=1)
     second = record(
         record_id=42, coll_seq=6, group=first.group, signature=first.signature, site=first.site, timeout_ms=1
     )

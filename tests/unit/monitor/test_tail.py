@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.monitor.tail import MAX_CHECKED, Tail
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter, SiteDef, State
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from otel_fr.ring.layout import HEADER, SLOT_SIZE
 from tests.support.rank_player import FRAME, signature
 
@@ -32,7 +32,7 @@ class Ring:
         ticket = writer.append(self.groups[group], sig, site, 0, writer.generation, *fields)
         return ticket, self.groups[group], self.seq[group]
 
-    def end(self, call: tuple[int, int, int], state: State = State.COMPLETED, at: int = 0) -> None:
+    def end(self, call: tuple[int, int, int], state: RecordState = RecordState.COMPLETED, at: int = 0) -> None:
         self.writer.complete(*call, state, at or time.monotonic_ns())
 
     def poll(self) -> list[int]:
@@ -60,12 +60,12 @@ def test_a_call_comes_out_once_when_it_has_ended(ring: Ring) -> None:
 def test_the_end_and_its_time_are_those_that_were_written(ring: Ring) -> None:
     call = ring.issue(at=1_000)
     ring.poll()
-    ring.end(call, State.FAILED, at=7_000)
+    ring.end(call, RecordState.FAILED, at=7_000)
     (item,) = ring.tail.poll()
-    assert (item.record.state, item.record.ended_ns) == (State.FAILED, 7_000)
+    assert (item.record.state, item.record.ended_ns) == (RecordState.FAILED, 7_000)
     assert [failed.record.record_id for failed in ring.tail.failed] == [0]
     assert ring.tail.last is not None
-    assert ring.tail.last.record.state is State.FAILED
+    assert ring.tail.last.record.state is RecordState.FAILED
 
 
 def test_calls_may_end_in_any_order_and_none_is_lost_or_doubled(ring: Ring) -> None:
@@ -108,7 +108,7 @@ def test_movement_is_the_last_issue_or_end(ring: Ring) -> None:
 
 
 def test_a_call_of_unknown_end_is_uncertain_until_the_next_of_its_group(ring: Ring) -> None:
-    ring.end(ring.issue(), State.UNKNOWN)
+    ring.end(ring.issue(), RecordState.UNKNOWN)
     ring.issue(group=1)
     assert ring.poll() == [0]
     assert [item.record.record_id for item in ring.tail.uncertain.values()] == [0]

@@ -15,12 +15,12 @@ import pytest
 from otel_fr.ring import (
     COUNTERS,
     GroupDef,
-    RankState,
+    ProcessState,
+    RecordState,
     RingReader,
     RingWriter,
     SiteDef,
     StaleGeneration,
-    State,
     process_start_ns,
 )
 from tests.support.ring_model import BIG_SITE, GROUP, Program, read_all, signature_of
@@ -70,8 +70,13 @@ def test_a_late_completion_harms_no_other_record(tmp_path: Path) -> None:
     for number in range(16):
         program.complete(writer, group, number)
     records, reader = read_all(writer.path)
-    assert [record.record_id for record in records if record.state is not State.IN_FLIGHT] == [15]
-    assert [reader.ended(number) for number in (14, 24, 25, -1)] == [None, (State.IN_FLIGHT, None, None), None, None]
+    assert [record.record_id for record in records if record.state is not RecordState.IN_FLIGHT] == [15]
+    assert [reader.ended(number) for number in (14, 24, 25, -1)] == [
+        None,
+        (RecordState.IN_FLIGHT, None, None),
+        None,
+        None,
+    ]
     (row,) = reader.groups()
     assert (row.issued, row.ended, row.enqueued) == (25, 16, 23)
 
@@ -160,7 +165,7 @@ def test_groups_without_end_keep_the_file_and_their_records(tmp_path: Path) -> N
         index = writer.add_group(group)
         program.issue(writer, index, number)
         writer.remove_group(index)
-        writer.complete(number + 1, index, number, State.COMPLETED, number + 1)
+        writer.complete(number + 1, index, number, RecordState.COMPLETED, number + 1)
     assert writer.generation > 2
     assert writer.path.stat().st_size == size
     records, reader = read_all(writer.path)
@@ -267,16 +272,16 @@ def test_status(tmp_path: Path) -> None:
     with RingReader.open(writer.path) as reader:
         assert (reader.pid, reader.pid_start_ns) == (os.getpid(), process_start_ns(os.getpid()))
         assert abs(reader.wall_offset_ns - before) < 10**9
-        assert (reader.state, reader.monitor_pid, reader.exception) == (RankState.RUNNING, 0, None)
+        assert (reader.state, reader.monitor_pid, reader.exception) == (ProcessState.RUNNING, 0, None)
         assert reader.counters == dict.fromkeys(COUNTERS, 0)
-        writer.set_state(RankState.EXITING)
+        writer.set_state(ProcessState.EXITING)
         writer.set_monitor_pid(4711)
         writer.count("hook_errors")
         writer.count("dropped", 3)
         writer.set_meta({"rank": 7, "host": "node-1"})
         writer.set_exception({"type": "ValueError", "message": "bad sample \u2603"})
         writer.set_exception({"type": "SystemExit"})
-        assert (reader.state, reader.monitor_pid) == (RankState.EXITING, 4711)
+        assert (reader.state, reader.monitor_pid) == (ProcessState.EXITING, 4711)
         assert (reader.counters["hook_errors"], reader.counters["dropped"]) == (1, 3)
         assert reader.meta == {"rank": 7, "host": "node-1"}
         assert reader.exception == {"type": "ValueError", "message": "bad sample \u2603"}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.ring import GroupDef, RankState, Record, RingFormatError, RingReader, RingWriter, State
+from otel_fr.ring import GroupDef, ProcessState, Record, RecordState, RingFormatError, RingReader, RingWriter
 from otel_fr.ring.layout import HEADER, HEADER_CRC
 from tests.support.ring_model import GROUP, Program, corrupt, read_all, read_u64
 
@@ -65,7 +65,7 @@ def use_everything(path: Path) -> list[Record]:
     with RingReader.open(path) as reader:
         records = list(reader.records())
         for record in records:
-            assert isinstance(record.state, State)
+            assert isinstance(record.state, RecordState)
             assert isinstance(record.group, GroupDef)
             assert reader.ended(record.record_id) is not None
         assert len(records) <= reader.capacity
@@ -73,7 +73,7 @@ def use_everything(path: Path) -> list[Record]:
             assert isinstance(row.group, GroupDef)
         assert isinstance(reader.meta, dict)
         assert reader.exception is None or isinstance(reader.exception, dict)
-        assert isinstance(reader.state, RankState)
+        assert isinstance(reader.state, ProcessState)
         assert all(value >= 0 for value in reader.counters.values())
         assert min(reader.head, reader.generation, reader.monitor_pid, reader.untracked_groups, reader.torn) >= 0
         list(reader.records(2**70))

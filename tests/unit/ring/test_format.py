@@ -8,7 +8,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from otel_fr.ring import KIND_P2P, GroupDef, RingWriter, SignatureDef, SiteDef, State
+from otel_fr.ring import KIND_P2P, GroupDef, RecordState, RingWriter, SignatureDef, SiteDef
 from tests.support.ring_model import GROUP
 
 SIGNATURE = SignatureDef(
@@ -92,8 +92,8 @@ def test_the_page_is_enough_to_read_the_file(tmp_path: Path) -> None:
     for number in range(5001):
         writer.append(index, sig, 0, 0, 1, 0, 0, number, 0, number, 0, 0, 9)
     ticket = writer.append(index, sig, site, thread, 1, KIND_P2P, 9, 41, 42, 43, 2**32 + 7, 600_000, 123_456_789)
-    writer.complete(ticket, index, 0, State.FAILED, 123_999_999)
-    writer.complete(ticket - 1, index, 5000, State.COMPLETED, 124_000_000)
+    writer.complete(ticket, index, 0, RecordState.FAILED, 123_999_999)
+    writer.complete(ticket - 1, index, 5000, RecordState.COMPLETED, 124_000_000)
     writer.set_state(1)
     writer.set_monitor_pid(99)
     writer.count("dropped", 2)

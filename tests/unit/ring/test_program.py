@@ -18,12 +18,12 @@ from otel_fr.ring import (
     POSTED,
     GroupDef,
     Record,
+    RecordState,
     RingReader,
     RingWriter,
     SignatureDef,
     SiteDef,
     StaleGeneration,
-    State,
 )
 from tests.support.ring_model import signature_of
 
@@ -109,7 +109,7 @@ class RingMachine(RuleBasedStateMachine):
                 issued_ns=self.clock,
                 waited_ns=None,
                 ended_ns=None,
-                state=State.IN_FLIGHT,
+                state=RecordState.IN_FLIGHT,
                 coll_seq=sequence,
                 p2p_seq=sequence + 1,
                 op_id=sequence + 2,
@@ -157,9 +157,11 @@ class RingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.records)
     @rule(
-        data=st.data(), back=st.integers(0, 30), state=st.sampled_from([State.COMPLETED, State.FAILED, State.UNKNOWN])
+        data=st.data(),
+        back=st.integers(0, 30),
+        state=st.sampled_from([RecordState.COMPLETED, RecordState.FAILED, RecordState.UNKNOWN]),
     )
-    def complete(self, data: st.DataObject, back: int, state: State) -> None:
+    def complete(self, data: st.DataObject, back: int, state: RecordState) -> None:
         number = max(0, len(self.records) - 1 - back)
         record = self.records[number]
         self.clock += 1
@@ -171,7 +173,7 @@ class RingMachine(RuleBasedStateMachine):
         if group is not None:
             group.ended += 1
             group.last_end = self.clock
-            if state is State.COMPLETED:
+            if state is RecordState.COMPLETED:
                 group.completed = max(group.completed, sequence)
 
     @precondition(lambda self: self.records)
