@@ -35,7 +35,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
 from otel_fr.monitor.export import BATCH_SPANS, spans_request
-from otel_fr.monitor.spans import SpanBuilder, attribute
+from otel_fr.monitor.span_builder import SpanBuilder, attribute
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 LIMIT_RATE = 50_000

@@ -18,7 +18,7 @@ from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.reporter import Reporter
-from otel_fr.monitor.stale import sweep
+from otel_fr.monitor.ring_cleanup import sweep
 from otel_fr.monitor.watch import Monitor, ignore_others_signals
 from otel_fr.ring import RingFormatError, RingReader
 

@@ -13,7 +13,7 @@ import grpc
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
 from otel_fr.monitor.otlp import GrpcTarget
-from otel_fr.monitor.who import Who
+from otel_fr.monitor.rank_identity import Who
 
 METHOD = "/otel_fr.control.v1.Control/Watch"
 NOT_OFFERED_SECONDS = 60.0

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from otel_fr.config import Config
 from otel_fr.dump.write import Snapshot, is_ours, write_dump
-from otel_fr.monitor.who import Who
+from otel_fr.monitor.rank_identity import Who
 from otel_fr.ring import RingFormatError, RingReader
 
 Format = Literal["pickle", "json"]

@@ -18,7 +18,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_fr.monitor.otlp import Request, Sender
-from otel_fr.monitor.spans import SCOPE
+from otel_fr.monitor.span_builder import SCOPE
 
 _log = logging.getLogger("otel_fr.monitor")
 

@@ -9,14 +9,14 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.monitor import report
+from otel_fr.monitor import report_builder as report
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
+from otel_fr.monitor.rank_identity import Who
 from otel_fr.monitor.rules import Situation
-from otel_fr.monitor.spans import SpanBuilder
+from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail, Tracked
-from otel_fr.monitor.who import Who
 from otel_fr.ring import ProcessState, RecordState, RingReader
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_fr.ring.definitions import MAX_GROUP_PAYLOAD, GroupDef, SignatureDef, SiteDef, fitting, thread_bytes
+from otel_fr.ring.files import create_file, private_folder
 from otel_fr.ring.layout import (
     DEFINITION,
     DEFINITION_PREFIX,
@@ -51,7 +52,6 @@ from otel_fr.ring.layout import (
     process_start_ns,
     wall_offset_ns,
 )
-from otel_fr.ring.place import create_file, private_folder
 from otel_fr.ring.status import StatusWriter
 
 MAX_INTERNED: Final = 65_536

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.otlp import GrpcTarget, grpc_target, make_sender
-from otel_fr.monitor.who import Who
+from otel_fr.monitor.rank_identity import Who
 from tests.support.collector import TRACES, Job, running, wait_for
 from tests.support.edges import (
     WRITER,

@@ -12,7 +12,7 @@ from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, WatchReque
 from otel_fr.dump.read import load
 from otel_fr.monitor import control
 from otel_fr.monitor.otlp import GrpcTarget
-from otel_fr.monitor.who import Who
+from otel_fr.monitor.rank_identity import Who
 from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.ranks import play
 

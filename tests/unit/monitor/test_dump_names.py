@@ -12,7 +12,7 @@ import pytest
 from otel_fr.config import Config
 from otel_fr.dump.write import Snapshot, is_ours, write_dump
 from otel_fr.monitor import dumping
-from otel_fr.monitor.who import Who
+from otel_fr.monitor.rank_identity import Who
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter
 from tests.support.rank_player import RANKS, signature
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.report import call
+from otel_fr.monitor.report_builder import call
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from tests.support.rank_player import FRAME, signature

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from otel_fr.monitor.stale import KEEP_SECONDS, sweep
+from otel_fr.monitor.ring_cleanup import KEEP_SECONDS, sweep
 
 
 def test_only_old_files_of_ended_ranks_are_removed(tmp_path: Path) -> None:

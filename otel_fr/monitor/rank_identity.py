@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource as SdkResource
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.monitor.spans import attribute
+from otel_fr.monitor.span_builder import attribute
 
 _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
 """Ours alone; a rank's instance id is a name within it."""

@@ -12,7 +12,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
-from otel_fr.monitor.spans import STATE_TEXT, attribute, error_type, sequence_of, stream_of
+from otel_fr.monitor.span_builder import STATE_TEXT, attribute, error_type, sequence_of, stream_of
 from otel_fr.monitor.tail import Tracked
 from otel_fr.ring import GroupProgress, RecordState, RingReader
 
