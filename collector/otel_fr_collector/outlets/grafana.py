@@ -18,7 +18,7 @@ import urllib3
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.courier import RETRIES, TIMEOUT, Courier, Outcome, outcome_of
+from otel_fr_collector.outlets.delivery import RETRIES, TIMEOUT, DeliveryQueue, Outcome, outcome_of
 from otel_fr_collector.outlets.outlet import links_of
 from otel_fr_collector.storage.store import Store
 
@@ -64,12 +64,12 @@ class Grafana:
         self._wall = wall
         self._ids: dict[str, int] = {}
         self._http = urllib3.PoolManager(timeout=TIMEOUT)
-        self._courier: Courier[_Mark] = Courier(f"grafana {urlsplit(url).hostname}", self._deliver, metrics)
+        self._queue: DeliveryQueue[_Mark] = DeliveryQueue(f"grafana {urlsplit(url).hostname}", self._deliver, metrics)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._courier.start()
+        self._queue.start()
 
     def publish(self, change: IncidentChange) -> None:
         # A fault that turns out to follow from another keeps its mark, which ends with it.
@@ -90,7 +90,7 @@ class Grafana:
                 self._put(incident)
 
     async def stop(self, seconds: float) -> None:
-        await self._courier.stop(seconds)
+        await self._queue.stop(seconds)
         await asyncio.sleep(0)  # what the thread has handed back is noted
 
     def _put(self, incident: Incident) -> None:
@@ -102,7 +102,7 @@ class Grafana:
         if incident.resolved is not None:
             body["timeEnd"] = int(incident.resolved * 1000)
         mark = _Mark(incident.id, incident.revision, body)
-        self._courier.put(mark, lambda old: old.incident == mark.incident)
+        self._queue.put(mark, lambda old: old.incident == mark.incident)
 
     def _deliver(self, mark: _Mark) -> tuple[Outcome, str]:
         number = self._ids.get(mark.incident)

@@ -18,7 +18,7 @@ import urllib3
 from otel_fr_collector.incidents.book import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.courier import RETRIES, TIMEOUT, Courier, Outcome, outcome_of
+from otel_fr_collector.outlets.delivery import RETRIES, TIMEOUT, DeliveryQueue, Outcome, outcome_of
 from otel_fr_collector.outlets.outlet import links_of
 from otel_fr_collector.storage.store import Store
 
@@ -89,12 +89,12 @@ class Webhook:
         self._store = store
         self._wall = wall
         self._http = urllib3.PoolManager(retries=RETRIES, timeout=TIMEOUT)
-        self._courier: Courier[_Delivery] = Courier(self._name, self._deliver, metrics)
+        self._queue: DeliveryQueue[_Delivery] = DeliveryQueue(self._name, self._deliver, metrics)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._courier.start()
+        self._queue.start()
 
     def publish(self, change: IncidentChange) -> None:
         self._put(change.kind, change.incident)
@@ -119,7 +119,7 @@ class Webhook:
             self._store.note(self._outlet, skipped)
 
     async def stop(self, seconds: float) -> None:
-        await self._courier.stop(seconds)
+        await self._queue.stop(seconds)
         await asyncio.sleep(0)  # what the thread has handed back is noted
 
     def _put(self, kind: ChangeKind, incident: Incident) -> None:
@@ -131,7 +131,7 @@ class Webhook:
         }
         number = f"{incident.id}-{incident.revision}"
         item = _Delivery(number, kind, incident.id, incident.revision, json.dumps(body).encode())
-        self._courier.put(item, lambda old: old.kind is ChangeKind.UPDATED and old.incident == item.incident)
+        self._queue.put(item, lambda old: old.kind is ChangeKind.UPDATED and old.incident == item.incident)
 
     def _deliver(self, item: _Delivery) -> tuple[Outcome, str]:
         timestamp = int(self._wall())

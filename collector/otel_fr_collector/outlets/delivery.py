@@ -44,7 +44,7 @@ class Outcome(Enum):
     LATER = "failed"
 
 
-class Courier(Generic[T]):
+class DeliveryQueue(Generic[T]):
     """A bounded queue and the thread that empties it.
 
     Args:
@@ -116,7 +116,7 @@ class Courier(Generic[T]):
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return Outcome.LATER, str(error)
         except Exception as error:  # noqa: BLE001  one odd answer must not end the deliveries
-            self._metrics.errors.labels("courier").inc()
+            self._metrics.errors.labels("delivery").inc()
             return Outcome.REFUSED, repr(error)
 
     def _complain(self, problem: str) -> None:
