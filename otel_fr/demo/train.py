@@ -1,6 +1,6 @@
-"""A small data-parallel training job, as people write them. It has never heard of otel-fr.
+"""A small data-parallel training job, as people write them. It contains nothing of otel-fr.
 
-The defect: at step 3 the shard server of rank 2 stops answering, so rank 2 never comes to that step's all_reduce.
+The defect: at step 3 the shard server of rank 2 stops answering, so rank 2 does not join the all_reduce of that step.
 """
 
 import os
