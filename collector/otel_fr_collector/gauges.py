@@ -60,11 +60,11 @@ class JobGauges(Collector):
         )
         lags: dict[tuple[str, str], int] = {}
         for run in self._runs.by_id.values():
-            standings: dict[str, list[int]] = {}
+            enqueued: dict[str, list[int]] = {}
             for rank in run.ranks.values():
-                for group, own in rank.standings.items():
-                    standings.setdefault(group, []).append(own[0])
-            for group, counts in standings.items():
+                for group, own in rank.progress.items():
+                    enqueued.setdefault(group, []).append(own[0])
+            for group, counts in enqueued.items():
                 place = run.groups.get(group)
                 if place is not None:
                     label = (run.id.job, place.group.description or place.group.name)

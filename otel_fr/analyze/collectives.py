@@ -12,7 +12,7 @@ from otel_fr import identity
 from otel_fr.analyze.evidence import Run
 from otel_fr.dump.columns import P2P
 from otel_fr.dump.model import Entry
-from otel_fr.match import Group, State
+from otel_fr.match import CallState, Group
 from otel_fr.match.model import Stream
 
 Key = tuple[str, str, int] | tuple[str, str, int, int, int, int]
@@ -52,7 +52,7 @@ class Collective:
     @property
     def completed(self) -> bool:
         """Every member has a call of it, and each is recorded as completed."""
-        return not self.missing_ranks and all(calls[-1].state is State.COMPLETED for calls in self.calls.values())
+        return not self.missing_ranks and all(calls[-1].state is CallState.COMPLETED for calls in self.calls.values())
 
 
 def line_up(run: Run) -> list[Collective]:

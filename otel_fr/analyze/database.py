@@ -18,7 +18,7 @@ from pathlib import Path
 
 from otel_fr.analyze.collectives import Collective
 from otel_fr.analyze.result import Report
-from otel_fr.match import Finding, State
+from otel_fr.match import CallState, Finding
 
 FORMAT = 1
 """Changes when a column goes or changes its meaning; new columns come at the end."""
@@ -177,7 +177,7 @@ class _Tables:
             _lists(signature.input_sizes),
             _lists(signature.output_sizes),
             sorted(collective.members),
-            (states.pop() if len(states) == 1 else State.IN_FLIGHT).value,
+            (states.pop() if len(states) == 1 else CallState.IN_FLIGHT).value,
             list(first.frames),
             sum(map(prod, signature.input_sizes)),
             sum(map(prod, signature.output_sizes)),

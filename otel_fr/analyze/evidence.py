@@ -18,7 +18,7 @@ from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dump.columns import P2P, Mask
 from otel_fr.dump.model import Dump, GroupInfo, Problem
 from otel_fr.dump.read import MAX_RANKS
-from otel_fr.match.model import Call, Ending, Evidence, Group, Rank, Standing, State
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.stacks import site_of
 
 
@@ -112,7 +112,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
             # Its groups are known from its calls only, and some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
-            ranks[dump.rank].standings = {**{id_: Standing() for id_ in unseen}, **ranks[dump.rank].standings}
+            ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
         calls.extend(_calls(dump, of_rank, ids[dump.rank], settled, told))
     told_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = told_size if 0 < told_size <= MAX_RANKS else None
@@ -183,7 +183,7 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], settled: Mask
         group = ids.get(entry.group)
         if group is None:
             continue
-        state = entry.state if told or entry.state is not State.IN_FLIGHT else State.UNKNOWN
+        state = entry.state if told or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
         found.append(
             Call(
                 dump.rank,
@@ -224,7 +224,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         python_blocked=dump.facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
         stack=stack,
-        standings={ids[key]: _standing(info) for key, info in dump.groups.items() if key in ids},
+        progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
         complete=not dump.partial or dump.source != "otel-fr",
         file=dump.path,
     )
@@ -260,8 +260,8 @@ def _idle(dump: Dump) -> float | None:
     return min((seconds for seconds in idle if seconds is not None), default=None)
 
 
-def _standing(info: GroupInfo) -> Standing:
-    return Standing(info.enqueued, info.completed, info.first_recorded)
+def _progress(info: GroupInfo) -> Progress:
+    return Progress(info.enqueued, info.completed, info.first_recorded)
 
 
 def _forget_outdated(
@@ -275,10 +275,10 @@ def _forget_outdated(
     notes: list[str] = []
     for dump in dumps:
         rank = ranks[dump.rank]
-        for group, standing in rank.standings.items():
+        for group, progress in rank.progress.items():
             sequence_id, other = proven.get(group, (0, 0))
-            if standing.enqueued is not None and standing.enqueued < sequence_id and rank.ending is Ending.RUNNING:
-                standing.enqueued = standing.completed = None
+            if progress.enqueued is not None and progress.enqueued < sequence_id and rank.ending is Ending.RUNNING:
+                progress.enqueued = progress.completed = None
                 rank.complete = False
                 notes.append(
                     f"rank {dump.rank}: its file is older than that of rank {other}, which completed a later collective"

@@ -31,7 +31,7 @@ def to_markdown(report: Report, view: View) -> str:
         lines += _finding(cause, report, view)
     if len(causes) > view.cap:
         lines += [f"and {len(causes) - view.cap} more faults", ""]
-    lines += _standing(report, view)
+    lines += _progress(report, view)
     lines += _list("Not known", overview.undecided(report, view))
     lines += _list("Files", overview.file_lines(report, view))
     lines += _list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in report.problems])
@@ -81,7 +81,7 @@ def _finding(finding: Finding, report: Report, view: View) -> list[str]:
     return lines + _list("What followed from it", [consequence.summary for consequence in followed], MAX_FOLLOWED)
 
 
-def _standing(report: Report, view: View) -> list[str]:
+def _progress(report: Report, view: View) -> list[str]:
     grid = overview.grid(report, view, _MAX_COLUMNS)
     if not grid.columns or not grid.rows:
         return []

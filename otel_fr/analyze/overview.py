@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump
 from otel_fr.identity import encode_ranks
-from otel_fr.match import Ending, Finding, Group, Rank, State
+from otel_fr.match import CallState, Ending, Finding, Group, Rank
 
 MAX_COLUMNS = 8
 """Process groups with a column each; if there are more, those of one description share one."""
@@ -117,7 +117,7 @@ def verdict(report: Report) -> str:
         return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
     calls = sum(len(dump.entries) for dump in run.dumps)
     text = f"No fault found in {calls} calls of {ranks_of(dump.rank for dump in run.dumps)}."
-    open_calls = sum(call.state is State.IN_FLIGHT for call in run.evidence.calls)
+    open_calls = sum(call.state is CallState.IN_FLIGHT for call in run.evidence.calls)
     return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
 
 
@@ -175,10 +175,10 @@ def grid(report: Report, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid
     furthest: dict[str, int] = {}
     hindmost: dict[str, int] = {}
     for rank in run.evidence.ranks.values():
-        for id_, standing in rank.standings.items():
-            if standing.enqueued is not None:
-                furthest[id_] = max(furthest.get(id_, 0), standing.enqueued)
-                hindmost[id_] = min(hindmost.get(id_, standing.enqueued), standing.enqueued)
+        for id_, progress in rank.progress.items():
+            if progress.enqueued is not None:
+                furthest[id_] = max(furthest.get(id_, 0), progress.enqueued)
+                hindmost[id_] = min(hindmost.get(id_, progress.enqueued), progress.enqueued)
     faults = {finding.group.id for finding in causes(report) if finding.group is not None}
     weight = {group.id: (group.id in faults, furthest.get(group.id, 0) > hindmost.get(group.id, 0)) for group in shown}
     column_of, columns, left_out = _columns(shown, weight, max_columns)
@@ -190,10 +190,10 @@ def grid(report: Report, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid
         if not view.has_rank(number):
             continue
         cells: list[list[Cell]] = [[] for _ in columns]
-        for id_, standing in rank.standings.items():
+        for id_, progress in rank.progress.items():
             if id_ in column_of:
-                behind = 0 if standing.enqueued is None else furthest[id_] - standing.enqueued
-                cells[column_of[id_]].append(Cell(id_, standing.enqueued, standing.completed, behind))
+                behind = 0 if progress.enqueued is None else furthest[id_] - progress.enqueued
+                cells[column_of[id_]].append(Cell(id_, progress.enqueued, progress.completed, behind))
         row = Row([number], role_of.get(number, ""), ending_text(rank, dumps.get(number)), tuple(map(tuple, cells)))
         # Ranks of different groups of one column may stand alike.
         same = (row.role, row.how, tuple(tuple((c.enqueued, c.completed, c.behind) for c in of) for of in cells))

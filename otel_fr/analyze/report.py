@@ -54,11 +54,11 @@ def _rank_dict(rank: Rank) -> dict[str, Any]:
         "file": rank.file or None,
         "groups": {
             id_: {
-                "enqueued": standing.enqueued,
-                "completed": standing.completed,
-                "first_recorded": standing.first_recorded,
+                "enqueued": progress.enqueued,
+                "completed": progress.completed,
+                "first_recorded": progress.first_recorded,
             }
-            for id_, standing in rank.standings.items()
+            for id_, progress in rank.progress.items()
         },
     }
 

@@ -18,7 +18,7 @@ from otel_fr.analyze.collectives import Key, entries_by_rank, key_of, moment
 from otel_fr.analyze.overview import View, clean
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Entry
-from otel_fr.match import Finding, Group, Signature, State
+from otel_fr.match import CallState, Finding, Group, Signature
 
 _LONGEST = 1e9
 """Seconds that a call is shown to take at most: a file may hold any number."""
@@ -30,7 +30,7 @@ MAX_STACKS = 500
 _MIN_EACH, _MAX_EACH = 8, 256
 _MAX_FRAMES = 16
 
-_STATES = {State.COMPLETED: 0, State.IN_FLIGHT: 1, State.FAILED: 2, State.UNKNOWN: 3}
+_STATES = {CallState.COMPLETED: 0, CallState.IN_FLIGHT: 1, CallState.FAILED: 2, CallState.UNKNOWN: 3}
 _MISSING = 4
 _TAIL = 0.12
 """Of the chart's width, how far waiting calls run on after the last known event."""
@@ -114,7 +114,7 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
     if created is None:
         return None, None
     start = created / 1e9
-    if entry.state is State.IN_FLIGHT or (ended is None and entry.duration is None):
+    if entry.state is CallState.IN_FLIGHT or (ended is None and entry.duration is None):
         return start, None
     return start, max(start, ended / 1e9 if ended is not None else start + (entry.duration or 0.0))
 
@@ -248,8 +248,8 @@ def _call(
     texts: _Texts, bar: _Bar, column: int, start: float | None, end: float | None, fault: bool, told: bool
 ) -> list[int]:
     entry = bar.entry
-    state = entry.state if told or entry.state is not State.IN_FLIGHT else State.UNKNOWN
-    took = entry.age if entry.state is State.IN_FLIGHT else entry.duration
+    state = entry.state if told or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
+    took = entry.age if entry.state is CallState.IN_FLIGHT else entry.duration
     return [
         texts.put("operations", entry.signature.operation),
         texts.put("groups", overview.title(bar.group)),

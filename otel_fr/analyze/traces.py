@@ -21,7 +21,7 @@ from otel_fr.analyze.evidence import Run
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump, Entry
 from otel_fr.incident_trace import attributes, resource_spans, root_span, utf8
-from otel_fr.match import Group, State
+from otel_fr.match import CallState, Group
 from otel_fr.monitor.otlp import make_sender
 
 SERVICE = "otel-fr analyze"
@@ -136,7 +136,9 @@ def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
     """One rank's call. Where its times are not known, those of the incident; a call in flight ends with it."""
     start = moment(entry.created_ns) or root.start_time_unix_nano
     took = 0 if entry.duration is None else int(min(entry.duration, 1e9) * 1e9)
-    end = moment(entry.ended_ns) or (start + took if entry.state is not State.IN_FLIGHT else root.end_time_unix_nano)
+    end = moment(entry.ended_ns) or (
+        start + took if entry.state is not CallState.IN_FLIGHT else root.end_time_unix_nano
+    )
     trace = root.trace_id
     span = Span(
         trace_id=trace,
@@ -148,8 +150,8 @@ def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
         end_time_unix_nano=max(start, end),
     )
     span.attributes.extend(attributes({names.RANK: rank, **_attributes(entry, collective.group)}))
-    if entry.state in (State.IN_FLIGHT, State.FAILED):
-        in_flight = entry.state is State.IN_FLIGHT
+    if entry.state in (CallState.IN_FLIGHT, CallState.FAILED):
+        in_flight = entry.state is CallState.IN_FLIGHT
         how = "was in flight when the file was written" if in_flight else "failed"
         span.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=utf8(f"{entry.signature.operation} {how}")))
     return span
@@ -176,7 +178,7 @@ def _attributes(entry: Entry, group: Group) -> dict[str, object]:
         names.TAG: signature.tag,
         names.PAIR_INDEX: entry.pair_index,
         names.TIMEOUT: None if entry.timeout is None else int(entry.timeout * 1e3),
-        names.ERROR_TYPE: entry.error or (names.ERROR_FAILED if entry.state is State.FAILED else None),
+        names.ERROR_TYPE: entry.error or (names.ERROR_FAILED if entry.state is CallState.FAILED else None),
         names.GROUP_ID: group.id,
         names.GROUP_NAME: group.name,
         names.GROUP_DESCRIPTION: group.description,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from otel_fr.dump.model import Entry
-from otel_fr.match.model import Signature, State, Stream
+from otel_fr.match.model import CallState, Signature, Stream
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -18,9 +18,9 @@ Codes = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
 
 STREAMS: tuple[Stream, ...] = ("collective", "p2p", "monitored_barrier")
-STATES = tuple(State)
+STATES = tuple(CallState)
 COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
-COMPLETED, IN_FLIGHT = STATES.index(State.COMPLETED), STATES.index(State.IN_FLIGHT)
+COMPLETED, IN_FLIGHT = STATES.index(CallState.COMPLETED), STATES.index(CallState.IN_FLIGHT)
 
 NONE = -(1 << 63)
 """What stands for None in a column of integers; in one of floats it is NaN."""

@@ -34,7 +34,7 @@ from otel_fr.dump.columns import (
     integers,
 )
 from otel_fr.dump.safe import UnreadableDump
-from otel_fr.match.model import Signature, Sizes, State, Stream
+from otel_fr.match.model import CallState, Signature, Sizes, Stream
 
 MAX_NUMBERS = 100_000_000
 """Numbers in the sizes of one file: a small pickle can refer to one long list many times."""
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
     group: str
     stream: Stream
     signature: Signature
-    state: State
+    state: CallState
     label: Label
     end: int = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from otel_fr.match.model import Signature, State, Stream
+from otel_fr.match.model import CallState, Signature, Stream
 
 if TYPE_CHECKING:
     from otel_fr.dump.columns import Entries
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
     sequence_id: int
     record: int
     signature: Signature
-    state: State
+    state: CallState
     pair_index: int | None = None
     age: float | None = None
     duration: float | None = None

@@ -22,9 +22,9 @@ from otel_fr.dump.entries import (
 )
 from otel_fr.dump.lives import ENDS
 from otel_fr.identity import encode_ranks
-from otel_fr.match.model import State
+from otel_fr.match.model import CallState
 
-_STATES = {state.value: state for state in State}
+_STATES = {state.value: state for state in CallState}
 _UNKNOWN_SPLITS: tuple[int, ...] = ()
 _END_CODES = {raw: place for place, raw in enumerate(ENDS, 1)}
 
@@ -140,7 +140,7 @@ class OthersReader(EntryReader):
             group,
             "p2p" if p2p else "collective",
             signature,
-            State.COMPLETED if done else State.IN_FLIGHT,
+            CallState.COMPLETED if done else CallState.IN_FLIGHT,
             Label(timeout, None, name.backend, fields.short_text(item.get("thread_name"))),
             _END_CODES.get(name.raw, 0),
         )
@@ -155,7 +155,7 @@ class OthersReader(EntryReader):
         created = fields.integer(item.get("time_created_ns")) or None
         ended = fields.integer(item.get("time_discovered_completed_ns")) or None
         duration = fields.seconds(item.get("duration_ms"), 1e3)
-        if duration is None and kind.state is State.COMPLETED and created and ended:
+        if duration is None and kind.state is CallState.COMPLETED and created and ended:
             duration = max(ended - created, 0) / 1e9
         return Row(
             fields.integer(number) or 0,

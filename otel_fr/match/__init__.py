@@ -5,21 +5,21 @@ Pure functions over `Evidence`; used by the live collector and by the offline an
 
 from otel_fr.match.diagnose import diagnose
 from otel_fr.match.legal import Difference, compare
-from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, Group, Rank, Signature, Standing, State
+from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, Group, Progress, Rank, Signature
 from otel_fr.match.questions import open_questions
 
 __all__ = [
     "Call",
+    "CallState",
     "Category",
     "Difference",
     "Ending",
     "Evidence",
     "Finding",
     "Group",
+    "Progress",
     "Rank",
     "Signature",
-    "Standing",
-    "State",
     "compare",
     "diagnose",
     "open_questions",

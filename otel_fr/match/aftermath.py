@@ -6,7 +6,7 @@ from otel_fr.match import sentences
 from otel_fr.match.endings import describe_ending, gave_up_at_store, was_stopped
 from otel_fr.match.findings import Case
 from otel_fr.match.instances import InstanceKey
-from otel_fr.match.model import Category, Ending, Finding, State
+from otel_fr.match.model import CallState, Category, Ending, Finding
 
 
 def downstream(case: Case) -> None:
@@ -105,7 +105,7 @@ def unexplained_failures(case: Case) -> None:
         return
     raised = {r for r, info in case.evidence.ranks.items() if info.ending is Ending.RAISED and not was_stopped(info)}
     for node in case.nodes.values():
-        failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is State.FAILED]
+        failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is CallState.FAILED]
         if not failed:
             continue
         told = "; ".join(f"rank {r} {describe_ending(case.evidence.ranks[r])}" for r in failed[:4])

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from otel_fr.match.instances import Instance, InstanceKey, is_waiting
-from otel_fr.match.model import Evidence, State
+from otel_fr.match.model import CallState, Evidence
 
 EVERYBODY_NEEDED = frozenset(
     (
@@ -69,7 +69,7 @@ def stuck_devices(
     for key, instance in instances.items():
         for rank in instance.calls:
             call = instance.call(rank)
-            if rank in spared or call.state is not State.IN_FLIGHT or not is_waiting(call, evidence.window):
+            if rank in spared or call.state is not CallState.IN_FLIGHT or not is_waiting(call, evidence.window):
                 continue
             open_.setdefault(rank, []).append(key)
             if call.stream != "collective" or call.signature.operation not in EVERYBODY_NEEDED or key in explained:
@@ -92,9 +92,9 @@ def _furthest(evidence: Evidence) -> dict[str, list[tuple[int, int]]]:
     """By group: the ranks and their last completed numbers, the furthest first."""
     found: dict[str, list[tuple[int, int]]] = {}
     for rank in sorted(evidence.ranks):
-        for group, standing in evidence.ranks[rank].standings.items():
-            if standing.completed:
-                found.setdefault(group, []).append((rank, standing.completed))
+        for group, progress in evidence.ranks[rank].progress.items():
+            if progress.completed:
+                found.setdefault(group, []).append((rank, progress.completed))
     return {group: sorted(entries, key=lambda e: (-e[1], e[0])) for group, entries in found.items()}
 
 
@@ -103,7 +103,7 @@ def _peer_ahead(instance: Instance, furthest: list[tuple[int, int]], number: int
     for rank, completed in furthest:
         if completed < number:
             return None
-        if rank not in instance.calls or instance.call(rank).state is State.COMPLETED:
+        if rank not in instance.calls or instance.call(rank).state is CallState.COMPLETED:
             return rank, completed
     return None
 
@@ -111,6 +111,6 @@ def _peer_ahead(instance: Instance, furthest: list[tuple[int, int]], number: int
 def _others_wait(instance: Instance, rank: int, late: Mapping[int, object]) -> bool:
     """Does a rank that is not late itself wait in an instance that this rank has issued too?"""
     return any(
-        other != rank and other not in late and instance.call(other).state is State.IN_FLIGHT
+        other != rank and other not in late and instance.call(other).state is CallState.IN_FLIGHT
         for other in instance.calls
     )

@@ -8,7 +8,7 @@ from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.findings import Case
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.mismatch import Mismatch, shift_of
-from otel_fr.match.model import Call, Category, Ending, Evidence, Finding, Rhythm, State
+from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, Rhythm
 from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, inverted, precedes
 
 
@@ -174,10 +174,10 @@ class _Diagnosis(Case):
     def _is_idle_on_device(self, rank: int, instance: Instance) -> bool:
         """It lives, and everything that it issued in the instance's group has completed: its host holds it up."""
         info = self.evidence.ranks.get(rank)
-        standing = info.standings.get(instance.group.id) if info is not None else None
-        if info is None or info.ending is not Ending.RUNNING or standing is None or standing.enqueued is None:
+        progress = info.progress.get(instance.group.id) if info is not None else None
+        if info is None or info.ending is not Ending.RUNNING or progress is None or progress.enqueued is None:
             return False
-        return standing.enqueued == standing.completed
+        return progress.enqueued == progress.completed
 
     def _devices(self) -> None:
         told = (rank for finding in self.causes for rank in finding.culprit_ranks)
@@ -206,14 +206,14 @@ class _Diagnosis(Case):
             if late:
                 self._stragglers(node, late)
             elif any(_is_held_up(c, self.evidence.window) for c in calls) and all(
-                c.state is State.UNKNOWN or _is_held_up(c, self.evidence.window) for c in calls
+                c.state is CallState.UNKNOWN or _is_held_up(c, self.evidence.window) for c in calls
             ):
                 stalled.append(key)
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):
             node = self.nodes[first]
             calls = [node.instance.call(rank) for rank in node.instance.members]
             text = sentences.instance_text(node.instance)
-            failed = sorted({call.error or "error" for call in calls if call.state is State.FAILED})
+            failed = sorted({call.error or "error" for call in calls if call.state is CallState.FAILED})
             how = f"failed ({', '.join(failed)})" if failed else "does not complete"
             summary = f"all members joined {text} with matching arguments, and it {how}{self.waited(node)}"
             if failed:
@@ -241,7 +241,9 @@ class _Diagnosis(Case):
 
 def _is_held_up(call: Call, window: float) -> bool:
     """It failed, or is known to have been in flight for longer than ``window`` seconds."""
-    return call.state is State.FAILED or (call.state is State.IN_FLIGHT and call.age is not None and call.age >= window)
+    return call.state is CallState.FAILED or (
+        call.state is CallState.IN_FLIGHT and call.age is not None and call.age >= window
+    )
 
 
 def _late(calls: list[Call]) -> list[Call]:
@@ -249,7 +251,7 @@ def _late(calls: list[Call]) -> list[Call]:
 
     The peers waited out their timeout; the late rank spent at least that long between its previous call and this one.
     """
-    gave_up = [c for c in calls if c.state is State.FAILED and (c.error == "timeout" or _waited_out(c))]
+    gave_up = [c for c in calls if c.state is CallState.FAILED and (c.error == "timeout" or _waited_out(c))]
     if not gave_up or len(gave_up) == len(calls):
         return []
     patience = min(c.duration or 0.0 for c in gave_up)

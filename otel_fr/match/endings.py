@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
 from otel_fr.match.instances import Instance, has_joined
-from otel_fr.match.model import Call, Ending, Evidence, Rank, State
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
 """How launchers and people end a rank that did nothing wrong (torchrun: SIGTERM when another rank failed)."""
@@ -37,7 +37,7 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
     if info.ending in (Ending.RAISED, Ending.GONE):
         if gave_up_at_store(info):
             return False
-        return not was_stopped(info) and not any(call.state is State.FAILED for call in calls)
+        return not was_stopped(info) and not any(call.state is CallState.FAILED for call in calls)
     return False
 
 
@@ -47,7 +47,7 @@ def _was_cleared_away(info: Rank) -> bool:
 
 
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
-    return [call for call in calls if call.state in (State.IN_FLIGHT, State.FAILED)]
+    return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED)]
 
 
 def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozenset[int]:
@@ -60,7 +60,7 @@ def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozens
     by_rank: dict[int, list[Call]] = {}
     for call in evidence.calls:
         by_rank.setdefault(call.rank, []).append(call)
-    timed_out = any(call.state is State.FAILED and call.error == "timeout" for call in evidence.calls)
+    timed_out = any(call.state is CallState.FAILED and call.error == "timeout" for call in evidence.calls)
     candidates = {
         r
         for r, info in evidence.ranks.items()

@@ -9,7 +9,7 @@ from otel_fr.match import sentences
 from otel_fr.match.endings import culprit_deaths, describe_ending
 from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
-from otel_fr.match.model import Call, Category, Evidence, Finding, State
+from otel_fr.match.model import Call, CallState, Category, Evidence, Finding
 from otel_fr.match.waiting import Node, build
 
 
@@ -115,7 +115,7 @@ class Case:
 
     def age(self, node: Node) -> float | None:
         calls = [node.instance.call(rank) for rank in node.waiting]
-        ages = [c.duration if c.state is State.FAILED else c.age for c in calls]
+        ages = [c.duration if c.state is CallState.FAILED else c.age for c in calls]
         return max((age for age in ages if age is not None), default=None)
 
     def waited(self, node: Node) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from otel_fr.match.model import Call, Evidence, Group, Rank, State, Stream
+from otel_fr.match.model import Call, CallState, Evidence, Group, Rank, Stream
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
@@ -98,19 +98,19 @@ def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
         return None
     if len(instance.key) != 3 or instance.stream != "collective":
         return False if info.complete else None
-    standing = info.standings.get(instance.group.id)
-    if standing is None:
+    progress = info.progress.get(instance.group.id)
+    if progress is None:
         return False if info.complete else None
-    if standing.enqueued is not None:
-        return standing.enqueued >= instance.key[2]
+    if progress.enqueued is not None:
+        return progress.enqueued >= instance.key[2]
     return None
 
 
 def is_waiting(call: Call, window: float) -> bool:
     """In flight for longer than ``window`` seconds, or given up after having waited."""
-    if call.state is State.FAILED:
+    if call.state is CallState.FAILED:
         return True
-    return call.state in (State.IN_FLIGHT, State.UNKNOWN) and (call.age is None or call.age >= window)
+    return call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN) and (call.age is None or call.age >= window)
 
 
 def waiting_ranks(instance: Instance, window: float) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class Signature(NamedTuple):
     any_source: bool = False
 
 
-class State(Enum):
+class CallState(Enum):
     """How far one rank's call came."""
 
     IN_FLIGHT = "scheduled"
@@ -85,7 +85,7 @@ class Call:
     sequence_id: int
     record: int
     signature: Signature
-    state: State
+    state: CallState
     pair_index: int = 0
     age: float | None = None
     duration: float | None = None
@@ -113,7 +113,7 @@ class Ending(Enum):
 
 
 @dataclass(slots=True)
-class Standing:
+class Progress:
     """Where a rank stands in one group. None: not known.
 
     Attributes:
@@ -137,8 +137,8 @@ class Rank:
         idle: seconds since it last issued or ended a call.
         site: ``"file:line function"`` where its main thread is now.
         stack: text, main thread first.
-        standings: by group id. A group that is not in it: the rank has not used it.
-        complete: every call the rank has in flight is in the evidence, and its standings are exact.
+        progress: by group id. A group that is not in it: the rank has not used it.
+        complete: every call the rank has in flight is in the evidence, and its `progress` is exact.
         file: its flight-recorder file.
     """
 
@@ -152,7 +152,7 @@ class Rank:
     idle: float | None = None
     site: str = ""
     stack: str = ""
-    standings: dict[str, Standing] = dataclasses.field(default_factory=dict)
+    progress: dict[str, Progress] = dataclasses.field(default_factory=dict)
     complete: bool = True
     file: str = ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from otel_fr.match import sentences
 from otel_fr.match.findings import Case
 from otel_fr.match.instances import InstanceKey
-from otel_fr.match.model import Evidence, State
+from otel_fr.match.model import CallState, Evidence
 from otel_fr.match.waiting import Node, fronts, inverted
 
 MAX_TOLD = 4
@@ -20,7 +20,7 @@ def open_questions(evidence: Evidence) -> list[str]:
     for key, node in Case(evidence).nodes.items():
         calls = [node.instance.calls[rank][-1] for rank in node.instance.members if rank in node.instance.calls]
         if len(calls) == len(node.instance.members) and all(
-            c.state is State.IN_FLIGHT and c.age is None for c in calls
+            c.state is CallState.IN_FLIGHT and c.age is None for c in calls
         ):
             open_[key] = node
     sets = fronts(open_)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from otel_fr.match.instances import Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Ending, Evidence, Rank, State
+from otel_fr.match.model import CallState, Ending, Evidence, Rank
 
 
 @dataclass(slots=True)
@@ -78,7 +78,9 @@ def build(
     joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
     reached = _reached(evidence) if joined else {}
     heads: dict[tuple[str, str], InstanceKey] = {}
-    takes_any = {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not State.COMPLETED}
+    takes_any = {
+        (c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED
+    }
     receivers = {rank for _, rank in takes_any}
     vague = {
         c.rank
@@ -134,9 +136,9 @@ def _reached(evidence: Evidence) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for info in evidence.ranks.values():
         own: dict[str, list[int | None]] = {}
-        for id_, standing in info.standings.items():
+        for id_, progress in info.progress.items():
             if id_ in evidence.groups:
-                own.setdefault(evidence.groups[id_].description, []).append(standing.enqueued)
+                own.setdefault(evidence.groups[id_].description, []).append(progress.enqueued)
         for description, counts in own.items():
             if len(counts) == 1 and counts[0] is not None:
                 found.setdefault(description, []).append(counts[0])
@@ -201,9 +203,9 @@ def _is_served(instance: Instance, rank: int) -> bool:
 
     gloo, for one, tells the end of a receive only to who waits for it: one that was posted early looks open for long.
     """
-    if instance.p2p is None or instance.call(rank).state is State.FAILED:
+    if instance.p2p is None or instance.call(rank).state is CallState.FAILED:
         return False
-    return any(other != rank and instance.call(other).state is State.COMPLETED for other in instance.calls)
+    return any(other != rank and instance.call(other).state is CallState.COMPLETED for other in instance.calls)
 
 
 def _sort_members(
@@ -254,7 +256,7 @@ def _spare_receivers(node: Node, receivers: set[int]) -> None:
 
 
 def _was_in_it(instance: Instance, rank: int) -> bool:
-    return rank in instance.calls and instance.call(rank).state is not State.COMPLETED
+    return rank in instance.calls and instance.call(rank).state is not CallState.COMPLETED
 
 
 def _moves(info: Rank, window: float) -> bool:
@@ -284,14 +286,14 @@ def _comes_before(
     info = evidence.ranks.get(rank)
     if info is None or like.stream != "collective" or not like.group.description:
         return None
-    groups = [evidence.groups[id_] for id_ in info.standings if id_ in evidence.groups]
+    groups = [evidence.groups[id_] for id_ in info.progress if id_ in evidence.groups]
     same = [group.id for group in groups if group.description == like.group.description]
     if len(same) != 1:
         return None
     own = instances.get((same[0], "collective", like.sequence_id))
     if own is not None and rank in own.calls:
         return node.instance.call(rank).record < own.call(rank).record
-    enqueued = info.standings[same[0]].enqueued
+    enqueued = info.progress[same[0]].enqueued
     return None if enqueued is None else enqueued < like.sequence_id
 
 

@@ -10,7 +10,7 @@ import random
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from otel_fr.match import Call, Ending, Evidence, Group, Rank, Signature, Standing, State
+from otel_fr.match import Call, CallState, Ending, Evidence, Group, Progress, Rank, Signature
 
 WINDOW = 2.0
 Place = tuple[str, int] | tuple[str, int, int, int]
@@ -142,9 +142,9 @@ class Machine:
                 call.shown = call.completed and index < len(mine) - late
                 collective = len(call.place) == 2
                 if collective:
-                    standing = info.standings.setdefault(call.op.group.id, Standing(0, 0))
-                    standing.enqueued = call.number
-                    standing.completed = call.number if call.shown else standing.completed
+                    progress = info.progress.setdefault(call.op.group.id, Progress(0, 0))
+                    progress.enqueued = call.number
+                    progress.completed = call.number if call.shown else progress.completed
                 if index >= len(mine) - ring:
                     calls.append(self._call(rank, call, 10.0 if still else 0.1, ages))
                 elif not call.shown:
@@ -155,7 +155,7 @@ class Machine:
 
     def _call(self, rank: int, call: Issued, age: float, ages: bool) -> Call:
         p2p = len(call.place) == 4
-        state = State.COMPLETED if call.shown else State.IN_FLIGHT
+        state = CallState.COMPLETED if call.shown else CallState.IN_FLIGHT
         return Call(
             rank, call.op.group.id, "p2p" if p2p else "collective", call.number, call.record, call.op.signature, state,
             pair_index=call.place[3] if len(call.place) == 4 else 0, age=age if ages and not call.shown else None,

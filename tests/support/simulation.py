@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from otel_fr.match import Call, Ending, Evidence, Group, Rank, Signature, Standing, State
+from otel_fr.match import Call, CallState, Ending, Evidence, Group, Progress, Rank, Signature
 
 WINDOW = 2.0
 OPERATIONS = ("all_reduce", "broadcast", "all_gather_into_tensor", "barrier")
@@ -66,7 +66,7 @@ class Job:
                     group = next(g for g in self.groups if g.id == key[0])
                     if set(issued[key]) >= set(group.ranks):
                         del blocked[rank]
-                        calls[rank][issued[key][rank]][2] = State.COMPLETED
+                        calls[rank][issued[key][rank]][2] = CallState.COMPLETED
                         moved = True
                     else:
                         continue
@@ -75,7 +75,7 @@ class Job:
                     at[rank] += 1
                     number = counts[rank, step.group.id] = counts.get((rank, step.group.id), 0) + 1
                     issued.setdefault((step.group.id, number), {})[rank] = len(calls[rank])
-                    calls[rank].append([step, number, State.IN_FLIGHT])
+                    calls[rank].append([step, number, CallState.IN_FLIGHT])
                     blocked[rank] = (step.group.id, number)
                     moved = True
                     ticks -= 1
@@ -85,19 +85,19 @@ class Job:
         ranks, out = {}, []
         for rank, mine in calls.items():
             info = self.stops[rank][1] if rank in self.stops else Rank(rank)
-            if rank not in self.stops and all(c[2] is State.COMPLETED for c in mine) and stuck:
+            if rank not in self.stops and all(c[2] is CallState.COMPLETED for c in mine) and stuck:
                 info.ending = Ending.CLEAN
             info.idle = 10.0 if stuck else 0.1
             for number, (step, seq, state) in enumerate(mine):
                 assert isinstance(step, Step)
                 assert isinstance(seq, int)
-                assert isinstance(state, State)
-                standing = info.standings.setdefault(step.group.id, Standing(0, 0))
-                standing.enqueued = seq
-                if state is State.COMPLETED:
-                    standing.completed = seq
+                assert isinstance(state, CallState)
+                progress = info.progress.setdefault(step.group.id, Progress(0, 0))
+                progress.enqueued = seq
+                if state is CallState.COMPLETED:
+                    progress.completed = seq
                 if number >= len(mine) - self.ring:
-                    age = None if state is State.COMPLETED else (10.0 if stuck else 0.1)
+                    age = None if state is CallState.COMPLETED else (10.0 if stuck else 0.1)
                     out.append(
                         Call(rank, step.group.id, "collective", seq, number, step.signature, state, age=age,
                              site=f"train.py:{number} step")

@@ -19,7 +19,7 @@ from otel_fr_collector.web.app import WebServer, make_app
 from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
-from otel_fr.match import Category, Finding, Group, Signature, State
+from otel_fr.match import CallState, Category, Finding, Group, Signature
 
 _T = TypeVar("_T")
 AHEAD = 3_600.0
@@ -102,7 +102,7 @@ class Stage:
                 state.site = "/job/data.py:17 load"
                 continue
             run.stand(state, world.id, 101, 100)
-            part = Part(state.rank, 5, world.id, "collective", 101, signature, State.IN_FLIGHT, issued=now - 7.5)
+            part = Part(state.rank, 5, world.id, "collective", 101, signature, CallState.IN_FLIGHT, issued=now - 7.5)
             report.inflight = [part]
         others = tuple(rank for rank in run.ranks if rank != culprit)
         finding = Finding(

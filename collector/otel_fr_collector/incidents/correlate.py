@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_fr.match import Category, Ending, Finding, State
+from otel_fr.match import CallState, Category, Ending, Finding
 from otel_fr.match.endings import STOP_SIGNALS
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.calls import Part
@@ -146,7 +146,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         return False
     if key not in place.open and key in place.closed:
         return True
-    if any(part.state is State.FAILED for part in _instance_parts(place, key)):
+    if any(part.state is CallState.FAILED for part in _instance_parts(place, key)):
         return False
     for rank in finding.waiting_ranks:
         state = run.ranks.get(rank)
@@ -154,7 +154,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
             return False
         if any(part.key() == key for part in reported_parts(run, state)):
             return False
-        if len(key) == 3 and key[1] == "collective" and state.standings.get(key[0], [0, 0])[1] < key[2]:
+        if len(key) == 3 and key[1] == "collective" and state.progress.get(key[0], [0, 0])[1] < key[2]:
             return False
     return True
 

@@ -50,7 +50,7 @@ class SavedRun:
             state.stack_arrived = now - age - float(item["stack_age"])
             for name in _RANK_FIELDS:
                 setattr(state, name, item[name])
-            state.standings = {str(group): [int(own[0]), int(own[1])] for group, own in item["standings"].items()}
+            state.progress = {str(group): [int(own[0]), int(own[1])] for group, own in item["standings"].items()}
             states.append(state)
         return states
 
@@ -70,7 +70,7 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "rank": state.rank,
             "ended": state.ended is not None,
             "ending": state.ending.value,
-            "standings": state.standings,
+            "standings": state.progress,
             "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from otel_fr.match import Call, Group, Signature, State
+from otel_fr.match import Call, CallState, Group, Signature
 from otel_fr.match.instances import InstanceKey, instance_key
 from otel_fr.match.model import Sizes, Stream
 from otel_fr_collector.jobs.bounded import Cache
@@ -27,7 +27,7 @@ MAX_DIMENSIONS = 64
 MAX_TENSORS = 256
 """Tensors of a call that are compared. Spans name no more than that, reports do: both are cut to the same length."""
 
-UNENDED = (State.IN_FLIGHT, State.UNKNOWN)
+UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
 
 PAIRWISE = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"})
 """Operations where equal signatures may still disagree (each member has a piece of its own)."""
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     stream: Stream
     sequence_id: int
     signature: Signature
-    state: State
+    state: CallState
     pair_index: int = 0
     site: str = ""
     error: str | None = None
@@ -108,7 +108,7 @@ class Template:
     signature: Signature
     weight: int
     stream: Stream
-    state: State
+    state: CallState
     site: str = ""
     error: str | None = None
     timeout: float | None = None
@@ -130,7 +130,7 @@ def part_of(word: Part | Word) -> Part:
         return word
     rank, (template, sequence, record, pair, start, end), gap = word
     took = max(0, end - start) / 1e9
-    in_flight = template.state is State.IN_FLIGHT
+    in_flight = template.state is CallState.IN_FLIGHT
     return Part(
         rank,
         record,
@@ -158,13 +158,13 @@ def stream_of(kind: str, operation: str) -> Stream:
     return "p2p" if kind == "p2p" else "collective"
 
 
-def state_of(text: str, error: str | None) -> State:
+def state_of(text: str, error: str | None) -> CallState:
     """The state as sent (``scheduled``, ``completed``, ``failed``); an error other than the rank's end is a failure."""
     if text == "failed" or (error and error != "rank_exited"):
-        return State.FAILED
+        return CallState.FAILED
     if text == "completed":
-        return State.COMPLETED
-    return State.IN_FLIGHT if text in ("scheduled", "started") else State.UNKNOWN
+        return CallState.COMPLETED
+    return CallState.IN_FLIGHT if text in ("scheduled", "started") else CallState.UNKNOWN
 
 
 def read_sizes(value: object) -> Sizes:

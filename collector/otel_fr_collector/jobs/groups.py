@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import islice
 
-from otel_fr.match import Group, Signature, State, compare
+from otel_fr.match import CallState, Group, Signature, compare
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.bounded import Ranges
 from otel_fr_collector.jobs.calls import PAIRWISE, UNENDED, Part, Template, Word, is_even, part_of, weight_of
@@ -28,7 +28,7 @@ INSTANCE_WEIGHT = 2
 STREAM_WEIGHT = 2
 """What remembering a stream's complete instances takes, in the same unit."""
 
-_DONE = (State.COMPLETED, State.UNKNOWN)
+_DONE = (CallState.COMPLETED, CallState.UNKNOWN)
 
 
 class Closed:
@@ -134,9 +134,9 @@ class OpenInstance:
 
 def merge(old: Part, new: Part) -> Part:
     """What is known of one call after a second word of it. An ended call never goes back to being in flight."""
-    ended = (State.COMPLETED, State.FAILED)
+    ended = (CallState.COMPLETED, CallState.FAILED)
     newer = old if old.state in ended and new.state not in ended else new
-    if old.state is State.FAILED:
+    if old.state is CallState.FAILED:
         newer = old
     other = new if newer is old else old
     known = [part.issued for part in (newer, other) if part.issued is not None]
@@ -190,7 +190,7 @@ class GroupState:
         if instance is None:
             if key in self.closed:
                 return False
-            if part.stream != "p2p" and self.size == 1 and part.state is State.COMPLETED:
+            if part.stream != "p2p" and self.size == 1 and part.state is CallState.COMPLETED:
                 return False
             instance = self._open(key, part)
         if not instance.members:

@@ -31,7 +31,7 @@ class RankState:
     exception: str = ""
     exception_site: str = ""
     file: str = ""
-    standings: dict[str, list[int]] = field(default_factory=dict)
+    progress: dict[str, list[int]] = field(default_factory=dict)
     """By group id: last number enqueued, last completed, from reports and spans alike."""
     latest: dict[str, Word] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""

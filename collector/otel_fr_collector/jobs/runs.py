@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from otel_fr.match import Ending, Group, State
+from otel_fr.match import CallState, Ending, Group
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNENDED, Part, SpanCall, part_of
 from otel_fr_collector.jobs.groups import GroupState
@@ -23,7 +23,7 @@ MAX_GROUPS = 32_768
 """Over all runs; about 1 kB each."""
 MAX_MEMBERS = 2_000_000
 """Ranks in the member lists of all groups of all runs; a group that finds no room has unknown members."""
-MAX_STANDINGS = 262_144
+MAX_PROGRESS_ENTRIES = 262_144
 """Pairs of a rank and a group it stands in, over all runs; about 0.6 kB each."""
 MAX_WEIGHT = 1_000_000
 """Calls kept over all runs, about 0.3 kB each; beyond it the run with the most loses its oldest."""
@@ -60,7 +60,7 @@ class Run:
         has_news: something arrived since the last diagnosis.
         diagnosed: when the run was last diagnosed. judging_took: seconds that took; it rests for as long.
         silence_floor: nobody's silence counts from before this time.
-        members, standings: how many its groups' member lists, and its ranks' standings, hold.
+        members, progress_entries: how many its groups' member lists, and its ranks' `progress`, hold.
         is_over: a newer attempt of its job has taken its place; it is judged no more.
     """
 
@@ -77,7 +77,7 @@ class Run:
     diagnosed: float = float("-inf")
     judging_took: float = 0.0
     members: int = 0
-    standings: int = 0
+    progress_entries: int = 0
     silence_floor: float = 0.0
     is_over: bool = False
     usage: Usage = field(default_factory=Usage)
@@ -151,14 +151,14 @@ class Run:
 
     def stand(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
         """The rank has got at least so far in the group; None: there is no room to keep that."""
-        own = state.standings.get(group)
+        own = state.progress.get(group)
         if own is None:
-            if self.usage.standings >= MAX_STANDINGS:
-                self.usage.refuse("standings", self.standings, MAX_STANDINGS)
+            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES:
+                self.usage.refuse("standings", self.progress_entries, MAX_PROGRESS_ENTRIES)
                 return None
-            own = state.standings[group] = [0, 0]
-            self.standings += 1
-            self.usage.standings += 1
+            own = state.progress[group] = [0, 0]
+            self.progress_entries += 1
+            self.usage.progress_entries += 1
         own[0] = max(own[0], enqueued)
         own[1] = max(own[1], completed)
         return own
@@ -170,9 +170,9 @@ class Run:
             return
         self.last_heard = now
         self.has_news = True
-        groups, standings, latest = self.groups, state.standings, state.latest
+        groups, progress, latest = self.groups, state.progress, state.latest
         previous, previous_end = state.previous_record, state.previous_end
-        completed = State.COMPLETED
+        completed = CallState.COMPLETED
         for call in calls:
             template, sequence, record, _, start, end = call
             group_id = template.group.id
@@ -183,7 +183,7 @@ class Run:
                     continue
             of_call = template.state
             gap = None
-            if of_call is not State.IN_FLIGHT:
+            if of_call is not CallState.IN_FLIGHT:
                 if record == previous + 1:
                     gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
                 if record > previous:
@@ -191,7 +191,7 @@ class Run:
                     previous_end = max(start, end)
             word = (rank, call, gap)
             if template.stream == "collective":
-                own = standings.get(group_id)
+                own = progress.get(group_id)
                 if own is None:
                     own = self.stand(state, group_id, sequence, 0)
                 elif sequence > own[0]:
@@ -277,7 +277,7 @@ class Run:
             known = place.known(part) if place is not None else None
             if place is not None and known is not None and known.state in UNENDED:
                 failed = next((p for p in report.failed if p.record == part.record), None)
-                place.add(failed or known._replace(state=State.COMPLETED))
+                place.add(failed or known._replace(state=CallState.COMPLETED))
 
     def _keep_stack(self, state: RankState, report: Report, now: float) -> None:
         """The last stack and site hold until the rank is seen to have moved."""
@@ -402,5 +402,5 @@ class Runs:
         usage.ranks -= len(run.ranks)
         usage.groups -= len(run.groups)
         usage.members -= run.members
-        usage.standings -= run.standings
+        usage.progress_entries -= run.progress_entries
         usage.reported -= sum(rank.held for rank in run.ranks.values())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from otel_fr.match import Ending, Evidence, Group, Rank, Standing, State
+from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.calls import UNENDED, Part, part_of
 from otel_fr_collector.jobs.groups import GroupState, OpenInstance
@@ -68,7 +68,7 @@ class Snapshot:
             if part.issued_wall is not None:
                 self.issued_wall[key] = min(part.issued_wall, self.issued_wall.get(key, part.issued_wall))
         calls = [part.call(self.until.get(part.rank, self.moment)) for part in self.parts]
-        if any(part.state in (State.IN_FLIGHT, State.FAILED) for part in self.parts):
+        if any(part.state in (CallState.IN_FLIGHT, CallState.FAILED) for part in self.parts):
             for rank in _expected(self):
                 self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
         window = max(0.0, WAIT_SHARE * self.stall - EPSILON)
@@ -130,7 +130,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         idle=report.idle + since if report and report.idle is not None else None,
         site=state.site,
         stack=state.stack,
-        standings={gid: Standing(own[0], own[1]) for gid, own in state.standings.items()},
+        progress={gid: Progress(own[0], own[1]) for gid, own in state.progress.items()},
         complete=report is not None and report.inflight_more == 0 and not silent,
         file=state.file,
     )
@@ -151,7 +151,7 @@ def _parts(run: Run) -> list[Part]:
         add(reported_parts(run, state))
         if state.report is not None:
             add(state.report.failed)
-            if state.report.last is not None and state.report.last.state is not State.IN_FLIGHT:
+            if state.report.last is not None and state.report.last.state is not CallState.IN_FLIGHT:
                 add([state.report.last])
         add(part_of(word) for word in state.latest.values())
     return [_ended(run, part) for part in found.values()]
@@ -160,9 +160,9 @@ def _parts(run: Run) -> list[Part]:
 def _ended(run: Run, part: Part) -> Part:
     """The part as it is known by now: where the backend does not tell its end, that of its instance tells."""
     place = run.groups.get(part.group)
-    if part.state is not State.UNKNOWN or place is None or place.known(part) is not None:
+    if part.state is not CallState.UNKNOWN or place is None or place.known(part) is not None:
         return part
-    return part._replace(state=State.COMPLETED)
+    return part._replace(state=CallState.COMPLETED)
 
 
 def _telling(place: GroupState) -> list[OpenInstance]:
@@ -185,7 +185,7 @@ def _expected(taken: Snapshot) -> set[int]:
     """Every rank that should be there: the world's, and the members of the groups somebody waits in."""
     world = taken.world_size
     expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
-    for gid in {part.group for part in taken.parts if part.state is not State.COMPLETED}:
+    for gid in {part.group for part in taken.parts if part.state is not CallState.COMPLETED}:
         group = taken.groups.get(gid)
         if group is not None:
             expected.update(group.ranks)

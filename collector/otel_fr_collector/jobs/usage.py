@@ -19,7 +19,7 @@ class Usage:
     ranks: int = 0
     groups: int = 0
     members: int = 0
-    standings: int = 0
+    progress_entries: int = 0
     reported: int = 0
     is_full: bool = False
     refused: Counter[str] = field(default_factory=Counter)

@@ -87,7 +87,7 @@ def _lag(run: Run) -> int:
     lowest: dict[str, int] = {}
     highest: dict[str, int] = {}
     for rank in run.ranks.values():
-        for group, own in rank.standings.items():
+        for group, own in rank.progress.items():
             count = own[0]
             if count < lowest.get(group, count + 1):
                 lowest[group] = count
@@ -115,7 +115,7 @@ async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         if state is None:
             continue
         _fill_rank(columns, count, run, state, now, index_of)
-        for group in state.standings:
+        for group in state.progress:
             at = index_of.get(group)
             if at is not None:
                 members[at].add(rank)
@@ -210,24 +210,24 @@ def _fill_lane(lane: Json, run: Run, number: int, group: Group, own: set[int], p
             continue
         column[at] = number
         state = run.ranks.get(rank)
-        standing = state.standings.get(group.id) if state is not None else None
-        if standing is not None:
-            enqueued[at], completed[at] = standing
+        progress = state.progress.get(group.id) if state is not None else None
+        if progress is not None:
+            enqueued[at], completed[at] = progress
 
 
 async def _group(run: Run, group: Group, own: set[int], lane: int) -> Json:
-    standings: dict[int, list[int]] = {}
+    by_rank: dict[int, list[int]] = {}
     for rank in own:
         state = run.ranks.get(rank)
-        standing = state.standings.get(group.id) if state is not None else None
-        if standing is not None:
-            standings[rank] = standing
+        progress = state.progress.get(group.id) if state is not None else None
+        if progress is not None:
+            by_rank[rank] = progress
     await asyncio.sleep(0)
-    enqueued = [standing[0] for standing in standings.values()]
+    enqueued = [progress[0] for progress in by_rank.values()]
     front, back = max(enqueued, default=0), min(enqueued, default=0)
-    behind = sorted(rank for rank, standing in standings.items() if standing[0] < front)
+    behind = sorted(rank for rank, progress in by_rank.items() if progress[0] < front)
     # Where most are behind, the few in front are the odd ones; who is last is what matters then.
-    last = behind if len(behind) <= len(standings) / 2 else [r for r in behind if standings[r][0] == back]
+    last = behind if len(behind) <= len(by_rank) / 2 else [r for r in behind if by_rank[r][0] == back]
     return {
         "id": group.id,
         "name": group.name,
@@ -237,8 +237,8 @@ async def _group(run: Run, group: Group, own: set[int], lane: int) -> Json:
         "ranks": encode_ranks(sorted(own)),
         "enqueued": [back, front],
         "completed": [
-            min((s[1] for s in standings.values()), default=0),
-            max((s[1] for s in standings.values()), default=0),
+            min((s[1] for s in by_rank.values()), default=0),
+            max((s[1] for s in by_rank.values()), default=0),
         ],
         "behind": encode_ranks(last[:MAX_NAMED]),
         "behind_count": len(behind),

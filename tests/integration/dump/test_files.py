@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.write import is_ours, write_dump
-from otel_fr.match.model import State as Seen
+from otel_fr.match.model import CallState
 from tests.support.rings import KIND_MONITORED, OPERATIONS, RUN, SIDES, RankRing, RecordState, signature
 
 STATES = {
-    RecordState.IN_FLIGHT: Seen.IN_FLIGHT,
-    RecordState.COMPLETED: Seen.COMPLETED,
-    RecordState.FAILED: Seen.FAILED,
-    RecordState.UNKNOWN: Seen.UNKNOWN,
+    RecordState.IN_FLIGHT: CallState.IN_FLIGHT,
+    RecordState.COMPLETED: CallState.COMPLETED,
+    RecordState.FAILED: CallState.FAILED,
+    RecordState.UNKNOWN: CallState.UNKNOWN,
 }
 shapes = st.lists(st.lists(st.integers(0, 2**15), max_size=4), max_size=4)
 splits = st.none() | st.lists(st.integers(0, 1000), max_size=4).map(tuple)

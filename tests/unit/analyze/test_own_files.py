@@ -130,8 +130,8 @@ def test_an_overwritten_ring_is_no_missing_rank(tmp_path: Path) -> None:
     report = analyze(tmp_path / "files")
     assert report.findings == []
     assert report.run is not None
-    (standing,) = report.run.evidence.ranks[0].standings.values()
-    assert (standing.enqueued, standing.completed, standing.first_recorded) == (40, 40, 31)
+    (progress,) = report.run.evidence.ranks[0].progress.values()
+    assert (progress.enqueued, progress.completed, progress.first_recorded) == (40, 40, 31)
 
 
 def test_a_file_older_than_what_others_completed_accuses_nobody(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from otel_fr.analyze.evidence import build_runs
 from otel_fr.analyze.settled import Board
 from otel_fr.dump.columns import entries_of
 from otel_fr.dump.model import Dump, Entry, GroupInfo
-from otel_fr.match import Finding, Signature, State, diagnose
+from otel_fr.match import CallState, Finding, Signature, diagnose
 
 RANKS = 3
 OPERATIONS = [
@@ -43,7 +43,9 @@ def job(program: list[Signature], odd: list[tuple[int, int, str, Signature]], fi
             if "missing" in here:
                 reach = number - 1
                 break
-            state = State.IN_FLIGHT if "open" in here else State.FAILED if "failed" in here else State.COMPLETED
+            state = (
+                CallState.IN_FLIGHT if "open" in here else CallState.FAILED if "failed" in here else CallState.COMPLETED
+            )
             for _ in range(1 + ("twice" in here)):
                 call = Entry("g", "collective", number, len(entries), here.get("other", what), state, duration=1.0)
                 entries.append(call)

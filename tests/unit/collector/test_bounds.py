@@ -27,7 +27,7 @@ from otel_fr_collector.service import Outlets, Service
 from prometheus_client import generate_latest
 
 from otel_fr import semconv
-from otel_fr.match import Group, Signature, State
+from otel_fr.match import CallState, Group, Signature
 
 RESOURCE_KEYS = [semconv.RANK, semconv.WORLD_SIZE, semconv.JOB_ID, semconv.JOB_ATTEMPT, semconv.RUN_ID]
 SPAN_KEYS = [value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)]
@@ -169,7 +169,7 @@ def test_a_cache_keeps_what_is_in_use_whatever_else_comes() -> None:
 
 def template(group: str = "g", size: int = 3) -> Template:
     signature = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
-    return Template(Group(group, "0", "default_pg", ()), size, signature, 0, "collective", State.COMPLETED)
+    return Template(Group(group, "0", "default_pg", ()), size, signature, 0, "collective", CallState.COMPLETED)
 
 
 def span(seq: int, group: str = "g", size: int = 3) -> SpanCall:
@@ -192,7 +192,7 @@ def a_run(everything: Runs, name: str = "r") -> Run:
 def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "MAX_RANKS", 10)
     monkeypatch.setattr(runs, "MAX_GROUPS", 20)
-    monkeypatch.setattr(runs, "MAX_STANDINGS", 30)
+    monkeypatch.setattr(runs, "MAX_PROGRESS_ENTRIES", 30)
     monkeypatch.setattr(runs, "MAX_MEMBERS", 100)
     everything = Runs()
     for name in ("a", "b", "c"):
@@ -202,11 +202,11 @@ def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest
             listed = [{"id": f"h{number}", "ranks": "0-59"} for number in range(3)]
             run.add_report(report(rank, groups=listed), 0.0)
     usage = everything.usage
-    assert (usage.ranks, usage.groups, usage.standings) == (10, 20, 30)
+    assert (usage.ranks, usage.groups, usage.progress_entries) == (10, 20, 30)
     assert usage.members <= 100
     assert all(usage.refused[kind] for kind in ("ranks", "groups", "standings"))
     everything.forget(runs.IDLE_FORGET + 1)
-    assert (usage.ranks, usage.groups, usage.standings, usage.members) == (0, 0, 0, 0)
+    assert (usage.ranks, usage.groups, usage.progress_entries, usage.members) == (0, 0, 0, 0)
 
 
 def test_a_job_finds_room_though_somebody_has_invented_a_thousand_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from otel_fr_collector.jobs.calls import Interner, Part
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import parse_report
 
-from otel_fr.match import Group, State
+from otel_fr.match import CallState, Group
 
 GROUP = Group("g", "0", "default_pg", (0, 1))
 NOW = 1_000.0
@@ -54,10 +54,10 @@ def test_the_span_of_a_posted_receive_whose_rank_has_ended_does_not_make_it_wait
     """It says for how long it was open, not for how long anybody waited."""
     posted = told(NOW, age_s=90.0, posted=True)
     span = posted._replace(age=95.0)
-    unknown = span._replace(state=State.UNKNOWN, age=None)
+    unknown = span._replace(state=CallState.UNKNOWN, age=None)
     for parts in permutations([posted, span]):
         assert age(*parts) == 0.0
-    for parts in permutations([posted._replace(state=State.UNKNOWN), unknown]):
+    for parts in permutations([posted._replace(state=CallState.UNKNOWN), unknown]):
         assert age(*parts) == 0.0
 
 

@@ -17,7 +17,7 @@ from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import semconv
-from otel_fr.match import Ending, State
+from otel_fr.match import CallState, Ending
 from tests.support.collector import Group, Issued
 
 GROUP = Group("0", [0, 1, 2, 3], "default_pg")
@@ -171,5 +171,5 @@ def test_how_a_rank_ended(body: dict[str, Any], ending: Ending | None) -> None:
 def test_a_call_ages_on_the_collectors_clock() -> None:
     call = Issued(3, GROUP, "collective", 7, "all_reduce", 11, 98.5, 4e9, [[1]])
     part = read({"inflight": [call.report(100.0)]}).inflight[0]
-    assert part.state is State.IN_FLIGHT
+    assert part.state is CallState.IN_FLIGHT
     assert part.call(102.0).age == pytest.approx(3.5)

@@ -12,24 +12,27 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.runs import RunId, Runs
 from otel_fr_collector.outlets import incident_text as present
 
-from otel_fr.match import Group, Signature, State
+from otel_fr.match import CallState, Group, Signature
 
 GROUP = Group("g", "0", "default_pg", (0, 1, 2))
 INTERNER = Interner()
 
 
-def part(rank: int, seq: int, state: State = State.COMPLETED, size: int = 3, record: int | None = None) -> Part:
+def part(rank: int, seq: int, state: CallState = CallState.COMPLETED, size: int = 3, record: int | None = None) -> Part:
     signature = INTERNER.signature(Signature("all_reduce", ((size,),), ((size,),), ("Float",), ("Float",), "sum"))
     return Part(rank, seq if record is None else record, "g", "collective", seq, signature, state, issued_wall=1.0)
 
 
 def call(seq: int, group: Group = GROUP, size: int = 3) -> SpanCall:
-    template = Template(group, size, part(0, 0).signature, 0, "collective", State.COMPLETED)
+    template = Template(group, size, part(0, 0).signature, 0, "collective", CallState.COMPLETED)
     return template, seq, seq, 0, 10**18, 10**18 + 1_000
 
 
 events = [
-    part(rank, seq, state) for rank in range(3) for seq in range(4) for state in (State.IN_FLIGHT, State.COMPLETED)
+    part(rank, seq, state)
+    for rank in range(3)
+    for seq in range(4)
+    for state in (CallState.IN_FLIGHT, CallState.COMPLETED)
 ]
 
 
@@ -170,7 +173,7 @@ def test_pieces_that_come_before_the_members_are_known_are_judged_once_they_are(
         given, own = ((4,),) * 3 if rank == 0 else (), ((piece,),) if rank == 2 else ((4,),)
         types = ("Float",) * len(given)
         signature = INTERNER.signature(Signature("scatter", given, own, types, ("Float",), root=0))
-        return Part(rank, 1, "g", "collective", 1, signature, State.COMPLETED, issued_wall=1.0)
+        return Part(rank, 1, "g", "collective", 1, signature, CallState.COMPLETED, issued_wall=1.0)
 
     state = GroupState(Group("g", "0", "default_pg", ()), 3)
     assert not any(state.add(scatter(rank)) for rank in range(3))

@@ -174,11 +174,11 @@ def test_an_incident_is_read_back_as_it_was_written(
     st.sampled_from(Ending), texts, st.none() | ranks, st.dictionaries(texts, st.lists(ranks, min_size=2, max_size=2))
 )
 def test_a_rank_that_ended_is_read_back_as_it_was_written(
-    ending: Ending, text: str, number: int | None, standings: dict[str, list[int]]
+    ending: Ending, text: str, number: int | None, progress: dict[str, list[int]]
 ) -> None:
     run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": text})
     state = RankState(1, arrived=50.0, ended=50.0, ending=ending, host=text, exception=text, signal=number)
-    state.standings, state.stack, state.stack_arrived = standings, text, 40.0
+    state.progress, state.stack, state.stack_arrived = progress, text, 40.0
     run.ranks = {0: RankState(0), 1: state}
     saved = load_run(json.loads(json.dumps(dump_run(run, 50.0, NOW))))
     assert (saved.id, saved.world_size, saved.resource) == (run.id, 2, run.resource)

@@ -20,8 +20,7 @@ from otel_fr.dump.model import Entry
 from otel_fr.dump.read import load
 from otel_fr.dump.recorders import OthersReader, OwnReader
 from otel_fr.dump.safe import UnreadableDump
-from otel_fr.match import Signature
-from otel_fr.match import State as CallState
+from otel_fr.match import CallState, Signature
 from tests.support.rings import OPERATIONS, RankRing, RecordState, signature
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=3)

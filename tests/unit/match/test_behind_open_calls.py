@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from otel_fr.match import Call, Category, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
+from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Progress, Rank, Signature, diagnose
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SHARD = Group("t", "1", "tp", (0, 1))
@@ -16,15 +16,15 @@ AGES = pytest.mark.parametrize("age", [9.0, None], ids=["ages", "no ages"])
 
 
 def call(rank: int, group: Group, seq: int, record: int, age: float | None) -> Call:
-    return Call(rank, group.id, "collective", seq, record, SUM, State.IN_FLIGHT, age=age)
+    return Call(rank, group.id, "collective", seq, record, SUM, CallState.IN_FLIGHT, age=age)
 
 
 def judge(calls: list[Call], enqueued: dict[int, dict[str, int]], age: float | None) -> list[Finding]:
     ranks = {
         rank: Rank(
             rank,
-            standings={
-                group: Standing(
+            progress={
+                group: Progress(
                     count, min([count, *(c.sequence_id - 1 for c in calls if (c.rank, c.group) == (rank, group))])
                 )
                 for group, count in counts.items()
@@ -68,7 +68,7 @@ def test_a_receive_posted_early_accuses_nobody_when_what_all_joined_stands_still
     receive = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), peer=1, tag=0)
     found = judge(
         [
-            Call(0, "w", "p2p", 1, 10, receive, State.IN_FLIGHT, age=9.0),
+            Call(0, "w", "p2p", 1, 10, receive, CallState.IN_FLIGHT, age=9.0),
             *(call(rank, WORLD, 3, 11, 9.0) for rank in WORLD.ranks),
         ],
         {rank: {"w": 3} for rank in WORLD.ranks},
@@ -97,12 +97,12 @@ def test_a_rank_out_of_step_that_waits_alone_for_most_of_a_group_accuses_none_of
     world, row = Group("w", "0", "default_pg", (0, 1, 2, 3)), Group("t", "1", "tp", (0, 1, 2))
     other = SUM._replace(input_sizes=((8,),), output_sizes=((8,),))
     calls = [
-        dataclasses.replace(call(rank, world, 3, 10, None), state=State.COMPLETED, signature=SUM if rank else other)
+        dataclasses.replace(call(rank, world, 3, 10, None), state=CallState.COMPLETED, signature=SUM if rank else other)
         for rank in world.ranks
     ]
     calls += [call(rank, row, 5, 11, age) for rank in waiting]
     ranks = {
-        rank: Rank(rank, standings={"w": Standing(3, 3), "t": Standing(5 if rank in waiting else 4, 4)}, idle=age)
+        rank: Rank(rank, progress={"w": Progress(3, 3), "t": Progress(5 if rank in waiting else 4, 4)}, idle=age)
         for rank in world.ranks
     }
     found = diagnose(Evidence({"w": world, "t": row}, calls, ranks, 2.0, 4))
@@ -122,9 +122,9 @@ def test_a_rank_that_is_ahead_of_most_others_does_not_show_that_its_peer_left_a_
     ranks = {
         rank: Rank(
             rank,
-            standings={
-                "w": Standing(3, 2),
-                f"t{rank // 2}": Standing({0: 5, 1: 4}.get(rank, issued), 4 if rank < 2 else issued),
+            progress={
+                "w": Progress(3, 2),
+                f"t{rank // 2}": Progress({0: 5, 1: 4}.get(rank, issued), 4 if rank < 2 else issued),
             },
         )
         for rank in world.ranks

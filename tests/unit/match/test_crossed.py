@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.match import Call, Category, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
+from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Progress, Rank, Signature, diagnose
 from tests.support.machine import Machine, Op
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
@@ -22,18 +22,18 @@ def message(operation: str, peer: int, tag: int = 0, length: int = 4) -> Signatu
 def half(rank: int, operation: str, peer: int, seq: int = 1, **more: object) -> Call:
     """A send or receive that is in flight for long."""
     signature = message(operation, peer, **{k: more.pop(k) for k in ("tag", "length") if k in more})  # type: ignore[arg-type]
-    more.setdefault("state", State.IN_FLIGHT)
+    more.setdefault("state", CallState.IN_FLIGHT)
     return Call(rank, "w", "p2p", seq, seq, signature, age=9.0, **more)  # type: ignore[arg-type]
 
 
 def barrier(*ranks: int) -> list[Call]:
-    return [Call(r, "w", "collective", 1, 9, Signature("barrier"), State.IN_FLIGHT, age=9.0) for r in ranks]
+    return [Call(r, "w", "collective", 1, 9, Signature("barrier"), CallState.IN_FLIGHT, age=9.0) for r in ranks]
 
 
 def judge(calls: list[Call]) -> list[Finding]:
     """The causes among three ranks that all wait."""
     in_barrier = {call.rank for call in calls if call.stream == "collective"}
-    ranks = {r: Rank(r, idle=9.0, standings={"w": Standing(int(r in in_barrier), 0)}) for r in WORLD.ranks}
+    ranks = {r: Rank(r, idle=9.0, progress={"w": Progress(int(r in in_barrier), 0)}) for r in WORLD.ranks}
     found = diagnose(Evidence({"w": WORLD}, calls, ranks, 2.0, 3))
     return [finding for finding in found if finding.caused_by is None]
 
@@ -122,10 +122,10 @@ def test_a_send_to_a_rank_of_which_there_is_no_word_at_all_is_told() -> None:
     assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (1,))
 
 
-@pytest.mark.parametrize("state", [State.IN_FLIGHT, State.UNKNOWN])
-def test_a_receive_whose_message_has_come_holds_nobody_up(state: State) -> None:
+@pytest.mark.parametrize("state", [CallState.IN_FLIGHT, CallState.UNKNOWN])
+def test_a_receive_whose_message_has_come_holds_nobody_up(state: CallState) -> None:
     """gloo tells the end of a receive only to who waits for it: rank 2 posted one early and is stuck in its code."""
     found = judge(
-        [half(2, "recv", 1, state=state), half(1, "send", 2, state=State.COMPLETED), *barrier(0, 1)],
+        [half(2, "recv", 1, state=state), half(1, "send", 2, state=CallState.COMPLETED), *barrier(0, 1)],
     )
     assert [(f.category, f.culprit_ranks) for f in found] == [(Category.MISSING_RANK, (2,))]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from otel_fr.match import (
     Call,
+    CallState,
     Category,
     Evidence,
     Finding,
     Group,
+    Progress,
     Rank,
     Signature,
-    Standing,
-    State,
     diagnose,
     open_questions,
 )
@@ -24,13 +24,13 @@ SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 
 def waits(rank: int, number: int, group: Group, signature: Signature, age: float | None = None) -> Call:
     record = number if group is TP else 1000 + number
-    return Call(rank, group.id, "collective", number, record, signature, State.IN_FLIGHT, age=age)
+    return Call(rank, group.id, "collective", number, record, signature, CallState.IN_FLIGHT, age=age)
 
 
 def job(calls: list[Call], counts: dict[int, dict[str, tuple[int, int]]]) -> list[Finding]:
     """``counts``: rank -> group -> (enqueued, completed), as PyTorch's recorder reports them."""
     ranks = {
-        rank: Rank(rank, standings={group: Standing(*numbers) for group, numbers in of.items()})
+        rank: Rank(rank, progress={group: Progress(*numbers) for group, numbers in of.items()})
         for rank, of in counts.items()
     }
     return diagnose(Evidence({"tp": TP, "w": WORLD}, calls, ranks, 2.0, 4))
@@ -92,7 +92,7 @@ def test_a_rank_that_completed_all_it_issued_is_held_up_on_the_host() -> None:
 
 def test_what_the_files_do_not_tell_is_said_instead_of_guessed() -> None:
     calls = [waits(rank, 7, WORLD, SUM) for rank in range(4)]
-    evidence = Evidence({"w": WORLD}, calls, {r: Rank(r, standings={"w": Standing(7, 6)}) for r in range(4)}, 2.0, 4)
+    evidence = Evidence({"w": WORLD}, calls, {r: Rank(r, progress={"w": Progress(7, 6)}) for r in range(4)}, 2.0, 4)
     assert diagnose(evidence) == []
     (question,) = open_questions(evidence)
     assert "all members joined all_reduce number 7" in question

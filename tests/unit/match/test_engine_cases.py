@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_fr.match import Call, Category, Ending, Evidence, Finding, Group, Rank, Signature, Standing, State, diagnose
+from otel_fr.match import (
+    Call,
+    CallState,
+    Category,
+    Ending,
+    Evidence,
+    Finding,
+    Group,
+    Progress,
+    Rank,
+    Signature,
+    diagnose,
+)
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 BARRIER = Signature("barrier")
 
 
-def call(rank: int, seq: int, state: State = State.IN_FLIGHT, signature: Signature = SUM, **more: object) -> Call:
-    more.setdefault("age", None if state is State.COMPLETED else 9.0)
+def call(
+    rank: int, seq: int, state: CallState = CallState.IN_FLIGHT, signature: Signature = SUM, **more: object
+) -> Call:
+    more.setdefault("age", None if state is CallState.COMPLETED else 9.0)
     more.setdefault("site", f"train.py:{seq} step")
     group = more.pop("group", WORLD)
     return Call(rank, group.id, "collective", seq, seq, signature, state, **more)  # type: ignore[attr-defined, arg-type]
 
 
-def p2p(rank: int, operation: str, peer: int, state: State = State.IN_FLIGHT, **more: object) -> Call:
+def p2p(rank: int, operation: str, peer: int, state: CallState = CallState.IN_FLIGHT, **more: object) -> Call:
     signature = Signature(operation, ((4,),), ((4,),), ("Float",), ("Float",), peer=peer, tag=0)
     return Call(rank, "w", "p2p", 1, 100 + rank, signature, state, age=9.0, **more)  # type: ignore[arg-type]
 
@@ -26,16 +40,16 @@ def p2p(rank: int, operation: str, peer: int, state: State = State.IN_FLIGHT, **
 def at(rank: int, enqueued: int, **more: object) -> Rank:
     more.setdefault("idle", 9.0)
     group = more.pop("group", WORLD)
-    return Rank(rank, standings={group.id: Standing(enqueued, enqueued)}, **more)  # type: ignore[attr-defined, arg-type]
+    return Rank(rank, progress={group.id: Progress(enqueued, enqueued)}, **more)  # type: ignore[attr-defined, arg-type]
 
 
 def judge(calls: list[Call], ranks: list[Rank], *groups: Group) -> list[Finding]:
     everyone = (WORLD, *groups)
     by_rank = {r.rank: r for r in ranks}
     for made in calls:
-        standing = by_rank[made.rank].standings.get(made.group) if made.rank in by_rank else None
-        if standing is not None and made.stream == "collective" and made.state is not State.COMPLETED:
-            standing.completed = min(standing.completed or 0, made.sequence_id - 1)
+        progress = by_rank[made.rank].progress.get(made.group) if made.rank in by_rank else None
+        if progress is not None and made.stream == "collective" and made.state is not CallState.COMPLETED:
+            progress.completed = min(progress.completed or 0, made.sequence_id - 1)
     return diagnose(Evidence({g.id: g for g in everyone}, calls, {r.rank: r for r in ranks}, 2.0, 3))
 
 
@@ -45,7 +59,7 @@ def causes(findings: list[Finding]) -> list[Finding]:
 
 def test_a_rank_killed_inside_a_collective_is_blamed_and_not_the_slow_one() -> None:
     found = judge(
-        [call(0, 5, State.FAILED, error="collective_failed"), call(1, 5, age=1.0)],
+        [call(0, 5, CallState.FAILED, error="collective_failed"), call(1, 5, age=1.0)],
         [at(0, 5), at(1, 5, ending=Ending.KILLED, signal=9), at(2, 4, idle=0.5)],
     )
     (cause,) = causes(found)
@@ -55,7 +69,7 @@ def test_a_rank_killed_inside_a_collective_is_blamed_and_not_the_slow_one() -> N
 
 def test_ranks_that_torchrun_ends_and_ranks_that_lost_their_connection_are_victims() -> None:
     found = judge(
-        [call(0, 5, State.FAILED, error="collective_failed"), call(2, 5)],
+        [call(0, 5, CallState.FAILED, error="collective_failed"), call(2, 5)],
         [
             at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Connection closed by peer"),
             at(1, 4, ending=Ending.RAISED, exception="ValueError: bad sample 4711", exception_site="train.py:7 load"),
@@ -75,7 +89,7 @@ def test_a_death_is_told_before_anyone_has_waited_for_long() -> None:
 
 def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> None:
     found = judge(
-        [call(0, 5, State.FAILED, error="timeout"), call(2, 5, State.FAILED, error="timeout")],
+        [call(0, 5, CallState.FAILED, error="timeout"), call(2, 5, CallState.FAILED, error="timeout")],
         [
             at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Timed out"),
             at(1, 4, ending=Ending.KILLED, signal=15, site="train.py:9 load"),
@@ -88,7 +102,7 @@ def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> Non
 def test_a_collective_that_the_backend_refuses_is_told_with_its_error() -> None:
     error = "ValueError: ProcessGroupGloo::allgather: invalid tensor size"
     ranks = [at(rank, 5, ending=Ending.RAISED, exception=error) for rank in range(3)]
-    found = judge([call(rank, 5, State.FAILED, error="collective_failed") for rank in range(3)], ranks)
+    found = judge([call(rank, 5, CallState.FAILED, error="collective_failed") for rank in range(3)], ranks)
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
     assert cause.summary.endswith(f"rank 0 raised {error}")
@@ -98,7 +112,7 @@ def test_a_stopped_process_that_the_launcher_killed_in_the_end_was_stuck() -> No
     """SIGTERM does not end a process that is stopped: torchrun kills it half a minute after its peers gave up."""
     killed = at(1, 4, ending=Ending.KILLED, signal=9, python_blocked=True)
     peers = [at(rank, 5, ending=Ending.RAISED, exception="RuntimeError: Timed out") for rank in (0, 2)]
-    found = judge([call(rank, 5, State.FAILED, error="timeout") for rank in (0, 2)], [*peers, killed])
+    found = judge([call(rank, 5, CallState.FAILED, error="timeout") for rank in (0, 2)], [*peers, killed])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_STUCK, (1,))]
 
 
@@ -116,7 +130,7 @@ def test_one_rank_stopped_by_hand_while_the_others_wait_is_named() -> None:
 def test_a_mismatch_explains_the_abort_it_causes() -> None:
     odd = SUM._replace(input_sizes=((5,),), output_sizes=((5,),))
     found = judge(
-        [call(0, 3, State.FAILED), call(1, 3, signature=odd), call(2, 3, State.FAILED)],
+        [call(0, 3, CallState.FAILED), call(1, 3, signature=odd), call(2, 3, CallState.FAILED)],
         [at(0, 3, ending=Ending.RAISED), at(1, 3, ending=Ending.KILLED, signal=6), at(2, 3, ending=Ending.RAISED)],
     )
     (cause,) = causes(found)
@@ -125,14 +139,14 @@ def test_a_mismatch_explains_the_abort_it_causes() -> None:
 
 
 def test_wrong_root_is_the_cause_of_the_barrier_that_hangs_behind_it() -> None:
-    def bcast(rank: int, root: int, state: State) -> Call:
+    def bcast(rank: int, root: int, state: CallState) -> Call:
         return call(rank, 3, state, Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=root))
 
     found = judge(
         [
-            bcast(0, 0, State.IN_FLIGHT),
-            bcast(1, 0, State.COMPLETED),
-            bcast(2, 1, State.IN_FLIGHT),
+            bcast(0, 0, CallState.IN_FLIGHT),
+            bcast(1, 0, CallState.COMPLETED),
+            bcast(2, 1, CallState.IN_FLIGHT),
             call(1, 4, signature=BARRIER),
         ],
         [at(0, 3), at(1, 4), at(2, 3)],
@@ -193,7 +207,7 @@ def test_one_member_that_has_just_arrived_means_the_collective_is_under_way() ->
 
 
 def test_a_rank_that_came_after_the_others_timed_out_is_late_not_stuck() -> None:
-    failed = State.FAILED
+    failed = CallState.FAILED
     found = judge(
         [
             call(0, 3, failed, error="timeout", duration=6.0, timeout=6.0, gap=0.01),
@@ -207,8 +221,8 @@ def test_a_rank_that_came_after_the_others_timed_out_is_late_not_stuck() -> None
 
 def test_a_rank_missing_in_a_small_group_is_the_cause_and_the_barrier_of_all_a_consequence() -> None:
     odd = Group("odd", "2", "odd", (1, 2))
-    stuck = Rank(2, idle=9.0, standings={"w": Standing(1, 1), "odd": Standing(2, 2)})
-    waiting = Rank(1, idle=9.0, standings={"w": Standing(1, 1), "odd": Standing(3, 2)})
+    stuck = Rank(2, idle=9.0, progress={"w": Progress(1, 1), "odd": Progress(2, 2)})
+    waiting = Rank(1, idle=9.0, progress={"w": Progress(1, 1), "odd": Progress(3, 2)})
     found = judge([call(1, 3, group=odd), call(0, 2, signature=BARRIER)], [at(0, 2), waiting, stuck], odd)
     (cause,) = causes(found)
     assert (cause.culprit_ranks, cause.group, cause.sequence_id) == ((2,), odd, 3)
@@ -230,7 +244,7 @@ def test_ranks_that_all_raise_the_same_error_make_one_incident() -> None:
 
 def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() -> None:
     found = judge(
-        [call(0, 5, State.FAILED, error="collective_failed")],
+        [call(0, 5, CallState.FAILED, error="collective_failed")],
         [
             at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Connection closed by peer"),
             at(1, 4, idle=0.5),
@@ -243,13 +257,13 @@ def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() 
 
 def test_a_send_to_a_rank_that_receives_from_anybody_has_no_verdict() -> None:
     anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
-    receive = Call(1, "w", "p2p", 1, 7, anybody, State.IN_FLIGHT, age=9.0)
+    receive = Call(1, "w", "p2p", 1, 7, anybody, CallState.IN_FLIGHT, age=9.0)
     assert judge([p2p(0, "send", 1), receive], [at(0, 1), at(1, 1), at(2, 1)]) == []
 
 
 def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_nowhere_is_blamed() -> None:
     anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
-    receive = Call(0, "w", "p2p", 1, 7, anybody, State.IN_FLIGHT, age=9.0)
+    receive = Call(0, "w", "p2p", 1, 7, anybody, CallState.IN_FLIGHT, age=9.0)
     found = judge([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
     assert [(f.category, f.culprit_ranks, f.waiting_ranks) for f in causes(found)] == [
         (Category.MISSING_RANK, (2,), (1,))
@@ -261,7 +275,7 @@ def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_no
 def test_a_rank_in_a_message_of_which_nothing_tells_its_other_half_is_not_taken_for_idle() -> None:
     """Its peer is known, but older calls are lost: it waits, and nobody knows for which message."""
     vague = Signature("send", ((4,),), ((4,),), ("Float",), ("Float",), peer=2, any_source=True)
-    send = Call(0, "w", "p2p", 1, 7, vague, State.IN_FLIGHT, age=9.0)
+    send = Call(0, "w", "p2p", 1, 7, vague, CallState.IN_FLIGHT, age=9.0)
     found = judge([send, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)])
     assert found == []
     found = judge([send, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
@@ -276,7 +290,7 @@ def test_a_rank_in_a_message_of_which_nothing_tells_its_other_half_is_not_taken_
 def test_a_rank_in_the_middle_of_a_coalesced_batch_does_not_disagree_with_those_further_on() -> None:
     def part(rank: int, record: int, size: int) -> Call:
         signature = SUM._replace(input_sizes=((size,),), output_sizes=((size,),))
-        return Call(rank, "w", "collective", 3, record, signature, State.IN_FLIGHT, age=9.0)
+        return Call(rank, "w", "collective", 3, record, signature, CallState.IN_FLIGHT, age=9.0)
 
     whole = [part(rank, number, size) for rank in (0, 2) for number, size in enumerate((1, 2, 3))]
     ranks = [at(0, 3), at(1, 3), at(2, 3)]
@@ -301,7 +315,7 @@ def test_a_member_whose_piece_does_not_fit_the_roots_list_is_odd_although_others
     def scatter(rank: int, own: int) -> Call:
         given = ((4,),) * 3 if rank == 0 else ()
         signature = Signature("scatter", given, ((own,),), ("Float",) * len(given), ("Float",), root=0)
-        return call(rank, 3, State.COMPLETED, signature)
+        return call(rank, 3, CallState.COMPLETED, signature)
 
     ranks = [at(rank, 3) for rank in range(3)]
     (cause,) = judge([scatter(0, 4), scatter(1, 4), scatter(2, 5)], ranks)
@@ -314,7 +328,7 @@ def test_two_ranks_that_disagree_about_one_piece_of_an_all_to_all_are_both_named
     def exchange(rank: int, splits: tuple[int, ...]) -> Call:
         sizes, types = ((sum(splits),),), ("Float",)
         signature = Signature("all_to_all_single", sizes, ((3,),), types, types, input_splits=splits)
-        return call(rank, 3, State.IN_FLIGHT, signature._replace(output_splits=(1, 1, 1)))
+        return call(rank, 3, CallState.IN_FLIGHT, signature._replace(output_splits=(1, 1, 1)))
 
     calls = [exchange(0, (1, 1, 1)), exchange(1, (1, 1, 1)), exchange(2, (2, 1, 1))]
     (cause,) = judge(calls, [at(rank, 3) for rank in range(3)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.match import Call, Category, Group, Signature, State, compare
+from otel_fr.match import Call, CallState, Category, Group, Signature, compare
 
 GROUP = Group("g", "0", "default_pg", (0, 1, 2))
 
@@ -15,7 +15,7 @@ def sig(operation: str, sent: object = (), got: object = (), dtype: str = "Float
 
 
 def call(rank: int, signature: Signature) -> Call:
-    return Call(rank, "g", "collective", 1, 0, signature, State.IN_FLIGHT)
+    return Call(rank, "g", "collective", 1, 0, signature, CallState.IN_FLIGHT)
 
 
 LEGAL = {

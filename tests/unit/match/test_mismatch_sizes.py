@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.match import Call, Category, Evidence, Finding, Group, Rank, Signature, State, diagnose
+from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Rank, Signature, diagnose
 
 FLOAT = ("Float",)
 
 
 def judge(group: Group, signatures: dict[int, Signature]) -> list[Finding]:
-    calls = [Call(r, group.id, "collective", 1, 0, s, State.COMPLETED) for r, s in signatures.items()]
+    calls = [Call(r, group.id, "collective", 1, 0, s, CallState.COMPLETED) for r, s in signatures.items()]
     return diagnose(Evidence({group.id: group}, calls, {r: Rank(r) for r in group.ranks}, 2.0))
 
 
