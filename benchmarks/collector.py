@@ -35,7 +35,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
 from otel_fr.monitor.export import BATCH_SPANS, spans_request
-from otel_fr.monitor.span_builder import SpanBuilder, attribute
+from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 LIMIT_RATE = 50_000
@@ -171,7 +172,7 @@ def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
                 semconv.RANK: rank, semconv.LOCAL_RANK: rank, semconv.WORLD_SIZE: WORLD, semconv.RUN_ID: run,
                 semconv.JOB_ID: f"job-{job}", semconv.JOB_ATTEMPT: 0,
             }  # fmt: skip
-            resource = Resource(attributes=[attribute(key, value) for key, value in values.items()])
+            resource = Resource(attributes=attributes(values))
             builders.append((SpanBuilder(run, rank, time.time_ns()), resource))
     for first in itertools.count(1, batch):
         for builder, resource in builders:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.otlp_attributes import attributes, utf8
 
 
 def incident_trace(
@@ -71,21 +72,3 @@ def resource_spans(resource: Mapping[str, object], spans: Iterable[Span]) -> Res
     """Spans of one resource, in otel-fr's scope."""
     scope = ScopeSpans(scope=InstrumentationScope(name=names.SCOPE_NAME), spans=spans)
     return ResourceSpans(resource=Resource(attributes=attributes(resource)), scope_spans=[scope])
-
-
-def attributes(values: Mapping[str, object]) -> list[KeyValue]:
-    """Text, integers and lists of them as OTLP attributes; those that are None are left out."""
-    return [KeyValue(key=key, value=_value(value)) for key, value in values.items() if value is not None]
-
-
-def _value(value: object) -> AnyValue:
-    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        return AnyValue(int_value=value)
-    if isinstance(value, (list, tuple)):
-        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
-    return AnyValue(string_value=utf8(value))
-
-
-def utf8(value: object) -> str:
-    """Half a character, as files may hold one, cannot be sent."""
-    return str(value).encode("utf-8", "replace").decode()

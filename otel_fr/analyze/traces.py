@@ -20,9 +20,10 @@ from otel_fr.analyze.collectives import Collective, moment
 from otel_fr.analyze.evidence import Run
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump, Entry
-from otel_fr.incident_trace import attributes, resource_spans, root_span, utf8
+from otel_fr.incident_trace import resource_spans, root_span
 from otel_fr.match import CallState, Group
 from otel_fr.monitor.otlp import make_sender
+from otel_fr.otlp_attributes import attributes, utf8
 
 SERVICE = "otel-fr analyze"
 """``service.name`` where the files do not say one."""

@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource as SdkResource
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.monitor.span_builder import attribute
+from otel_fr.otlp_attributes import attributes
 
 _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
 """Ours alone; a rank's instance id is a name within it."""
@@ -79,7 +79,7 @@ class Who:
                 continue
             if key not in ours or key in (names.SERVICE_INSTANCE_ID, names.HOST_NAME):
                 ours[key] = value if isinstance(value, int) and not isinstance(value, bool) else str(value)
-        return Resource(attributes=[attribute(key, value) for key, value in ours.items()])
+        return Resource(attributes=attributes(ours))
 
 
 def _text(meta: Mapping[str, object], key: str) -> str:

@@ -12,8 +12,9 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
-from otel_fr.monitor.span_builder import STATE_TEXT, attribute, error_type, sequence_of, stream_of
+from otel_fr.monitor.span_builder import STATE_TEXT, error_type, sequence_of, stream_of
 from otel_fr.monitor.tail import Tracked
+from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import GroupProgress, RecordState, RingReader
 
 VERSION = 1
@@ -158,7 +159,7 @@ def log_record(event: str, report: Mapping[str, Any], time_ns: int) -> LogRecord
         event_name=event,
         body=AnyValue(string_value=json.dumps(report, separators=(",", ":"))),
     )
-    record.attributes.extend(attribute(key, value) for key, value in _attributes(event, report).items())
+    record.attributes.extend(attributes(_attributes(event, report)))
     return record
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, InstrumentationScope, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.otlp_attributes import attribute, attributes
 from otel_fr.ring import KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
@@ -65,15 +65,6 @@ def stream_of(record: Record) -> str:
 def sequence_of(record: Record) -> int:
     """The call's number within its stream."""
     return record.p2p_seq if record.kind == KIND_P2P else record.coll_seq
-
-
-def attribute(key: str, value: str | int | Sequence[str]) -> KeyValue:
-    if isinstance(value, str):
-        return KeyValue(key=key, value=AnyValue(string_value=value))
-    if isinstance(value, int):
-        return KeyValue(key=key, value=AnyValue(int_value=value))
-    array = ArrayValue(values=[AnyValue(string_value=text) for text in value])
-    return KeyValue(key=key, value=AnyValue(array_value=array))
 
 
 def varint(value: int) -> bytes:
@@ -202,7 +193,7 @@ def _make_template(record: Record) -> bytes:
     """What all calls of one signature, group, site and state have in common."""
     signature, group = record.signature, record.group
     span = Span(name=f"{signature.operation} {group.description or group.name}", kind=Span.SPAN_KIND_INTERNAL)
-    values: dict[str, str | int | Sequence[str] | None] = {
+    values: dict[str, object] = {
         names.STATE: STATE_TEXT[record.state],
         names.OPERATION: signature.operation,
         names.KIND: names.KIND_P2P if record.kind == KIND_P2P else names.KIND_COLLECTIVE,
@@ -228,7 +219,7 @@ def _make_template(record: Record) -> bytes:
     if record.site.frames:
         file, line, function = record.site.frames[0]
         values.update({names.CODE_FUNCTION: function, names.CODE_FILE: file, names.CODE_LINE: line})
-    span.attributes.extend(attribute(key, value) for key, value in values.items() if value is not None)
+    span.attributes.extend(attributes(values))
     return span.SerializeToString()
 
 

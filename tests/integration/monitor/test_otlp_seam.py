@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_fr.monitor import otlp
 from otel_fr.monitor.export import Report, reports_request, spans_request
-from otel_fr.monitor.span_builder import attribute
+from otel_fr.otlp_attributes import attribute
 from tests.support.otlp_sink import Sink, grpc_sink, http_sink, make_certificate
 
 SPANS = [

@@ -1,0 +1,37 @@
+"""OTLP attributes from plain values (opentelemetry/proto/common/v1/common.proto): the one encoder of monitor and
+incident traces.
+
+What changes from span to span the monitor encodes by itself, from prepared bytes (`otel_fr.monitor.spans`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+
+_INT64 = 1 << 63
+
+
+def attribute(key: str, value: object) -> KeyValue:
+    """One attribute: an integer, a list of such values, or text; anything else is sent as its text."""
+    return KeyValue(key=key, value=_any_value(value))
+
+
+def attributes(values: Mapping[str, object]) -> list[KeyValue]:
+    """The attributes of all values that are not None."""
+    return [attribute(key, value) for key, value in values.items() if value is not None]
+
+
+def utf8(value: object) -> str:
+    """The value's text; lone surrogates, which files and exceptions may hold and protobuf refuses, become ``?``."""
+    text = str(value)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _any_value(value: object) -> AnyValue:
+    if isinstance(value, int) and -_INT64 <= value < _INT64:
+        return AnyValue(int_value=value)
+    if isinstance(value, (list, tuple)):
+        return AnyValue(array_value=ArrayValue(values=[_any_value(item) for item in value]))
+    return AnyValue(string_value=utf8(value))
