@@ -25,8 +25,11 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tls import ServerTls
 from otel_fr_collector.network.tokens import Tokens
 from otel_fr_collector.outlets.alertmanager import Alertmanager
+from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.grafana import Grafana
-from otel_fr_collector.outlets.outlet import IncidentsFile, LogLines, Outlet, Terminal
+from otel_fr_collector.outlets.log import LogLines
+from otel_fr_collector.outlets.outlet import Outlet
+from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.outlets.webhook import Webhook, read_secret
 from otel_fr_collector.receive.intake import Limits
 from otel_fr_collector.server import CollectorServer, Ports

@@ -25,7 +25,9 @@ from otel_fr_collector.jobs.ingest import TRACES, Ingest
 from otel_fr_collector.jobs.runs import Run, RunId, Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.event_stream import Stream
-from otel_fr_collector.outlets.outlet import IncidentsFile, Outlet, Terminal
+from otel_fr_collector.outlets.file import IncidentsFile
+from otel_fr_collector.outlets.outlet import Outlet
+from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.storage.store import Retention, Store
 
 _log = logging.getLogger(__name__)

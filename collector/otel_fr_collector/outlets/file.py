@@ -1,0 +1,45 @@
+"""The file of incidents: JSON lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+
+from otel_fr_collector.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+LOG_EVERY = 60.0
+
+
+class IncidentsFile:
+    """One JSON line for each state of each incident, on disk before anything else is done with it.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, metrics: Metrics) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        self._metrics = metrics
+        self._logged = float("-inf")
+
+    def write(self, data: dict[str, object]) -> None:
+        """Append one line. A full disk costs the line, not the collector."""
+        try:
+            self._file.write(json.dumps(data) + "\n")
+            self._file.flush()
+        except (OSError, ValueError) as error:
+            self._metrics.errors.labels("incidents_file").inc()
+            now = time.monotonic()
+            if now - self._logged >= LOG_EVERY:
+                self._logged = now
+                _log.error("an incident could not be written to %s: %s", self._file.name, error)
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        except OSError as error:
+            _log.error("%s: %s", self._file.name, error)

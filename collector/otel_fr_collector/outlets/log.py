@@ -1,0 +1,45 @@
+"""Incidents in the collector's log."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from otel_fr.identity import encode_ranks
+from otel_fr_collector.incidents.book import Incident, IncidentChange
+
+_log = logging.getLogger(__name__)
+
+
+class LogLines:
+    """One line of the collector's log for each change, in logfmt."""
+
+    def start(self) -> None:
+        pass
+
+    def publish(self, change: IncidentChange) -> None:
+        data = change.data
+        values = {
+            "incident": data["id"],
+            "change": change.kind.value,
+            "category": data["category"],
+            "job": data["job"],
+            "attempt": data["attempt"],
+            "culprits": encode_ranks(sorted(change.incident.finding.culprit_ranks)),
+            "caused_by": data["caused_by"],
+            "summary": data["summary"],
+        }
+        text = " ".join(f"{name}={_logfmt(value)}" for name, value in values.items() if value not in (None, ""))
+        _log.warning("%s", text)
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        pass
+
+    async def stop(self, seconds: float) -> None:
+        pass
+
+
+def _logfmt(value: object) -> str:
+    text = str(value)
+    return text if text.isascii() and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)

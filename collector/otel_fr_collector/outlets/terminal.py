@@ -1,0 +1,100 @@
+"""Incidents on the terminal."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from otel_fr_collector.incidents.book import ChangeKind, IncidentChange
+from otel_fr_collector.outlets.incident_text import render
+
+FILES_PATIENCE = 0.4
+"""Seconds for which a new incident waits on the terminal for the paths of the flight-recorder files."""
+
+
+@dataclass(slots=True)
+class _Printed:
+    due: float | None
+    essence: tuple[object, ...] = ()
+    files: set[str] = field(default_factory=set)
+
+
+class Terminal:
+    """Prints incidents. A new one waits `FILES_PATIENCE` for its files; of an update only what is new is printed."""
+
+    def __init__(self, out: TextIO | None) -> None:
+        self._out = out
+        self._color = out is not None and out.isatty()
+        self._known: dict[str, _Printed] = {}
+        self._pending: dict[str, IncidentChange] = {}
+
+    def publish(self, change: IncidentChange, now: float, *, has_files: bool = False) -> None:
+        """Take in a change; what is due is printed by `step`. ``has_files``: no further files are to be waited for."""
+        number = change.incident.id
+        known = self._known.get(number)
+        if change.kind is ChangeKind.RESOLVED:
+            self._print_pending(number)
+            if not change.data["caused_by"]:
+                self._write(render(ChangeKind.RESOLVED, change.data, now=time.time(), issued=None, color=self._color))
+            self._known.pop(number, None)
+            return
+        if known is None or change.kind is ChangeKind.OPENED:
+            self._known[number] = _Printed(now if has_files else now + FILES_PATIENCE)
+            self._pending[number] = change
+        elif known.due is not None:
+            known.due = now if has_files else known.due
+            self._pending[number] = IncidentChange(self._pending[number].kind, change.incident, change.data)
+        elif known.essence != _essence(change.data):
+            self._print(change)
+        else:
+            self._print_files(known, change)
+
+    def step(self, now: float, *, final: bool = False) -> None:
+        """Print the new incidents whose time has come."""
+        for number in [n for n in self._pending if final or (self._known[n].due or 0.0) <= now]:
+            self._print_pending(number)
+
+    def _print_pending(self, number: str) -> None:
+        change = self._pending.pop(number, None)
+        if change is not None:
+            self._print(change)
+
+    def _print(self, change: IncidentChange) -> None:
+        text = render(change.kind, change.data, now=time.time(), issued=change.incident.started, color=self._color)
+        self._known[change.incident.id] = _Printed(None, _essence(change.data), set(_files(change.data)))
+        self._write(text)
+
+    def _print_files(self, known: _Printed, change: IncidentChange) -> None:
+        files = _files(change.data)
+        new = [rank for rank in files if rank not in known.files]
+        known.files.update(new)
+        if new and not change.data["caused_by"]:
+            self._write(
+                "".join(f"  [{change.incident.id}] flight recorder file of rank {r}: {files[r]}\n" for r in new)
+            )
+
+    def _write(self, text: str) -> None:
+        if self._out is None:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except (OSError, ValueError):  # nobody reads any more; the file and the alerts go on
+            self._out = None
+
+
+def _essence(data: dict[str, object]) -> tuple[object, ...]:
+    stacks = data["stacks"]
+    return (
+        data["category"],
+        str(data["culprit_ranks"]),
+        data["sequence_id"],
+        data["caused_by"],
+        sorted(stacks) if isinstance(stacks, dict) else (),
+    )
+
+
+def _files(data: dict[str, object]) -> dict[str, str]:
+    files = data.get("flight_recorder_files")
+    return files if isinstance(files, dict) else {}
