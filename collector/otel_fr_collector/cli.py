@@ -31,8 +31,8 @@ from otel_fr_collector.outlets.log import LogLines
 from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.outlets.webhook import Webhook, read_secret
+from otel_fr_collector.process import CollectorProcess, Ports
 from otel_fr_collector.receive.intake import Limits
-from otel_fr_collector.server import CollectorServer, Ports
 from otel_fr_collector.service import Outlets, Service
 from otel_fr_collector.settings import Settings
 from otel_fr_collector.storage.store import Retention, Store
@@ -129,16 +129,16 @@ async def _serve(effective: Settings) -> int:
         max_connection_age=effective.grpc_max_connection_age,
     )
     service = Service(metrics, outlets, store=store, retention=retention, links=links)
-    server = CollectorServer(service, outlets, ports, effective.stop_seconds)
-    await server.start()
+    process = CollectorProcess(service, outlets, ports, effective.stop_seconds)
+    await process.start()
     scheme = "http" if ports.tls is None else "https"
-    second = "" if server.ports.otlp_http is None else f"OTLP/HTTP on {scheme}://{server.ports.otlp_http}; "
+    second = "" if process.ports.otlp_http is None else f"OTLP/HTTP on {scheme}://{process.ports.otlp_http}; "
     print(
-        f"otel-fr collector: {second}OTLP/gRPC on {server.ports.grpc}, HTTP on {scheme}://{server.ports.http}",
+        f"otel-fr collector: {second}OTLP/gRPC on {process.ports.grpc}, HTTP on {scheme}://{process.ports.http}",
         file=sys.stderr,
         flush=True,
     )
-    return 0 if await server.serve() else 1
+    return 0 if await process.serve() else 1
 
 
 def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 from datetime import datetime, timezone
 
-from otel_fr_collector.settings import hide_password
-
-_SECRETS = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]+")
-"""Credentials as a library's error may quote them; passwords in URLs are `hide_password`'s."""
-
-
-def clean(text: str) -> str:
-    """The text without credentials."""
-    return _SECRETS.sub(r"\1 ...", hide_password(text))
+from otel_fr_collector.redaction import clean
 
 
 class _Text(logging.Formatter):

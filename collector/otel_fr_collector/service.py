@@ -21,9 +21,10 @@ from otel_fr_collector.incidents.book import MAX_INCIDENTS, ChangeKind, Incident
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.relearn import Relearning
 from otel_fr_collector.jobs import snapshot as evidence
-from otel_fr_collector.jobs.ingest import TRACES, Ingest
+from otel_fr_collector.jobs.ingest import Ingest
 from otel_fr_collector.jobs.runs import Run, RunId, Runs
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.outlets.event_stream import Stream
 from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.outlet import Outlet

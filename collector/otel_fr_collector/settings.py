@@ -12,39 +12,13 @@ from urllib.parse import urlsplit
 
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.incidents.links import FIELDS, check_template
+from otel_fr_collector.network.address import Address
 from otel_fr_collector.outlets.alertmanager import parse_label
+from otel_fr_collector.redaction import hide_password
 
 ENV_PREFIX = "OTEL_FR_COLLECTOR_"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
-
-
-@dataclass(frozen=True)
-class Address:
-    """HOST:PORT; port 0: any free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """``127.0.0.1:4317``, ``[::1]:4317``, ``:4317`` (all interfaces).
-
-        Raises:
-            ValueError: it is of another form.
-        """
-        host, colon, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not port.isdecimal() or int(port) > 65_535:
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        return cls(host or "0.0.0.0", int(port))  # noqa: S104  an empty host is how people ask for all interfaces
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_size(text: str) -> int:
@@ -106,11 +80,6 @@ def _mark_secret(text: str) -> str:
     """A URL of which only the place is shown: whoever knows a webhook's path may post to it."""
     parts = urlsplit(text)
     return f"{parts.scheme}://{parts.hostname}/..."
-
-
-def hide_password(text: str) -> str:
-    """A URL without the user and password that it may hold."""
-    return re.sub(r"(?<=://)[^/@\s]+@", "...@", text)
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,9 @@ def grpc_backend(address: str = "127.0.0.1:0", credentials: grpc.ServerCredentia
         match backend.decide():
             case "busy":
                 if backend.retry_after is not None:
-                    from otel_fr_collector.otlp import envelope as otlp
+                    from otel_fr_collector.otlp import status as otlp_status
 
-                    context.set_trailing_metadata(otlp.retry_trailers(14, "later", backend.retry_after)[:1])
+                    context.set_trailing_metadata(otlp_status.retry_trailers(14, "later", backend.retry_after)[:1])
                 context.abort(grpc.StatusCode.UNAVAILABLE, "later")
             case "refused":
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "never")

@@ -14,8 +14,9 @@ from otel_fr_collector.jobs.calls import Interner, Part
 from otel_fr_collector.jobs.rank_reports import Report
 from otel_fr_collector.jobs.runs import Run, RunId
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.service import Outlets, Service
-from otel_fr_collector.web.app import WebServer, make_app
+from otel_fr_collector.web.app import make_app
 from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
@@ -34,7 +35,7 @@ class Stage:
         self.loop = asyncio.new_event_loop()
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = WebServer(make_app(self.service), listener)
+        self._server = HttpServer(make_app(self.service), listener)
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
     def __enter__(self) -> Stage:

@@ -17,7 +17,8 @@ import grpc
 import grpc.aio
 import urllib3
 
-from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp import status as otlp_status
+from otel_fr_collector.otlp.signals import METHODS
 
 TIMEOUT = 10.0
 """Seconds for one attempt."""
@@ -188,11 +189,11 @@ class GrpcBackend:
             self._channel = grpc.aio.insecure_channel(place.target, options=options)
 
     async def send(self, signal: str, data: bytes) -> None:
-        call = self._channel.unary_unary(otlp.METHODS[signal], request_serializer=None, response_deserializer=None)
+        call = self._channel.unary_unary(METHODS[signal], request_serializer=None, response_deserializer=None)
         try:
             await call(data, timeout=TIMEOUT, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            after = otlp.read_retry_delay(list(error.trailing_metadata() or ()))
+            after = otlp_status.read_retry_delay(list(error.trailing_metadata() or ()))
             text = f"{error.code().name}: {error.details()}"
             if error.code() in RETRYABLE or (error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None):
                 raise BusyError(text, after) from None

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from otel_fr_collector.forward.backends import PARALLEL, Backend, BusyError, RefusedError
 from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.forward.spool import Item, Put, Spool, SpoolError
-from otel_fr_collector.jobs.ingest import TRACES
-from otel_fr_collector.logs import clean
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import TRACES
+from otel_fr_collector.redaction import clean
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp import partial
 
 HOLD_SECONDS = 60.0
 """How long a request is held in case an incident turns up in its traces: longer than any default stall time."""
@@ -50,7 +50,7 @@ class Selection:
         def wanted(trace: bytes) -> bool:
             return int.from_bytes(trace[-7:], "big") >= threshold or trace in marked
 
-        return otlp.select_traces(data, wanted)
+        return partial.select_traces(data, wanted)
 
     def mark(self, trace: bytes) -> list[bytes]:
         """An incident shows in this trace: from now on its spans are sent on.
@@ -63,5 +63,5 @@ class Selection:
         self._marked[trace] = None
         if len(self._marked) > MAX_TRACES:
             del self._marked[next(iter(self._marked))]
-        found = [otlp.select_traces(data, trace.__eq__) for _, data in self._held if trace in data]
+        found = [partial.select_traces(data, trace.__eq__) for _, data in self._held if trace in data]
         return [data for data in found if data]

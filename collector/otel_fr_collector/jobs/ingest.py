@@ -21,18 +21,13 @@ from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.runs import Run, Runs
 from otel_fr_collector.jobs.span_reader import Origin, Origins, SpanReader, find_text, read_origin
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.otlp.wire import parse_request
+from otel_fr_collector.otlp.partial import parse_trace_request
+from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 
 CHUNK = 500
 """Spans taken in before other work gets its turn; a request of 64 MiB holds 250,000."""
 
 CHUNK_REPORTS = 16
-
-TRACES, LOGS, METRICS = "traces", "logs", "metrics"
-
-
-class MalformedError(ValueError):
-    """The bytes are not the OTLP message they should be."""
 
 
 class Ingest:
@@ -77,7 +72,7 @@ class Ingest:
         return response
 
     async def _traces(self, data: bytes) -> bytes:
-        request = parse_request(data)
+        request = parse_trace_request(data)
         counts = {"ours": 0, "foreign": 0, "invalid": 0}
         invalid: list[str] = []
         for resource_spans in request.resource_spans:

@@ -1,1 +1,1 @@
-"""OTLP's own forms: signals, envelopes and partial decoding."""
+"""OTLP's own forms: signals, statuses, the JSON encoding and partial decoding."""

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from otel_fr_collector.forward.spool import SpoolError
-from otel_fr_collector.jobs.ingest import LOGS, MalformedError
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Tokens
-from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp import partial
+from otel_fr_collector.otlp import status as otlp_status
+from otel_fr_collector.otlp.signals import LOGS, MalformedError
 from otel_fr_collector.receive.inflate import CorruptError, Inflater
 from otel_fr_collector.service import Service
 
@@ -197,26 +198,28 @@ class Intake:
             async with self._lanes:
                 return await self._service.take(signal, data)
         except MalformedError as error:
-            raise RejectedError(otlp.INVALID_ARGUMENT, str(error)) from error
+            raise RejectedError(otlp_status.INVALID_ARGUMENT, str(error)) from error
         except SpoolError as error:
-            raise RejectedError(otlp.UNAVAILABLE, "the request cannot be stored now", otlp.retry_delay()) from error
+            raise RejectedError(
+                otlp_status.UNAVAILABLE, "the request cannot be stored now", otlp_status.retry_delay()
+            ) from error
         except RejectedError:
             raise
         except Exception as error:  # one client's odd data must not cost the others their collector
             self._metrics.errors.labels("ingest").inc()
             _log.exception("a request could not be taken in")
-            raise RejectedError(otlp.INTERNAL, "the request could not be taken in") from error
+            raise RejectedError(otlp_status.INTERNAL, "the request could not be taken in") from error
 
     def malformed(self, signal: str | None, text: str) -> RejectedError:
         """Count a request that cannot be read."""
         self._metrics.requests.labels(signal or "", "malformed").inc()
-        return RejectedError(otlp.INVALID_ARGUMENT, text)
+        return RejectedError(otlp_status.INVALID_ARGUMENT, text)
 
     def too_large(self, signal: str | None) -> RejectedError:
         """Count a request that is refused for its size."""
         self._metrics.requests.labels(signal or "", "too_large").inc()
         return RejectedError(
-            otlp.RESOURCE_EXHAUSTED, f"the request is larger than {self.limits.max_request_size} bytes"
+            otlp_status.RESOURCE_EXHAUSTED, f"the request is larger than {self.limits.max_request_size} bytes"
         )
 
     def check_job(self, access: Access, job: str) -> None:
@@ -224,12 +227,12 @@ class Intake:
         if not access.may_send(job):
             self._metrics.turned_away.labels("denied").inc()
             raise RejectedError(
-                otlp.PERMISSION_DENIED,
+                otlp_status.PERMISSION_DENIED,
                 f"the token is for jobs that begin with {access.prefix!r}, not for {job[:200]!r}",
             )
 
     def _check_jobs(self, access: Access, data: bytes) -> None:
-        for job in set(otlp.job_names(data)):
+        for job in set(partial.job_names(data)):
             self.check_job(access, job)
 
     def _authorise(self, authorization: str) -> Access:
@@ -239,10 +242,10 @@ class Intake:
         if access is None:
             self._metrics.turned_away.labels("unauthenticated").inc()
             text = "the token is not known" if authorization else "a bearer token is needed"
-            raise RejectedError(otlp.UNAUTHENTICATED, text)
+            raise RejectedError(otlp_status.UNAUTHENTICATED, text)
         if not access.write:
             self._metrics.turned_away.labels("denied").inc()
-            raise RejectedError(otlp.PERMISSION_DENIED, "the token is for reading only")
+            raise RejectedError(otlp_status.PERMISSION_DENIED, "the token is for reading only")
         return access
 
     def _spend(self, client: str) -> None:
@@ -262,7 +265,7 @@ class Intake:
 
     def _turn_away(self, reason: str, text: str, delay: float | None = None) -> RejectedError:
         self._metrics.turned_away.labels(reason).inc()
-        return RejectedError(otlp.UNAVAILABLE, text, max(delay or 0.0, otlp.retry_delay()))
+        return RejectedError(otlp_status.UNAVAILABLE, text, max(delay or 0.0, otlp_status.retry_delay()))
 
 
 def _subtract(tally: dict[str, int], key: str, amount: int) -> None:

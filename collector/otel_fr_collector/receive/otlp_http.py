@@ -12,20 +12,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from otel_fr_collector.jobs.ingest import LOGS, METRICS, TRACES, MalformedError
-from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp import json_encoding
+from otel_fr_collector.otlp import status as otlp_status
+from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.receive.inflate import ENCODINGS, Inflater
 from otel_fr_collector.receive.intake import READ_SECONDS, Call, Intake, RejectedError
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _HTTP_CODES = {
-    otlp.INVALID_ARGUMENT: 400,
-    otlp.DEADLINE_EXCEEDED: 408,
-    otlp.UNAUTHENTICATED: 401,
-    otlp.PERMISSION_DENIED: 403,
-    otlp.RESOURCE_EXHAUSTED: 413,
-    otlp.UNIMPLEMENTED: 415,
-    otlp.UNAVAILABLE: 503,
+    otlp_status.INVALID_ARGUMENT: 400,
+    otlp_status.DEADLINE_EXCEEDED: 408,
+    otlp_status.UNAUTHENTICATED: 401,
+    otlp_status.PERMISSION_DENIED: 403,
+    otlp_status.RESOURCE_EXHAUSTED: 413,
+    otlp_status.UNIMPLEMENTED: 415,
+    otlp_status.UNAVAILABLE: 503,
 }
 DISCARD_SECONDS = 5.0
 """For the rest of a body that is refused."""
@@ -47,18 +48,18 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
         try:
             with intake.call(client, request.headers.get("authorization", ""), signal) as call:
                 if kind not in (PROTOBUF, JSON):
-                    raise RejectedError(otlp.UNIMPLEMENTED, f"the content type must be {PROTOBUF} or {JSON}")
+                    raise RejectedError(otlp_status.UNIMPLEMENTED, f"the content type must be {PROTOBUF} or {JSON}")
                 try:
                     data = await asyncio.wait_for(_read(intake, call, request), READ_SECONDS)
                 except asyncio.TimeoutError:
-                    raise RejectedError(otlp.DEADLINE_EXCEEDED, "the request came too slowly") from None
+                    raise RejectedError(otlp_status.DEADLINE_EXCEEDED, "the request came too slowly") from None
                 if kind == JSON:
                     try:
-                        data = await asyncio.to_thread(otlp.from_json, signal, data)
+                        data = await asyncio.to_thread(json_encoding.from_json, signal, data)
                     except MalformedError as error:
                         raise call.malformed(str(error)) from error
                 answer = await intake.take(call, signal, data)
-                body = otlp.response_json(signal, answer) if kind == JSON else answer
+                body = json_encoding.response_json(signal, answer) if kind == JSON else answer
                 return Response(body, media_type=kind)
         except RejectedError as error:
             # RuntimeError: Starlette says that all of the body has been read.
@@ -72,12 +73,12 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
 
 
 def _refusal(error: RejectedError, kind: str) -> Response:
-    status = otlp.status(error.code, str(error), error.delay)
-    body = otlp.message_json(status) if kind == JSON else status.SerializeToString()
+    status = otlp_status.status(error.code, str(error), error.delay)
+    body = json_encoding.message_json(status) if kind == JSON else status.SerializeToString()
     headers = {}
     if error.delay is not None:
         headers["retry-after"] = str(math.ceil(error.delay))
-    if error.code == otlp.UNAUTHENTICATED:
+    if error.code == otlp_status.UNAUTHENTICATED:
         headers["www-authenticate"] = "Bearer"
     media = kind if kind == JSON else PROTOBUF
     return Response(body, _HTTP_CODES.get(error.code, 500), headers, media)
@@ -95,7 +96,7 @@ async def _discard(request: Request, most: int) -> None:
 async def _read(intake: Intake, call: Call, request: Request) -> bytes:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity", *ENCODINGS):
-        raise RejectedError(otlp.UNIMPLEMENTED, "the content encoding must be gzip, deflate or identity")
+        raise RejectedError(otlp_status.UNIMPLEMENTED, "the content encoding must be gzip, deflate or identity")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > intake.limits.max_request_size:
         raise intake.too_large(call.signal)

@@ -1,16 +1,10 @@
-"""The HTTP side: /metrics, /healthz, the routes of the API and the page; and the server that both HTTP ports use."""
+"""The application of the HTTP port: /metrics, /healthz, the API and the page."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
-import socket
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -20,16 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from otel_fr_collector.network.tls import ServerTls
 from otel_fr_collector.network.tokens import EVERYTHING, Tokens
 from otel_fr_collector.service import Service
 from otel_fr_collector.web import api
 
-STOP_SECONDS = 1
-SILENT_SECONDS = 60.0
-"""A connection on which no first request has come for so long is closed."""
 _API = "/api/"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
 """Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives, and the page
@@ -111,89 +100,3 @@ def _refuse(scope: Scope, status: int, text: str, headers: Mapping[str, str] | N
     if scope["path"].startswith(_API):
         return JSONResponse({"error": text}, status, headers)
     return PlainTextResponse(text + "\n", status, headers)
-
-
-class WebServer:
-    """Serves an application in the running loop.
-
-    Args:
-        listener: bound and listening socket, closed by `stop`.
-        client_connections: of one client's address; further ones are closed at once.
-    """
-
-    def __init__(
-        self,
-        app: Starlette,
-        listener: socket.socket,
-        tls: ServerTls | None = None,
-        client_connections: int = 16_384,
-    ) -> None:
-        config = uvicorn.Config(
-            app,
-            http=_limited(client_connections),
-            ws="none",
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=STOP_SECONDS,
-            server_header=False,
-            # The address that counts is the one that connects: a header could say anything.
-            proxy_headers=False,
-        )
-        config.load()
-        config.ssl = tls.ssl_context() if tls is not None else None
-        self._server = _Uvicorn(config)
-        self._listener = listener
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._server.serve([self._listener]))
-
-    async def stop(self) -> None:
-        """End open requests within about a second."""
-        self._server.should_exit = True
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=STOP_SECONDS + 1)
-            self._task.cancel()
-        self._listener.close()
-
-
-class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are the collector's own business: it has more than HTTP to stop."""
-        yield
-
-
-def _limited(most: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with a bound on one client's connections, and on how long a connection may say nothing."""
-    connections: Counter[str] = Counter()
-
-    class Limited(H11Protocol):
-        _address = ""
-        _silence: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            peer = transport.get_extra_info("peername")
-            self._address = str(peer[0]) if peer else ""
-            connections[self._address] += 1
-            super().connection_made(transport)
-            if connections[self._address] > most:
-                transport.abort()
-                return
-            self._silence = self.loop.call_later(SILENT_SECONDS, self._end_silence)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            connections[self._address] -= 1
-            if connections[self._address] <= 0:
-                del connections[self._address]
-            if self._silence is not None:
-                self._silence.cancel()
-            super().connection_lost(exc)
-
-        def _end_silence(self) -> None:
-            cycle: Any = self.cycle
-            if cycle is None:
-                self.transport.close()
-
-    return Limited

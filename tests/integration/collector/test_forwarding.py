@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_fr_collector.forward import sampling, spool
 from otel_fr_collector.forward.backends import parse_backend, read_headers, retry_after
 from otel_fr_collector.forward.sampling import Selection
-from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp import partial
 
 from tests.support.collector import TRACES, Job, wait_for
 from tests.support.edges import Certificates, Edge, grpc_backend, http_backend, serving, spans
@@ -270,10 +270,10 @@ def test_a_selection_loses_nothing_of_the_spans_it_keeps() -> None:
     both.resource_spans[0].schema_url = "https://example.com/schema"
     both.resource_spans[0].scope_spans[0].scope.name = "scope"
     wanted = (1).to_bytes(16, "big")
-    kept = ExportTraceServiceRequest.FromString(otlp.select_traces(both.SerializeToString(), wanted.__eq__))
+    kept = ExportTraceServiceRequest.FromString(partial.select_traces(both.SerializeToString(), wanted.__eq__))
     assert list(kept.resource_spans) == [both.resource_spans[0]]
-    assert otlp.select_traces(both.SerializeToString(), lambda _: False) == b""
-    assert otlp.select_traces(both.SerializeToString(), lambda _: True) == both.SerializeToString()
+    assert partial.select_traces(both.SerializeToString(), lambda _: False) == b""
+    assert partial.select_traces(both.SerializeToString(), lambda _: True) == both.SerializeToString()
 
 
 def test_the_sample_is_the_share_asked_for_and_held_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

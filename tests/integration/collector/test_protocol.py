@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
-from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp import status as otlp_status
 
 from tests.support.collector import LOGS, METRICS, TRACES, Job, wait_for
 from tests.support.edges import PROTOBUF, Edge, grpc_backend, serving, spans
@@ -204,9 +204,9 @@ def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Pa
 
 
 def test_either_way_to_ask_for_a_pause_is_read() -> None:
-    for one in otlp.retry_trailers(14, "busy", 2.5):
-        assert otlp.read_retry_delay([one]) == 2.5
-    assert otlp.read_retry_delay([("grpc-status-details-bin", b"\xff"), ("other", b"x")]) is None
+    for one in otlp_status.retry_trailers(14, "busy", 2.5):
+        assert otlp_status.read_retry_delay([one]) == 2.5
+    assert otlp_status.read_retry_delay([("grpc-status-details-bin", b"\xff"), ("other", b"x")]) is None
 
 
 def test_one_client_cannot_send_faster_than_its_rate(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from otel_fr_collector import loading
 from otel_fr_collector.loading import SettingsError
-from otel_fr_collector.logs import clean
-from otel_fr_collector.settings import ENV_PREFIX, Address, Settings, parse_size, reference
+from otel_fr_collector.network.address import Address
+from otel_fr_collector.redaction import clean
+from otel_fr_collector.settings import ENV_PREFIX, Settings, parse_size, reference
 
 from tests.support.collector import wait_for
 from tests.support.edges import Certificates, serving, spans

@@ -19,10 +19,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from otel_fr_collector.jobs import groups, runs
 from otel_fr_collector.jobs.bounded import Cache, Ranges
 from otel_fr_collector.jobs.calls import SpanCall, Template
-from otel_fr_collector.jobs.ingest import LOGS, TRACES, MalformedError
 from otel_fr_collector.jobs.rank_reports import Report, parse_report
 from otel_fr_collector.jobs.runs import Run, RunId, Runs
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import LOGS, TRACES, MalformedError
 from otel_fr_collector.service import Outlets, Service
 from prometheus_client import generate_latest
 

@@ -8,9 +8,9 @@ import contextlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector.jobs.ingest import LOGS, TRACES
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.otlp import envelope as otlp
+from otel_fr_collector.otlp import status as otlp_status
+from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.receive import intake as module
 from otel_fr_collector.receive.intake import Call, Intake, Limits, RejectedError
 from otel_fr_collector.service import Outlets, Service
@@ -59,7 +59,7 @@ def test_one_client_does_not_take_the_room_of_the_others() -> None:
     ):
         first.hold(100)
         error = rejected(second, 60)
-        assert (error.code, bool(error.delay)) == (otlp.UNAVAILABLE, True)
+        assert (error.code, bool(error.delay)) == (otlp_status.UNAVAILABLE, True)
         other.hold(80)
         with intake.call("a", "", TRACES), pytest.raises(RejectedError), intake.call("a", "", TRACES):
             pass
@@ -69,7 +69,7 @@ def test_a_request_over_the_limit_is_not_asked_to_come_back() -> None:
     with make().call("a", "", TRACES) as call:
         call.hold(60)
         error = rejected(call, 41)
-        assert (error.code, error.delay) == (otlp.RESOURCE_EXHAUSTED, None)
+        assert (error.code, error.delay) == (otlp_status.RESOURCE_EXHAUSTED, None)
 
 
 def test_the_rate_is_an_average_with_room_for_a_burst() -> None:
@@ -125,5 +125,5 @@ def test_a_fault_of_ours_is_an_answer_and_not_the_end(monkeypatch: pytest.Monkey
         return caught.value
 
     error = asyncio.run(play())
-    assert error.code == otlp.INTERNAL
+    assert error.code == otlp_status.INTERNAL
     assert "odd" not in str(error)

@@ -19,8 +19,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from otel_fr_collector import service as service_module
-from otel_fr_collector.jobs.ingest import LOGS, TRACES
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.service import Outlets, Service
 
 from otel_fr import identity, semconv

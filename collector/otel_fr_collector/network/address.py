@@ -1,0 +1,61 @@
+"""Addresses to listen on."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+
+class BindError(OSError):
+    """An address cannot be listened on."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """HOST:PORT; port 0: any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """``127.0.0.1:4317``, ``[::1]:4317``, ``:4317`` (all interfaces).
+
+        Raises:
+            ValueError: it is of another form.
+        """
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(host or "0.0.0.0", int(port))  # noqa: S104  an empty host is how people ask for all interfaces
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def listen(address: Address) -> socket.socket:
+    """A socket that listens on an address.
+
+    Raises:
+        BindError: the address cannot be listened on.
+    """
+    try:
+        family, kind, protocol, _, endpoint = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(endpoint)
+            listener.listen(1024)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise BindError(f"cannot listen on {address}: {error}") from error
+    return listener

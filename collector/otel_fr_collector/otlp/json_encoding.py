@@ -1,0 +1,80 @@
+"""OTLP/JSON to protobuf and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
+
+_REQUESTS: dict[str, type[Message]] = {
+    TRACES: ExportTraceServiceRequest,
+    LOGS: ExportLogsServiceRequest,
+    METRICS: ExportMetricsServiceRequest,
+}
+_RESPONSES: dict[str, type[Message]] = {
+    TRACES: ExportTraceServiceResponse,
+    LOGS: ExportLogsServiceResponse,
+    METRICS: ExportMetricsServiceResponse,
+}
+_IDS = frozenset({"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id"})
+_HOLDERS = ("resourceSpans", "scopeSpans", "spans", "links", "resourceLogs", "scopeLogs", "logRecords")
+_METRIC_HOLDERS = ("resourceMetrics", "scopeMetrics", "metrics", "dataPoints", "exemplars")
+_METRIC_KINDS = ("gauge", "sum", "histogram", "exponentialHistogram", "summary")
+
+
+def from_json(signal: str, body: bytes) -> bytes:
+    """An OTLP/JSON request as protobuf.
+
+    Raises:
+        MalformedError: the body is not OTLP/JSON.
+    """
+    try:
+        data = json.loads(body)
+        for holder in _holders(data):
+            for key in _IDS & holder.keys():
+                # OTLP/JSON writes ids in hex (specification, "JSON Protobuf Encoding"); protobuf's JSON is base64.
+                holder[key] = base64.b64encode(bytes.fromhex(holder[key])).decode()
+        message = json_format.ParseDict(data, _REQUESTS[signal](), ignore_unknown_fields=True)
+        return message.SerializeToString()
+    except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
+        raise MalformedError(f"the body is not an OTLP/JSON {signal} request") from error
+
+
+def _holders(data: Any) -> Iterator[dict[str, Any]]:
+    """The objects of a request in which ids may be. Attributes are left alone: a key of theirs may have any name."""
+    stack = [data]
+    while stack:
+        one = stack.pop()
+        if not isinstance(one, dict):
+            continue
+        yield one
+        for key in (*_HOLDERS, *_METRIC_HOLDERS):
+            value = one.get(key)
+            if isinstance(value, list):
+                stack += value
+        stack += [one[key] for key in _METRIC_KINDS if isinstance(one.get(key), dict)]
+
+
+def response_json(signal: str, data: bytes) -> bytes:
+    """A response's protobuf bytes as OTLP/JSON."""
+    return message_json(_RESPONSES[signal].FromString(data))
+
+
+def message_json(message: Message) -> bytes:
+    """A message as JSON."""
+    return json_format.MessageToJson(message, indent=None).encode()

@@ -1,0 +1,147 @@
+"""The collector's process: start, serve, stop on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal as signals
+from collections.abc import Awaitable
+from dataclasses import dataclass, field, replace
+
+from starlette.applications import Starlette
+
+from otel_fr_collector.network.address import Address, BindError, listen
+from otel_fr_collector.network.http_server import HttpServer
+from otel_fr_collector.network.tls import ServerTls
+from otel_fr_collector.network.tokens import Tokens
+from otel_fr_collector.receive.grpc_server import make_grpc_server
+from otel_fr_collector.receive.intake import Intake, Limits
+from otel_fr_collector.receive.otlp_http import make_otlp_app
+from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.web.app import make_app
+
+_log = logging.getLogger(__name__)
+
+STOP_SECONDS = 10.0
+STOP_RESERVE = 1.0
+"""Of the time to stop, what is kept for closing files and connections."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the collector listens, and how.
+
+    Attributes:
+        otlp_http: None: OTLP over HTTP is not taken.
+        needs_otlp_http: False: if its port is taken the collector does without it, and says so.
+    """
+
+    grpc: Address
+    http: Address
+    otlp_http: Address | None = None
+    needs_otlp_http: bool = True
+    tls: ServerTls | None = None
+    tokens: Tokens | None = None
+    limits: Limits = field(default_factory=Limits)
+    max_connection_age: float = 3_600.0
+
+
+class CollectorProcess:
+    """The whole collector in one event loop.
+
+    Args:
+        stop_seconds: longest time that `stop` may take.
+
+    Attributes:
+        ports: where it listens, once started with the ports that were free.
+    """
+
+    def __init__(self, service: Service, outlets: Outlets, ports: Ports, stop_seconds: float = STOP_SECONDS) -> None:
+        self.ports = ports
+        self._service = service
+        self._outlets = outlets
+        self._stop_seconds = stop_seconds
+        self._webs: list[HttpServer] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Listen and begin to judge.
+
+        Raises:
+            BindError: an address cannot be listened on.
+        """
+        ports = self.ports
+        intake = Intake(self._service, ports.limits, ports.tokens)
+        http = self._listen(ports.http, make_app(self._service, ports.tokens))
+        otlp_http = None
+        if ports.otlp_http is not None:
+            try:
+                otlp_http = self._listen(ports.otlp_http, make_otlp_app(intake))
+            except BindError as error:
+                if ports.needs_otlp_http:
+                    raise
+                _log.warning("OTLP over HTTP is not taken: %s; choose another port with --otlp-http, or off", error)
+        self._grpc = make_grpc_server(self._service.control, intake, ports.max_connection_age)
+        try:
+            if ports.tls is not None:
+                port = self._grpc.add_secure_port(str(ports.grpc), ports.tls.grpc_credentials())
+            else:
+                port = self._grpc.add_insecure_port(str(ports.grpc))
+        except RuntimeError as error:
+            raise BindError(f"cannot listen on {ports.grpc}: {error}") from error
+        self.ports = replace(ports, grpc=Address(ports.grpc.host, port), http=http, otlp_http=otlp_http)
+        await self._grpc.start()
+        for web in self._webs:
+            web.start()
+        if self._outlets.forward is not None:
+            self._outlets.forward.start()
+        self._outlets.start()
+        self._tasks.append(asyncio.get_running_loop().create_task(self._service.run()))
+
+    def _listen(self, address: Address, app: Starlette) -> Address:
+        listener = listen(address)
+        self._webs.append(HttpServer(app, listener, self.ports.tls, self.ports.limits.client_connections))
+        return Address(address.host, listener.getsockname()[1])
+
+    async def serve(self) -> bool:
+        """Serve until SIGINT or SIGTERM, then stop; False: a fault of our own has ended it."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signals.SIGINT, signals.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        waiter = loop.create_task(_wait(stop))
+        await asyncio.wait({waiter, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        is_well = True
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                _log.error("the collector cannot go on", exc_info=task.exception())
+                is_well = False
+        await self.stop()
+        return is_well
+
+    async def stop(self) -> None:
+        """Take nothing more in, judge and tell what is pending, send what waits; all within the time to stop."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._stop_seconds
+        self._service.control.close()
+        # A fifth for requests in work, the rest for what they and the last verdicts bring about.
+        await asyncio.gather(self._grpc.stop(self._stop_seconds / 5), *(web.stop() for web in self._webs[1:]))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._service.step(final=True)
+        left = max(0.1, end - loop.time() - STOP_RESERVE)
+        outlets: list[Awaitable[None]] = [self._webs[0].stop()]
+        if self._outlets.forward is not None:
+            outlets.append(self._outlets.forward.stop(left))
+        outlets.append(self._outlets.stop(left))
+        await asyncio.gather(*outlets)
+        if self._outlets.file is not None:
+            self._outlets.file.close()
+        if self._service.store is not None:
+            self._service.store.close()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

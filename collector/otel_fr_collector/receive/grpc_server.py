@@ -1,0 +1,125 @@
+"""The gRPC port: the three OTLP services, and Control for the rank monitors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import grpc
+import grpc.aio
+
+from otel_fr.control.v1 import control_pb2
+from otel_fr_collector.control import Control, TooManyWatchersError
+from otel_fr_collector.otlp import status as otlp_status
+from otel_fr_collector.otlp.signals import METHODS
+from otel_fr_collector.receive.inflate import Inflater, encoding_of
+from otel_fr_collector.receive.intake import READ_SECONDS, Call, Intake, RejectedError
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_Context = grpc.aio.ServicerContext[bytes, bytes]
+_Export = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
+_Watch = Callable[[bytes, _Context], AsyncIterator[bytes]]
+
+CONTROL_SERVICE = "otel_fr.control.v1.Control"
+
+
+def make_grpc_server(control: Control, intake: Intake, max_connection_age: float = 3_600.0) -> grpc.aio.Server:
+    """A server of the three OTLP services and of Control, not yet started.
+
+    The OTLP methods are unary; they are served as streams of one request because that is the only way to see, and to
+    count, a request that gRPC itself has refused as too large.
+
+    Args:
+        max_connection_age: seconds after which a client is asked to connect anew: new certificates, tokens and
+            backends of a load balancer come into force then.
+    """
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", intake.limits.max_request_size),
+            # Before 1.85 gRPC unfolds a message completely before it looks at its size (tried with 1.63 to 1.83).
+            ("grpc.per_message_decompression", 0),
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_connection_age_ms", int(max_connection_age * 1000)),
+            ("grpc.max_connection_age_grace_ms", 30_000),
+            ("grpc.max_connection_idle_ms", 600_000),
+            ("grpc.keepalive_time_ms", 60_000),  # finds clients whose host has gone
+            ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ]
+    )
+    for name, method in METHODS.items():
+        _, path, call = method.split("/")
+        handler = grpc.stream_unary_rpc_method_handler(_export(intake, name))
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(path, {call: handler}),))
+    watch = grpc.unary_stream_rpc_method_handler(_watch(control, intake))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(CONTROL_SERVICE, {"Watch": watch}),))
+    return server
+
+
+def _export(intake: Intake, name: str) -> _Export:
+    async def handle(requests: AsyncIterator[bytes], context: _Context) -> bytes:
+        try:
+            with intake.call(_client(context), _authorization(context), name) as call:
+                try:
+                    data = await asyncio.wait_for(anext(requests), READ_SECONDS)
+                except StopAsyncIteration:
+                    # No message came through: gRPC has refused it for its size, and has told the client so already.
+                    raise intake.too_large(name) from None
+                except asyncio.TimeoutError:
+                    raise RejectedError(otlp_status.DEADLINE_EXCEEDED, "the request came too slowly") from None
+                return await intake.take(call, name, await _unpack(call, data))
+        except RejectedError as error:
+            await _abort(context, error)
+        raise AssertionError("abort raises")
+
+    return handle
+
+
+def _watch(control: Control, intake: Intake) -> _Watch:
+    async def handle(data: bytes, context: _Context) -> AsyncIterator[bytes]:
+        try:
+            with intake.call(_client(context), _authorization(context), None) as call:
+                try:
+                    request = control_pb2.WatchRequest.FromString(await _unpack(call, data))
+                except ValueError:
+                    raise RejectedError(otlp_status.INVALID_ARGUMENT, "the request is no WatchRequest") from None
+                if call.access.prefix:
+                    intake.check_job(call.access, request.job_id)
+                async with contextlib.aclosing(control.watch(request)) as commands:
+                    async for command in commands:
+                        yield command
+        except TooManyWatchersError:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many monitors watch")
+        except RejectedError as error:
+            await _abort(context, error)
+
+    return handle
+
+
+async def _unpack(call: Call, data: bytes) -> bytes:
+    """A message decompressed, within the limits."""
+    encoding = encoding_of(data)
+    if encoding is None:
+        call.hold(len(data))
+        return data
+    inflater = Inflater(encoding)
+    await call.inflate(inflater, data)
+    return call.body(inflater)
+
+
+async def _abort(context: _Context, error: RejectedError) -> None:
+    text = str(error)
+    trailers = () if error.delay is None else otlp_status.retry_trailers(error.code, text, error.delay)
+    await context.abort(_CODES[error.code], text, trailing_metadata=trailers)
+
+
+def _client(context: _Context) -> str:
+    """The address of a client without its port: ``ipv4:10.0.0.1:5000`` as gRPC names it."""
+    return context.peer().rpartition(":")[0]
+
+
+def _authorization(context: _Context) -> str:
+    found = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), "")
+    return found if isinstance(found, str) else ""
