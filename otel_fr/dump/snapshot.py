@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_fr.dump import torchview
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_MONITORED, STREAM_P2P, encode_ranks
-from otel_fr.ring import KIND_MONITORED, KIND_P2P, ProcessState, RecordState
+from otel_fr.ring import KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
 
 if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
@@ -21,20 +21,9 @@ SCHEMA = "2.10"
 FORMAT = 1
 """Version of what otel-fr adds to it."""
 
-_STATES = {
-    RecordState.IN_FLIGHT: "scheduled",
-    RecordState.COMPLETED: "completed",
-    RecordState.FAILED: "failed",
-    RecordState.UNKNOWN: "unknown",
-}
-
 
 def _stream(kind: int) -> str:
     return {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED}.get(kind, STREAM_COLLECTIVE)
-
-
-def _sequence_id(record: Record) -> int:
-    return record.p2p_seq if record.kind == KIND_P2P else record.coll_seq
 
 
 @dataclass(slots=True)
@@ -211,7 +200,7 @@ class Snapshot:
         return key, record.group.ranks
 
     def _entry(self, record: Record, previous_end: int | None) -> dict[str, Any]:
-        wall, state = self.wall_offset_ns, _STATES[RecordState(record.state)]
+        wall, state = self.wall_offset_ns, STATE_TEXT[record.state]
         ended = record.ended_ns
         stream = _stream(record.kind)
         entry = {
@@ -232,7 +221,7 @@ class Snapshot:
             "is_p2p": record.kind == KIND_P2P,
             "otel_fr_group": record.group.id,
             "otel_fr_kind": stream,
-            "otel_fr_seq": _sequence_id(record),
+            "otel_fr_seq": record.sequence_id,
             "otel_fr_state": state,
             "otel_fr_issued_ns": record.issued_ns,
             "otel_fr_ended_ns": ended,

@@ -12,10 +12,10 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
-from otel_fr.monitor.span_builder import STATE_TEXT, error_type, sequence_of, stream_of
+from otel_fr.monitor.span_builder import error_type, stream_of
 from otel_fr.monitor.tail import Tracked
 from otel_fr.otlp_attributes import attributes
-from otel_fr.ring import GroupProgress, RecordState, RingReader
+from otel_fr.ring import STATE_TEXT, GroupProgress, RecordState, RingReader
 
 VERSION = 1
 MAX_IN_FLIGHT = 64
@@ -39,7 +39,7 @@ def call(item: Tracked, now_ns: int, state: str | None = None) -> dict[str, Any]
     answer: dict[str, Any] = {
         "g": record.group.id,
         "k": stream_of(record),
-        "seq": sequence_of(record),
+        "seq": record.sequence_id,
         "op_id": record.op_id,
         "rec": record.record_id,
         "i": record.pair_index,

@@ -11,16 +11,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.otlp_attributes import attribute, attributes
-from otel_fr.ring import KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SignatureDef, SiteDef
+from otel_fr.ring import KIND_MONITORED, KIND_P2P, STATE_TEXT, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
 
-STATE_TEXT = {
-    RecordState.IN_FLIGHT: "scheduled",
-    RecordState.COMPLETED: "completed",
-    RecordState.FAILED: "failed",
-    RecordState.UNKNOWN: "unknown",
-}
 MAX_TEMPLATES = 4096
 """A job of ever new shapes must not grow the monitor; a template is about 2 KB."""
 _MAX_ITEMS = 256
@@ -60,11 +54,6 @@ def stream_of(record: Record) -> str:
     if record.kind == KIND_P2P:
         return identity.STREAM_P2P
     return identity.STREAM_MONITORED if record.kind == KIND_MONITORED else identity.STREAM_COLLECTIVE
-
-
-def sequence_of(record: Record) -> int:
-    """The call's number within its stream."""
-    return record.p2p_seq if record.kind == KIND_P2P else record.coll_seq
 
 
 def varint(value: int) -> bytes:
@@ -139,7 +128,7 @@ class SpanBuilder:
                 _TAG_END,
                 end_ns + wall,
             )
-            + _encode_sequence(sequence_of(record))
+            + _encode_sequence(record.sequence_id)
             + _encode_op(record.op_id)
             + _encode_record(record.record_id)
         )

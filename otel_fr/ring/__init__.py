@@ -19,7 +19,7 @@ from otel_fr.ring.layout import (
     process_start_ns,
 )
 from otel_fr.ring.reader import RingReader
-from otel_fr.ring.records import GroupProgress, Record
+from otel_fr.ring.records import STATE_TEXT, GroupProgress, Record
 from otel_fr.ring.writer import RingWriter
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "KIND_MONITORED",
     "KIND_P2P",
     "POSTED",
+    "STATE_TEXT",
     "DefinitionError",
     "GroupDef",
     "GroupProgress",

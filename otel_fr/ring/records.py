@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
-from otel_fr.ring.layout import POSTED, RecordState
+from otel_fr.ring.layout import KIND_P2P, POSTED, RecordState
+
+STATE_TEXT: Final[Mapping[RecordState, str]] = {
+    RecordState.IN_FLIGHT: "scheduled",
+    RecordState.COMPLETED: "completed",
+    RecordState.FAILED: "failed",
+    RecordState.UNKNOWN: "unknown",
+}
+"""A state in spans, rank reports and flight-recorder files (docs/telemetry.md: ``torch.collective.state``)."""
 
 _TIMEOUT_SHARE: Final = 0.98
 """Part of a call's timeout after which its failure is one by timeout: backends count from a little after the issue."""
@@ -43,6 +52,11 @@ class Record:
     group: GroupDef
     signature: SignatureDef
     site: SiteDef
+
+    @property
+    def sequence_id(self) -> int:
+        """The call's number within its stream."""
+        return self.p2p_seq if self.kind == KIND_P2P else self.coll_seq
 
     @property
     def is_posted(self) -> bool:
