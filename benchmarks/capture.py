@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 os.environ["OTEL_FR_ENABLED"] = "1"
 os.environ["OTEL_FR_RING_DIR"] = os.environ.get("OTEL_FR_RING_DIR") or (
@@ -89,7 +90,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=2000)
     options = parser.parse_args()
-    session.start_monitor = _no_monitor
+    mock.patch.object(session, "start_monitor", _no_monitor).start()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     tensor = torch.ones(1024)
     output = torch.ones(4096)
@@ -97,7 +98,7 @@ def main() -> None:
         measure("all_reduce", lambda: dist.all_reduce(tensor), options.rounds, options.calls),
         measure(
             "all_gather_into_tensor",
-            lambda: dist.group.WORLD._allgather_base(output, tensor),  # type: ignore[union-attr]
+            lambda: dist.group.WORLD._allgather_base(output, tensor),
             options.rounds,
             options.calls,
         ),

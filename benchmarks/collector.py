@@ -185,12 +185,12 @@ def _send(address: str, load: Load, sender: int, barrier: Barrier, answers: Queu
     made = batches(load.jobs, load.batch, sender)
     prepared = [next(made) for _ in range(load.requests)]
     channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
-    export = channel.unary_unary(EXPORT)
+    export = channel.unary_unary(EXPORT, None, None)
     warm = len(prepared) // 4 // WORLD * WORLD
     for some in (prepared[:warm], prepared[warm:]):
         barrier.wait()
         taken = 0
-        under_way: deque[grpc.Future] = deque()
+        under_way: deque[grpc.Future[bytes]] = deque()
         for request in some:
             if len(under_way) >= load.at_once:
                 taken += under_way.popleft().exception() is None

@@ -12,6 +12,7 @@ import pytest
 from otel_fr.analyze import load
 from tests.acceptance.test_jaeger import JAEGER, _tags, _trace, jaeger  # noqa: F401 - a fixture
 from tests.support import torchrun as kit
+from tests.support.ports import free_port
 from tests.support.torch_files import one_missing
 
 
@@ -37,7 +38,7 @@ def test_the_incident_and_the_ranks_calls_are_one_trace(tmp_path: Path, jaeger: 
     children = [span for span in spans if span["references"]]
     assert sorted(int(str(_tags(span)["torch.rank"])) for span in children) == [0, 1, 3]
     for span in children:
-        assert span["references"][0]["spanID"] == root["spanID"]  # type: ignore[index]
+        assert span["references"][0]["spanID"] == root["spanID"]
         tags = _tags(span)
         assert (tags["torch.collective.state"], tags["torch.collective.sequence_id"]) == ("scheduled", 3)
         assert (tags["code.file.path"], tags["code.line.number"]) == ("/job/train.py", 42)
@@ -45,7 +46,7 @@ def test_the_incident_and_the_ranks_calls_are_one_trace(tmp_path: Path, jaeger: 
 
 def test_an_endpoint_that_is_none_is_told_and_the_verdict_still_printed(tmp_path: Path) -> None:
     folder = one_missing(tmp_path)
-    for endpoint in ("localhost:4317", "http://127.0.0.1:notaport", f"http://127.0.0.1:{kit.free_port()}"):
+    for endpoint in ("localhost:4317", "http://127.0.0.1:notaport", f"http://127.0.0.1:{free_port()}"):
         done = analyze(folder, endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1")
         assert done.returncode == 2
         assert done.stdout.startswith("missing_rank: rank 2")

@@ -31,7 +31,7 @@ def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) ->
         assert kit.wait_until(running.causes), running.log.read_text() + job.output
     status, report = job.analyze()
     live = running.causes()
-    offline = [incident for incident in report["incidents"] if not incident["caused_by"]]  # type: ignore[attr-defined]
+    offline = [incident for incident in report["incidents"] if not incident["caused_by"]]
     assert status == 1
     for incidents in (live, offline):
         assert [incident["culprit_ranks"] for incident in incidents] == [culprits]
@@ -45,14 +45,14 @@ def test_the_incident_of_a_stuck_rank_says_where_it_is_and_who_waits(tmp_path: P
     with kit.collector(tmp_path / "collector") as running:
         kit.run(tmp_path / "job", "fault.py", "missing", env=kit.endpoint(running))
         (incident,) = running.causes()
-    assert "fault.py" in incident["call_sites"]["1"]  # type: ignore[index]
-    assert "idle" in incident["call_sites"]["1"]  # type: ignore[index]
-    assert "in idle" in incident["stacks"]["1"]  # type: ignore[index]
+    assert "fault.py" in incident["call_sites"]["1"]
+    assert "idle" in incident["call_sites"]["1"]
+    assert "in idle" in incident["stacks"]["1"]
     assert incident["waiting_ranks"] == [0, 2]
-    assert "fault.py" in incident["call_sites"]["0"]  # type: ignore[index]
-    assert incident["process_group"]["description"] == "default_pg"  # type: ignore[index]
+    assert "fault.py" in incident["call_sites"]["0"]
+    assert incident["process_group"]["description"] == "default_pg"
     files = incident["flight_recorder_files"]
-    assert {Path(path).exists() for path in files.values()} == {True}  # type: ignore[attr-defined]
+    assert {Path(path).exists() for path in files.values()} == {True}
 
 
 @pytest.mark.parametrize("kind", ["healthy", "posted"])

@@ -10,10 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import torchrun as kit
+from tests.support.ports import free_port
 
 JAEGER = os.environ.get("JAEGER_BIN") or shutil.which("jaeger")
 
@@ -27,9 +29,9 @@ pytestmark = [
 @pytest.fixture
 def jaeger(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """(OTLP address, query address) of a Jaeger."""
-    otlp, query = f"127.0.0.1:{kit.free_port()}", f"127.0.0.1:{kit.free_port()}"
+    otlp, query = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     env = {**os.environ, "JAEGER_OTLP_GRPC": otlp, "JAEGER_QUERY_HTTP": query}
-    env["JAEGER_QUERY_GRPC"] = f"127.0.0.1:{kit.free_port()}"
+    env["JAEGER_QUERY_GRPC"] = f"127.0.0.1:{free_port()}"
     with open(tmp_path / "jaeger.log", "wb") as log:
         command = [str(JAEGER), "--config", str(Path(__file__).with_name("jaeger.yaml"))]
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
@@ -42,17 +44,17 @@ def jaeger(tmp_path: Path) -> Iterator[tuple[str, str]]:
         process.wait(15)
 
 
-def _trace(query: str, trace_id: str) -> list[dict[str, object]]:
+def _trace(query: str, trace_id: str) -> list[dict[str, Any]]:
     try:
         with urllib.request.urlopen(f"http://{query}/api/traces/{trace_id}", timeout=5) as answer:
-            spans: list[dict[str, object]] = json.load(answer)["data"][0]["spans"]
+            spans: list[dict[str, Any]] = json.load(answer)["data"][0]["spans"]
             return spans
     except urllib.error.HTTPError:
         return []
 
 
-def _tags(span: dict[str, object]) -> dict[str, object]:
-    return {tag["key"]: tag["value"] for tag in span["tags"]}  # type: ignore[attr-defined]
+def _tags(span: dict[str, Any]) -> dict[str, object]:
+    return {tag["key"]: tag["value"] for tag in span["tags"]}
 
 
 def test_the_incident_is_the_root_of_the_ranks_spans(tmp_path: Path, jaeger: tuple[str, str]) -> None:
@@ -71,5 +73,5 @@ def test_the_incident_is_the_root_of_the_ranks_spans(tmp_path: Path, jaeger: tup
     assert root["error.type"] == "missing_rank"
     assert "rank 1 did not join" in str(root["otel.status_description"])
     children = [span for span in spans if span["references"]]
-    assert {ref["spanID"] for span in children for ref in span["references"]} == {roots[0]["spanID"]}  # type: ignore[attr-defined]
+    assert {ref["spanID"] for span in children for ref in span["references"]} == {roots[0]["spanID"]}
     assert {_tags(span)["torch.collective.operation"] for span in children} == {"all_reduce"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun as kit
+from tests.support.ports import free_port
 
 OTELCOL = os.environ.get("OTELCOL_BIN") or shutil.which("otelcol")
 
@@ -21,7 +22,7 @@ pytestmark = [
 
 
 def test_a_job_behind_another_collector_is_explained_alike(tmp_path: Path) -> None:
-    between = f"127.0.0.1:{kit.free_port()}"
+    between = f"127.0.0.1:{free_port()}"
     with kit.collector(tmp_path / "collector") as running, open(tmp_path / "otelcol.log", "wb") as log:
         command = [str(OTELCOL), "--config", str(Path(__file__).with_name("otelcol.yaml"))]
         env = {**os.environ, "RECEIVE": between, "SEND": running.grpc}
@@ -35,4 +36,4 @@ def test_a_job_behind_another_collector_is_explained_alike(tmp_path: Path) -> No
             process.terminate()
             process.wait(15)
     assert (incident["category"], incident["culprit_ranks"], incident["sequence_id"]) == ("missing_rank", [1], 2)
-    assert "in idle" in incident["stacks"]["1"]  # type: ignore[index]
+    assert "in idle" in incident["stacks"]["1"]

@@ -10,6 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support import torchrun as kit
+from tests.support.paths import JOBS
 
 pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
 
@@ -66,7 +67,7 @@ def test_torchruns_restart_closes_the_incident_of_the_attempt_before(tmp_path: P
         command = [str(kit.BIN / "torchrun"), "--standalone", "--nproc_per_node=3", "--max-restarts=1"]
         environment = {**kit.base_environment(), **kit.endpoint(running), "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps")}
         done = subprocess.run(
-            [*command, str(kit.JOBS / "flaky.py"), str(tmp_path / "store")],
+            [*command, str(JOBS / "flaky.py"), str(tmp_path / "store")],
             env=environment,
             capture_output=True,
             text=True,

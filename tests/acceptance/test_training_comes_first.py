@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun as kit
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
 
@@ -39,7 +40,7 @@ def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
 
 
 def test_with_nobody_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int]) -> None:
-    _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{kit.free_port()}"})
+    _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"})
 
 
 def test_with_a_ring_folder_that_does_not_exist_and_cannot_be_made(tmp_path: Path, bare: tuple[bytes, int]) -> None:

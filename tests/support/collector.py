@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import grpc
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -25,6 +25,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from otel_fr import identity, semconv
+from tests.support.grpc_calls import stream, unary
+
+_T = TypeVar("_T")
 
 TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
@@ -32,6 +35,12 @@ METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 WATCH = "/otel_fr.control.v1.Control/Watch"
 STALL = 1.0
 """OTEL_FR_STALL_SECONDS of the played ranks: short, so that a stall takes a second."""
+
+
+class Sends(Protocol):
+    """Where a played job's requests go."""
+
+    def send(self, method: str, data: bytes, /) -> bytes: ...
 
 
 class Collector:
@@ -49,12 +58,19 @@ class Collector:
         self.grpc, self.http = found.groups()
         self.channel = grpc.insecure_channel(self.grpc)
 
+    def unary(self, method: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        return unary(self.channel, method)
+
+    def stream(self, method: str) -> grpc.UnaryStreamMultiCallable[bytes, bytes]:
+        return stream(self.channel, method)
+
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return self.channel.unary_unary(method)(data, timeout=20, wait_for_ready=True, **options)
+        return self.unary(method)(data, timeout=20, wait_for_ready=True, **options)
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(self.http + path, timeout=5) as answer:
-            return answer.read().decode()
+            text: str = answer.read().decode()
+            return text
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.incidents_file.read_text().splitlines()]
@@ -69,8 +85,13 @@ class Collector:
     def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = 10.0) -> dict[str, Any]:
         """The first cause for which ``check`` holds."""
         found = wait_for(lambda: next((one for one in self.causes() if check(one)), None), seconds)
-        assert found, (self.incidents(), self.err_file.read_text())
+        assert found is not None, (self.incidents(), self.err_file.read_text())
         return found
+
+    def wait_causes(self, count: int, seconds: float = 10.0) -> list[dict[str, Any]]:
+        """All causes, once there are so many."""
+        assert wait_for(lambda: len(self.causes()) >= count, seconds), (self.incidents(), self.err_file.read_text())
+        return self.causes()
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of one sample of /metrics; 0 if there is none."""
@@ -127,7 +148,7 @@ def orphaned(stack: contextlib.ExitStack, folder: Path) -> Job:
     return job
 
 
-def wait_for(look: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_for(look: Callable[[], _T], seconds: float = 10.0) -> _T:
     """What ``look`` returns as soon as that is true; what it returns at the end of the time otherwise."""
     end = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < end:
@@ -350,7 +371,7 @@ class RankPlayer:
 class Job:
     """A job whose ranks report every 0.1 s, each on time as monitors do."""
 
-    def __init__(self, collector: Collector, world: int, job_id: str = "job-7", attempt: int = 0) -> None:
+    def __init__(self, collector: Sends, world: int, job_id: str = "job-7", attempt: int = 0) -> None:
         self.collector, self.id, self.attempt = collector, job_id, attempt
         self.run = identity.run_id(job_id, attempt, f"nonce-{time.monotonic_ns()}")
         self.groups: dict[str, Group] = {}

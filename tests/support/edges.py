@@ -70,7 +70,9 @@ class Edge(Collector):
     def resident(self) -> int:
         """The most memory the process has ever had, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None, status
+        return int(found[1]) * 1024
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
+from tests.support.collector import LOGS, TRACES, WATCH
 
 
 def plain(value: AnyValue) -> Any:
@@ -112,6 +113,11 @@ class Sink:
     def named(self, name: str) -> list[Event]:
         return [event for event in self.events if event.name == name]
 
+    def events_named(self, name: str, count: int) -> list[Event]:
+        """All events of that name, once there are so many."""
+        self.wait(lambda: len(self.named(name)) >= count, what=f"{count} times {name}")
+        return self.named(name)
+
     def event(self, name: str, timeout: float = 20.0, where: Callable[[dict[str, Any]], Any] = lambda _: True) -> Event:
         """The first event of that name."""
         found = self.wait(lambda: [e for e in self.named(name) if where(e.report)], timeout, what=name)
@@ -119,25 +125,21 @@ class Sink:
         return found[0]
 
 
-class _Trace(trace_service_pb2_grpc.TraceServiceServicer):
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-
-    def Export(self, request: Any, context: Any) -> Any:
-        _answer(self.sink, request, context)
-        return trace_service_pb2.ExportTraceServiceResponse()
+_Request = trace_service_pb2.ExportTraceServiceRequest | logs_service_pb2.ExportLogsServiceRequest
 
 
-class _Logs(logs_service_pb2_grpc.LogsServiceServicer):
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+def _export(sink: Sink, service: str, request_type: type[_Request]) -> grpc.GenericRpcHandler[_Request, bytes]:
+    """OTLP's Export of one signal; a full success is an empty response."""
 
-    def Export(self, request: Any, context: Any) -> Any:
-        _answer(self.sink, request, context)
-        return logs_service_pb2.ExportLogsServiceResponse()
+    def export(request: _Request, context: grpc.ServicerContext) -> bytes:
+        _take(sink, request, context)
+        return b""
+
+    handler = grpc.unary_unary_rpc_method_handler(export, request_deserializer=request_type.FromString)
+    return grpc.method_handlers_generic_handler(service, {"Export": handler})
 
 
-def _answer(sink: Sink, request: Any, context: Any) -> None:
+def _take(sink: Sink, request: _Request, context: grpc.ServicerContext) -> None:
     if sink.mode == "slow":
         time.sleep(sink.delay)
     if sink.mode in ("refuse", "busy"):
@@ -147,7 +149,7 @@ def _answer(sink: Sink, request: Any, context: Any) -> None:
     sink.take(request, {key: str(value) for key, value in context.invocation_metadata()})
 
 
-def _control(sink: Sink) -> grpc.GenericRpcHandler:
+def _control(sink: Sink) -> grpc.GenericRpcHandler[WatchRequest, Command]:
     def watch(request: WatchRequest, context: grpc.ServicerContext) -> Iterator[Command]:
         sink.watched(request)
         while context.is_active():
@@ -162,7 +164,7 @@ def _control(sink: Sink) -> grpc.GenericRpcHandler:
     handler = grpc.unary_stream_rpc_method_handler(
         watch, request_deserializer=WatchRequest.FromString, response_serializer=Command.SerializeToString
     )
-    return grpc.method_handlers_generic_handler("otel_fr.control.v1.Control", {"Watch": handler})
+    return grpc.method_handlers_generic_handler(WATCH.split("/")[1], {"Watch": handler})
 
 
 @contextlib.contextmanager
@@ -172,8 +174,9 @@ def grpc_sink(
     """``tls``: key and certificate. ``control``: offer the control service too."""
     sink = Sink(delay=delay, mode=mode)
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(_Trace(sink), server)
-    logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(sink), server)
+    traces = _export(sink, TRACES.split("/")[1], trace_service_pb2.ExportTraceServiceRequest)
+    logs = _export(sink, LOGS.split("/")[1], logs_service_pb2.ExportLogsServiceRequest)
+    server.add_generic_rpc_handlers((traces, logs))
     if control:
         server.add_generic_rpc_handlers((_control(sink),))
     if tls is None:

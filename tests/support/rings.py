@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from otel_fr.dump.write import Snapshot, write_dump
 from otel_fr.identity import group_id, run_id
@@ -149,9 +149,9 @@ class RankRing:
         with RingReader.open(self.writer.path) as reader:
             return Snapshot.from_ring(reader, reason=reason, rank_info=rank_info)
 
-    def write(self, folder: Path, fmt: str = "pickle", **rank_info: object) -> Path:
+    def write(self, folder: Path, fmt: Literal["pickle", "json"] = "pickle", **rank_info: Any) -> Path:
         path = folder / f"trace_{self.rank}{'.json' if fmt == 'json' else ''}"
-        write_dump(path, self.snapshot(**rank_info), fmt)  # type: ignore[arg-type]
+        write_dump(path, self.snapshot(**rank_info), fmt)
         return path
 
 

@@ -45,7 +45,7 @@ def write(folder: Path, body: str, name: str = "program.py") -> Path:
     return program
 
 
-def run(folder: Path, body: str, timeout: float = 60, **extra: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, body: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run ``body`` after `PRELUDE`; ``OTEL_FR_ENABLED`` is 1 unless ``extra`` says otherwise."""
     program = write(folder, body)
     return subprocess.run(
@@ -54,14 +54,14 @@ def run(folder: Path, body: str, timeout: float = 60, **extra: str) -> subproces
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=60,
         check=False,
     )
 
 
-def succeed(folder: Path, body: str, timeout: float = 60, **extra: str) -> str:
+def succeed(folder: Path, body: str, **extra: str) -> str:
     """As `run`; the program must end well. Returns what it printed."""
-    done = run(folder, body, timeout, **extra)
+    done = run(folder, body, **extra)
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

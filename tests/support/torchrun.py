@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.support.paths import JOBS
 from tests.support.ports import free_port
@@ -37,17 +38,17 @@ class Collector:
     incidents_file: Path
     log: Path
 
-    def incidents(self) -> list[dict[str, object]]:
+    def incidents(self) -> list[dict[str, Any]]:
         """The last state of every incident, in the order in which they were opened."""
         if not self.incidents_file.exists():
             return []
-        last: dict[str, dict[str, object]] = {}
+        last: dict[str, dict[str, Any]] = {}
         for line in self.incidents_file.read_text().splitlines():
             incident = json.loads(line)
             last[incident["id"]] = incident
         return list(last.values())
 
-    def causes(self) -> list[dict[str, object]]:
+    def causes(self) -> list[dict[str, Any]]:
         return [incident for incident in self.incidents() if not incident["caused_by"]]
 
 
@@ -100,7 +101,7 @@ class Job:
     dumps: Path
     environment: dict[str, str] = field(repr=False, default_factory=dict)
 
-    def analyze(self) -> tuple[int, dict[str, object]]:
+    def analyze(self) -> tuple[int, dict[str, Any]]:
         """`otel-fr analyze` on the job's flight-recorder files: exit status and its JSON."""
         command = [str(BIN / "otel-fr"), "analyze", str(self.dumps), "--format", "json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=base_environment())
@@ -136,14 +137,14 @@ def endpoint(running: Collector, stall_seconds: float = 2.0) -> dict[str, str]:
     }
 
 
-def wait_until(condition: object, seconds: float = 20.0) -> bool:
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
     """Poll ``condition()`` until it is true or the time is up."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if condition():  # type: ignore[operator]
+        if condition():
             return True
         time.sleep(0.05)
-    return bool(condition())  # type: ignore[operator]
+    return bool(condition())
 
 
 def have_torch() -> bool:

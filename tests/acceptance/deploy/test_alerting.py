@@ -14,11 +14,11 @@ from otel_fr_collector.outlets.alertmanager import ALERT_NAME
 
 from otel_fr.match.model import Category
 from tests.support.collector import Job, running, wait_for
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_port
 from tests.support.programs import (
     ALERTMANAGER,
-    DEPLOY,
     check_metrics,
-    free_port,
     get,
     load,
     needs_alertmanager,

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.collector import Job, running, wait_for
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_port
 from tests.support.programs import (
-    DEPLOY,
     check_metrics,
-    free_port,
     get,
     load,
     needs_prometheus,

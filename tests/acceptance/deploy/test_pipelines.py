@@ -13,7 +13,10 @@ import grpc
 import pytest
 
 from tests.support.collector import Collector, Job, running, wait_for
-from tests.support.programs import DEPLOY, JAEGER, OTELCOL, free_port, get, load, needs_jaeger, needs_otelcol, started
+from tests.support.grpc_calls import unary
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_port
+from tests.support.programs import JAEGER, OTELCOL, get, load, needs_jaeger, needs_otelcol, started
 
 
 def address() -> str:
@@ -27,7 +30,7 @@ class Gateway:
         self.channel = grpc.insecure_channel(receive)
 
     def send(self, method: str, data: bytes) -> bytes:
-        return self.channel.unary_unary(method)(data, timeout=20, wait_for_ready=True)
+        return unary(self.channel, method)(data, timeout=20, wait_for_ready=True)
 
 
 @contextlib.contextmanager

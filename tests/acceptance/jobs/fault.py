@@ -15,7 +15,7 @@ rank, world = dist.get_rank(), dist.get_world_size()
 data = torch.ones(64)
 
 
-def idle():
+def idle() -> None:
     time.sleep(10)  # stands for a dead file server
     os._exit(0)
 

@@ -13,7 +13,7 @@ rank = dist.get_rank()
 data = torch.ones(64)
 
 
-def read_shard(path):
+def read_shard(path: Path) -> None:
     while not path.exists():
         time.sleep(0.05)
 

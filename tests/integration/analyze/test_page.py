@@ -43,7 +43,7 @@ def open_page(tmp_path: Path) -> Iterator[Open]:
             page = browser.new_page(**options)
             page.on("console", lambda message: said.append(message.text))
             page.on("pageerror", lambda error: said.append(str(error)))
-            page.on("request", lambda request: request.url == target.as_uri() or said.append(request.url))
+            page.on("request", lambda request: said.extend({request.url} - {target.as_uri()}))
             page.goto(target.as_uri())
             return page
 

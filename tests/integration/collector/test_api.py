@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -47,10 +47,17 @@ def refused(url: str) -> tuple[int, str]:
     return problem.value.code, json.load(problem.value)["error"]
 
 
-def job_of(collector: Collector, job: Job) -> dict[str, Any]:
-    """The job whole, once each of its ranks has been heard of."""
-    found = next((one for one in get(collector, "jobs")["jobs"] if one["run_id"] == job.run), None)
-    return get(collector, f"jobs/{found['id']}") if found else {}
+def job_of(collector: Collector, job: Job, check: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The job whole, once ``check`` holds for it."""
+
+    def look() -> dict[str, Any] | None:
+        known = next((one for one in get(collector, "jobs")["jobs"] if one["run_id"] == job.run), None)
+        whole = get(collector, f"jobs/{known['id']}") if known else None
+        return whole if whole and check(whole) else None
+
+    found = wait_for(look)
+    assert found is not None, get(collector, "jobs")
+    return found
 
 
 def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Collector) -> None:
@@ -61,7 +68,7 @@ def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Collec
         job.skip(2)
         job.ranks[3].exit(signal=9)
         incident = collector.wait_cause()
-        found = wait_for(lambda: (one := job_of(collector, job)).get("state") == "incident" and one)
+        found = job_of(collector, job, lambda one: one["state"] == "incident")
     assert (found["job"], found["attempt"], found["world_size"], found["service"]) == ("job/1 ü", 0, 4, "trainer")
     assert incident["id"] in found["incidents"]
     ranks = found["ranks"]
@@ -89,8 +96,7 @@ def test_ranks_never_heard_of_are_shown_as_such(collector: Collector) -> None:
         job.ranks[2].silent = True
         job.step(job.group("pair", [0, 1]))
         states = ["running", "running", "unheard"]
-        found = wait_for(lambda: (one := job_of(collector, job)) and one["ranks"]["state"] == states and one)
-    assert found
+        found = job_of(collector, job, lambda one: one["ranks"]["state"] == states)
     assert [lane["group"][2] for lane in found["lanes"]] == [None]
 
 
@@ -99,12 +105,12 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
         folder = tmp_path / f"with-{len(options)}"
         folder.mkdir()
         with running(folder, *options) as collector:
-            times = []
+            times: list[str] = []
             for name in ("a", "b & c"):
                 with Job(collector, 2, name) as job:
                     job.step()
                     waiting = job.skip(1)
-                    times.append(collector.wait_cause(lambda one, n=name: one["job"] == n)["detected_at"])
+                    times.append(collector.wait_causes(len(times) + 1)[-1]["detected_at"])
                     if name == "a":
                         for call in [*waiting, job.ranks[1].issue(job.world)]:
                             job.ranks[call.rank].complete(call)

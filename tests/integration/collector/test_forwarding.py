@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import resource
@@ -10,18 +11,21 @@ import signal
 import sqlite3
 import threading
 import time
+from collections.abc import Callable, Iterator, Sized
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector.forward import sampling, spool
 from otel_fr_collector.forward.backends import parse_backend, read_headers, retry_after
 from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.otlp import partial
 
 from tests.support.collector import TRACES, Job, wait_for
-from tests.support.edges import Certificates, Edge, grpc_backend, http_backend, serving, spans
+from tests.support.edges import Backend, Certificates, Edge, grpc_backend, http_backend, serving, spans
 
 KILLS = int(os.environ.get("OTEL_FR_TEST_KILLS", "4"))
 """SIGKILLs of the collector under load."""
@@ -41,10 +45,10 @@ def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, en
             with serving(tmp_path / f"run-{turn}", *options) as collector:
                 workers = [threading.Thread(target=_send_until_dead, args=(collector, numbers, acknowledged))]
                 workers += [threading.Thread(target=_send_until_dead, args=(collector, numbers, acknowledged, True))]
-                before = len(acknowledged)
+                enough = len(acknowledged) + 6
                 for worker in workers:
                     worker.start()
-                assert wait_for(lambda before=before: len(acknowledged) > before + 5)
+                assert wait_for(functools.partial(_holds, acknowledged, enough))
                 time.sleep(moments.uniform(0, 0.3))  # the moment is what is tested
                 backend.delay = moments.choice([0.0, 0.05])
                 collector.process.send_signal(ends[turn % len(ends)])
@@ -59,14 +63,20 @@ def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, en
     assert len(acknowledged) > 5 * KILLS
 
 
-def _send_until_dead(collector: Edge, numbers: object, acknowledged: list[bytes], over_http: bool = False) -> None:
+def _holds(items: Sized, count: int) -> bool:
+    return len(items) >= count
+
+
+def _send_until_dead(
+    collector: Edge, numbers: Iterator[int], acknowledged: list[bytes], over_http: bool = False
+) -> None:
     while True:
-        data = spans(next(numbers))  # type: ignore[call-overload]
+        data = spans(next(numbers))
         try:
             if over_http:
                 assert collector.post("/v1/traces", data).status == 200
             else:
-                collector.channel.unary_unary(TRACES)(data, timeout=10)
+                collector.unary(TRACES)(data, timeout=10)
         except (OSError, grpc.RpcError, ConnectionError):
             return
         acknowledged.append(data)
@@ -112,8 +122,10 @@ def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [grpc_backend, http_backend])
-def test_a_backend_that_says_when_to_come_back_is_left_in_peace_until_then(tmp_path: Path, kind: object) -> None:
-    with kind() as backend, serving(tmp_path, "--forward", backend.url) as collector:  # type: ignore[operator]
+def test_a_backend_that_says_when_to_come_back_is_left_in_peace_until_then(
+    tmp_path: Path, kind: Callable[[], AbstractContextManager[Backend]]
+) -> None:
+    with kind() as backend, serving(tmp_path, "--forward", backend.url) as collector:
         backend.busy, backend.retry_after = 1, 2.0
         collector.send(TRACES, spans(1))
         assert wait_for(lambda: backend.taken)
@@ -131,7 +143,7 @@ def test_a_request_that_comes_again_is_sent_on_once(tmp_path: Path) -> None:
                     collector.send(TRACES, spans(1))
                 assert collector.metric("otel_fr_collector_forward_repeated_requests_total") >= 2
                 collector.send(TRACES, spans(2 if name == "one" else 3))
-                assert wait_for(lambda name=name: len(backend.taken) == (2 if name == "one" else 3))
+                assert wait_for(functools.partial(_holds, backend.taken, 2 if name == "one" else 3))
                 collector.kill()
     assert backend.taken == [spans(1), spans(2), spans(3)]
 
@@ -156,7 +168,8 @@ def test_a_full_disk_costs_no_verdict_and_nothing_that_was_acknowledged(tmp_path
         options = ("--data", str(tmp_path / "data"), "--forward", backend.url)
         with serving(tmp_path / "run", *options) as collector, Job(collector, 2) as job:
             resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
-            acknowledged, refused = [], []
+            acknowledged: list[bytes] = []
+            refused: list[bytes] = []
             for n in range(1, 40):
                 data = spans(n, size=50_000)
                 answer = collector.post("/v1/traces", data)
@@ -222,10 +235,10 @@ def test_backends_are_reached_over_tls_with_their_headers(tmp_path: Path) -> Non
     with grpc_backend(credentials=credentials) as secure, http_backend() as other:
         headers = tmp_path / "headers"
         headers.write_text(f"# who we are\n{secure.url} Authorization: Bearer s3cret\n{other.url} X-Scope: a b\n")
-        options = ("--forward-ca", certificates.ca_file, "--forward-cert", certificates.client_cert)
-        options += ("--forward-key", certificates.client_key, "--forward-headers", headers)
-        options += ("--forward", secure.url, "--forward", other.url)
-        with serving(tmp_path / "run", *map(str, options)) as collector:
+        options = ["--forward-ca", str(certificates.ca_file), "--forward-cert", str(certificates.client_cert)]
+        options += ["--forward-key", str(certificates.client_key), "--forward-headers", str(headers)]
+        options += ["--forward", secure.url, "--forward", other.url]
+        with serving(tmp_path / "run", *options) as collector:
             collector.send(TRACES, spans(1))
             assert wait_for(lambda: secure.taken and other.taken)
     assert secure.headers[0]["authorization"] == "Bearer s3cret"
@@ -259,7 +272,7 @@ def test_only_traces_of_incidents_and_of_the_sample_are_sent_on(tmp_path: Path, 
             assert {span.name for span in others if span.name.startswith("GET")} == expected
 
 
-def _spans(data: bytes) -> list[object]:
+def _spans(data: bytes) -> list[Span]:
     request = ExportTraceServiceRequest.FromString(data)
     return [span for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans]
 

@@ -47,8 +47,8 @@ def test_a_healthy_job_causes_nothing(shared: Collector) -> None:
             recv = job.ranks[2].issue(job.world, "recv", kind="p2p", peer=0, tag=step % 3, pair_index=step // 3)
             spans = [(call.rank, job.ranks[call.rank].complete(call, send=False)) for call in [*calls, send, recv]]
             order.shuffle(spans)
-            for rank, span in spans:
-                job.ranks[rank].send_spans([span])
+            for number, span in spans:
+                job.ranks[number].send_spans([span])
         job.all_reported()
         for rank in job.ranks:
             rank.exit(clean=True)

@@ -197,8 +197,8 @@ def test_monitors_that_watch_are_told(tmp_path: Path) -> None:
     with running(tmp_path) as collector, Job(collector, 2) as job:
         request = control_pb2.WatchRequest(job_id=job.id, run_id=job.run, rank=0)
         other = control_pb2.WatchRequest(job_id=job.id, run_id="another run", rank=0)
-        watch = collector.channel.unary_stream(WATCH)
-        commands, others = watch(request.SerializeToString()), watch(other.SerializeToString())
+        watch = collector.stream(WATCH)
+        commands, others = (iter(watch(one.SerializeToString())) for one in (request, other))
         job.all_reported()
         job.skip(1)
         incident = collector.wait_cause()

@@ -42,8 +42,12 @@ class Watched:
         self.hosts: set[str] = set()
         self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.problems.append(dialog.message), dialog.dismiss()))
+        self.page.on("dialog", self._dialog)
         self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+
+    def _dialog(self, dialog: Any) -> None:
+        self.problems.append(dialog.message)
+        dialog.dismiss()
 
 
 @pytest.fixture

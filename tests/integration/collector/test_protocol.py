@@ -7,11 +7,12 @@ import json
 import socket
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from hypothesis import HealthCheck, given, settings
@@ -52,9 +53,9 @@ def received(collector: Edge, signal: str = "traces", kind: str = "foreign") -> 
         ("deflate", zlib.compress),
     ],
 )
-def test_spans_are_taken_over_http(shared: Edge, encoding: str, encode: object) -> None:
+def test_spans_are_taken_over_http(shared: Edge, encoding: str, encode: Callable[[bytes], bytes]) -> None:
     before = received(shared)
-    answer = shared.post("/v1/traces", encode(spans(1)), Content_Encoding=encoding)  # type: ignore[operator]
+    answer = shared.post("/v1/traces", encode(spans(1)), Content_Encoding=encoding)
     assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"", PROTOBUF)
     assert received(shared) == before + 1
 
@@ -94,7 +95,7 @@ def test_a_job_is_followed_over_http_as_over_grpc(shared: Edge) -> None:
             assert answer.status == 200
             return answer.body
 
-    with Job(OverHttp(), 2, "over-http") as job:  # type: ignore[arg-type]
+    with Job(OverHttp(), 2, "over-http") as job:
         job.step()
         job.skip(1)
         assert shared.wait_cause(lambda one: one["job"] == "over-http")["culprit_ranks"] == [1]
@@ -180,13 +181,13 @@ def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Pa
     ):
         holder = sqlite3.connect(tmp_path / "data" / "forward.sqlite3", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
-        call = collector.channel.unary_unary(TRACES)
+        call = collector.unary(TRACES)
         waiting = [call.future(spans(n, size=300_000), timeout=60) for n in (1, 2, 3)]
         assert wait_for(lambda: collector.metric("otel_fr_collector_in_work_bytes") > 900_000, 30)
         with pytest.raises(grpc.RpcError) as turned_away:
             call(spans(4, size=400_000), timeout=10)
         assert turned_away.value.code() == grpc.StatusCode.UNAVAILABLE
-        trailers = dict(turned_away.value.trailing_metadata())
+        trailers = {one.key: one.value for one in turned_away.value.trailing_metadata()}
         plain = RetryInfo.FromString(trailers["google.rpc.retryinfo-bin"])
         detail = RetryInfo()
         assert Status.FromString(trailers["grpc-status-details-bin"]).details[0].Unpack(detail)
@@ -279,7 +280,11 @@ def test_other_requests_go_on_while_a_large_one_comes_slowly(shared: Edge) -> No
 
 
 _PATHS = {TRACES: "/v1/traces", LOGS: "/v1/logs", METRICS: "/v1/metrics"}
-_MESSAGES = {TRACES: ExportTraceServiceRequest, LOGS: ExportLogsServiceRequest, METRICS: ExportMetricsServiceRequest}
+_MESSAGES: dict[str, type[Message]] = {
+    TRACES: ExportTraceServiceRequest,
+    LOGS: ExportLogsServiceRequest,
+    METRICS: ExportMetricsServiceRequest,
+}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

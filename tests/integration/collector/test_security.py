@@ -31,6 +31,7 @@ from tests.support.edges import (
     write,
     write_tokens,
 )
+from tests.support.grpc_calls import unary
 
 
 @pytest.fixture
@@ -54,8 +55,8 @@ def test_all_ports_speak_tls_and_nothing_else(tmp_path: Path, certificates: Cert
         assert collector.get("/healthz") == "ok\n"
         assert collector.post("/v1/traces", spans(1)).status == 200
         with tls_channel(collector, certificates) as channel:
-            assert channel.unary_unary(TRACES)(spans(2), timeout=10) == b""
-        plain = refused(lambda: collector.channel.unary_unary(TRACES)(spans(3), timeout=5))
+            assert unary(channel, TRACES)(spans(2), timeout=10) == b""
+        plain = refused(lambda: collector.unary(TRACES)(spans(3), timeout=5))
         left = collector.metric("otel_fr_collector_tls_certificate_expiry_timestamp_seconds") - time.time()
         assert 0 < left <= 86_400
         assert plain in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -70,9 +71,9 @@ def test_without_a_client_certificate_no_port_lets_one_in(tmp_path: Path, certif
         assert collector.get("/healthz") == "ok\n"
         assert collector.post("/v1/traces", spans(1)).status == 200
         with tls_channel(collector, certificates, client=True) as channel:
-            assert channel.unary_unary(TRACES)(spans(2), timeout=10) == b""
+            assert unary(channel, TRACES)(spans(2), timeout=10) == b""
         with tls_channel(collector, certificates) as channel:
-            assert refused(lambda: channel.unary_unary(TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(lambda: unary(channel, TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
         strangers = Certificates(tmp_path / "strangers")
         stranger = certificates.context()
         stranger.load_cert_chain(strangers.client_cert, strangers.client_key)
@@ -110,7 +111,7 @@ def test_renewed_certificates_and_client_cas_come_into_force_without_a_restart(
         def rpc_works() -> bool:
             try:
                 with tls_channel(collector, fresh, client=True) as channel:
-                    return bool(channel.unary_unary(TRACES)(spans(1), timeout=5) == b"")
+                    return unary(channel, TRACES)(spans(1), timeout=5) == b""
             except grpc.RpcError:
                 return False
 
@@ -151,7 +152,7 @@ def test_an_expired_certificate_is_refused_by_clients_and_at_the_start(
 
         assert wait_for(expired)
         with tls_channel(collector, certificates) as channel:
-            assert refused(lambda: channel.unary_unary(TRACES)(spans(1), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(lambda: unary(channel, TRACES)(spans(1), timeout=5)) == grpc.StatusCode.UNAVAILABLE
     assert "has expired" in check(*certificates.server_options())
 
 
@@ -166,7 +167,7 @@ def test_a_client_whose_certificate_has_expired_is_not_let_in(tmp_path: Path, ce
         with pytest.raises(OSError, match=r"(?i)expired|closed|reset|EOF"):
             collector.get("/healthz")
         with tls_channel(collector, certificates, client=True) as channel:
-            assert refused(lambda: channel.unary_unary(TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
+            assert refused(lambda: unary(channel, TRACES)(spans(3), timeout=5)) == grpc.StatusCode.UNAVAILABLE
 
 
 def check(*options: str) -> str:
@@ -227,7 +228,7 @@ def test_the_monitors_control_stream_uses_the_exporters_protections(environment:
     assert target is not None
     with watching(target) as client:
         assert wait_for(lambda: client.listening)
-        job = Job(Watched(environment, target), 2, "job-7")  # type: ignore[arg-type]
+        job = Job(Watched(environment, target), 2, "job-7")
         job.run = "run-7"
         with job:
             job.step()
@@ -244,8 +245,7 @@ class Watched:
         self.headers = target.headers
 
     def send(self, method: str, data: bytes) -> bytes:
-        answer: bytes = self.channel.unary_unary(method)(data, metadata=self.headers, timeout=10)
-        return answer
+        return unary(self.channel, method)(data, metadata=self.headers, timeout=10)
 
 
 @contextlib.contextmanager

@@ -105,8 +105,8 @@ def test_what_the_end_brings_to_light_is_sent_on_as_well(tmp_path: Path) -> None
         job.step()
         job.all_reported()
         assert wait_for(lambda: len(backend.taken) == 3)
-        for rank in (0, 1):
-            job.ranks[rank].issue(job.world, "all_reduce")
+        for number in (0, 1):
+            job.ranks[number].issue(job.world, "all_reduce")
         job.ranks[2].issue(job.world, "broadcast", root=0)
         for rank in job.ranks:
             rank.send_report()

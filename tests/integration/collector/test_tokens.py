@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -43,9 +44,7 @@ def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Edge]:
 
 def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Edge) -> None:
     for metadata in ((), bearer("writer-9876543210"), (("authorization", "Basic !!!"),), bearer("")):
-        assert refused(lambda m=metadata: guarded.send(TRACES, spans(1), metadata=m)) == (
-            grpc.StatusCode.UNAUTHENTICATED
-        )
+        assert refused(partial(guarded.send, TRACES, spans(1), metadata=metadata)) == (grpc.StatusCode.UNAUTHENTICATED)
     answer = guarded.post("/v1/traces", spans(1), Authorization="Bearer nonsense")
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
     for authorization, words in (("", "a token is needed"), ("Bearer nonsense", "the token is not known")):
@@ -89,7 +88,7 @@ def test_a_page_of_another_site_cannot_make_a_browser_change_anything(guarded: E
 
 
 def test_a_token_lets_in_only_the_jobs_it_is_for(guarded: Edge) -> None:
-    own, other = (Job(Player(guarded, TEAM), 2, name) for name in ("team-a/train", "team-b/train"))  # type: ignore[arg-type]
+    own, other = (Job(Player(guarded, TEAM), 2, name) for name in ("team-a/train", "team-b/train"))
     with own:
         own.step()
         own.skip(1)
@@ -128,7 +127,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
         listener.start()
         assert opened.wait(10)
         writer = Player(collector, WRITER)
-        jobs = [Job(writer, 2, name) for name in ("team-b/train", "team-a/train")]  # type: ignore[arg-type]
+        jobs = [Job(writer, 2, name) for name in ("team-b/train", "team-a/train")]
         with jobs[0], jobs[1]:
             for job in jobs:
                 job.step()
@@ -168,7 +167,7 @@ def test_without_a_job_the_services_name_counts(guarded: Edge) -> None:
     metadata = bearer(TEAM)
     assert guarded.send(TRACES, spans(1, service="team-a/web"), metadata=metadata) == b""
     for service in ("web", "team-b/web", ""):
-        code = refused(lambda name=service: guarded.send(TRACES, spans(1, service=name), metadata=metadata))
+        code = refused(partial(guarded.send, TRACES, spans(1, service=service), metadata=metadata))
         assert code == grpc.StatusCode.PERMISSION_DENIED
     both = spans(1, service="team-a/web") + spans(2, service="team-b/web")  # one message after the other is their sum
     assert refused(lambda: guarded.send(TRACES, both, metadata=metadata)) == grpc.StatusCode.PERMISSION_DENIED
@@ -176,14 +175,14 @@ def test_without_a_job_the_services_name_counts(guarded: Edge) -> None:
 
 
 def test_commands_are_only_for_whose_job_it_is(guarded: Edge) -> None:
-    watch = guarded.channel.unary_stream(WATCH)
+    watch = guarded.stream(WATCH)
     request = control_pb2.WatchRequest(job_id="team-b/train", run_id="r").SerializeToString()
     for metadata, code in (
         ((), grpc.StatusCode.UNAUTHENTICATED),
         (bearer(READER), grpc.StatusCode.PERMISSION_DENIED),
         (bearer(TEAM), grpc.StatusCode.PERMISSION_DENIED),
     ):
-        assert refused(lambda m=metadata: list(watch(request, metadata=m, timeout=10))) == code
+        assert refused(partial(list, watch(request, metadata=metadata, timeout=10))) == code
 
 
 def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(guarded: Edge, tokens_file: Path) -> None:

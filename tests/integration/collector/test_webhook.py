@@ -16,7 +16,7 @@ from otel_fr_collector.incidents.links import Links, check_template
 from otel_fr_collector.outlets.webhook import read_secret, sign
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tests.support.collector import Job, running, wait_for
+from tests.support.collector import Issued, Job, running, wait_for
 from tests.support.paths import DOCS
 from tests.support.receivers import AlertSink, FakeGrafana, Receiver
 
@@ -44,21 +44,21 @@ def secret_file(folder: Path) -> str:
     return str(path)
 
 
-def recover(job: Job, waiting: list[object]) -> None:
+def recover(job: Job, waiting: list[Issued]) -> None:
     for call in [*waiting, job.ranks[1].issue(job.world)]:
-        job.ranks[call.rank].complete(call)  # type: ignore[attr-defined]
+        job.ranks[call.rank].complete(call)
 
 
 def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiver) -> None:
-    options = ("--webhook", hook.url + "/in?team=a", "--webhook-secret-file", secret_file(tmp_path))
-    options += ("--external-url", "https://fr.example/", "--runbook-url", "https://wiki/{category}?job={job}")
+    options = ["--webhook", hook.url + "/in?team=a", "--webhook-secret-file", secret_file(tmp_path)]
+    options += ["--external-url", "https://fr.example/", "--runbook-url", "https://wiki/{category}?job={job}"]
     with running(tmp_path, *options) as collector, Job(collector, 2, job_id="job & <b>") as job:
         job.step()
         waiting = job.skip(1)
         incident = collector.wait_cause()
         job.ranks[1].send_report("torch.flight_recorder.written", file="/dumps/rank_1")
         assert wait_for(lambda: len(hook.requests) >= 2)
-        recover(job, list(waiting))
+        recover(job, waiting)
         assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
     bodies = []
     for method, path, headers, body in hook.requests:
@@ -124,7 +124,7 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_holds_nothin
             collector.wait_cause()
             assert wait_for(lambda: quick.requests)
             assert time.monotonic() - started < 3
-            recover(job, list(waiting))
+            recover(job, waiting)
             assert wait_for(lambda: len(quick.requests) == 2)
             assert wait_for(lambda: hook.requests)
             hook.status = 200
@@ -144,12 +144,13 @@ def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Rece
         job.step()
         waiting = job.skip(1)
         number = collector.wait_cause()["id"]
+        files: list[str] = []
         for rank in job.ranks:
+            files.append(str(rank.rank))
             rank.send_report("torch.flight_recorder.written", file=f"/dumps/rank_{rank.rank}")
-            name = str(rank.rank)
-            assert wait_for(lambda name=name: name in collector.causes()[0]["flight_recorder_files"])
+            assert wait_for(lambda: collector.causes()[0]["flight_recorder_files"].keys() >= set(files))
         told = len(collector.lines())
-        recover(job, list(waiting))
+        recover(job, waiting)
         assert wait_for(lambda: collector.causes()[0]["state"] == "resolved")
         assert told >= 5
         before = len(hook.requests)
@@ -194,13 +195,14 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(tmp_path:
         waiting = job.skip(1)
         incident = collector.wait_cause()
         mark = wait_for(lambda: grafana.marks.get(1))
+        assert mark is not None
         assert mark["tags"] == ["otel-fr", "missing_rank", f"job:{job.id}", f"incident:{incident['id']}"]
         assert "rank 1 did not join" in mark["text"]
         assert "<script>" not in mark["text"]
         assert f'<a href="http://jaeger:16686/trace/{incident["trace_id"]}">trace</a>' in mark["text"]
         assert abs(mark["time"] / 1000 - time.time()) < 30
         assert "timeEnd" not in mark
-        recover(job, list(waiting))
+        recover(job, waiting)
         assert wait_for(lambda: grafana.marks[1].get("timeEnd", 0) > mark["time"])
         assert len(grafana.marks) == 1
 
@@ -220,7 +222,7 @@ def mark_and_restart(tmp_path: Path, grafana: FakeGrafana, between: Callable[[],
         with running(tmp_path / "2", *options) as second:
             job.collector = second
             job.all_reported()
-            recover(job, list(waiting))
+            recover(job, waiting)
             assert wait_for(lambda: "timeEnd" in grafana.marks[1], 30)
 
 
@@ -254,13 +256,9 @@ def test_grafana_that_refuses_is_logged_and_costs_no_incident(tmp_path: Path, gr
 
 def test_alerts_carry_links_and_further_labels(tmp_path: Path) -> None:
     sink = AlertSink()
-    options = ("--alertmanager", sink.url, "--alert-label", "team=ml", "--external-url", "https://fr.example")
-    options += (
-        "--runbook-url",
-        "https://wiki/{category}",
-        "--dashboard-url",
-        "https://g/d/x?from={from_ms}&to={to_ms}",
-    )
+    options = ["--alertmanager", sink.url, "--alert-label", "team=ml", "--external-url", "https://fr.example"]
+    options += ["--runbook-url", "https://wiki/{category}"]
+    options += ["--dashboard-url", "https://g/d/x?from={from_ms}&to={to_ms}"]
     with contextlib.closing(sink), running(tmp_path, *options) as collector, Job(collector, 2) as job:
         job.step()
         job.skip(1)
@@ -279,7 +277,7 @@ def test_quiet_logs_one_line_for_each_change(tmp_path: Path) -> None:
         job.step()
         waiting = job.skip(1)
         collector.wait_cause()
-        recover(job, list(waiting))
+        recover(job, waiting)
         assert wait_for(lambda: "change=resolved" in collector.err_file.read_text())
         lines = [line for line in collector.err_file.read_text().splitlines() if "change=" in line]
         assert 'change=opened category=missing_rank job="my job"' in lines[0]

@@ -10,6 +10,7 @@ import pickletools
 import stat
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.write import is_ours, write_dump
 from otel_fr.match.model import CallState
+from otel_fr.ring import SignatureDef
 from tests.support.rings import KIND_MONITORED, OPERATIONS, RUN, SIDES, RankRing, RecordState, signature
 
 STATES = {
@@ -31,7 +33,7 @@ splits = st.none() | st.lists(st.integers(0, 1000), max_size=4).map(tuple)
 
 
 @st.composite
-def signatures(draw: st.DrawFn) -> object:
+def signatures(draw: st.DrawFn) -> SignatureDef:
     operation = draw(st.sampled_from(OPERATIONS))
     outputs = tuple(tuple(size) for size in draw(shapes))
     return signature(
@@ -56,7 +58,11 @@ def signatures(draw: st.DrawFn) -> object:
     function=st.text(max_size=20).filter(lambda text: text.isprintable()),
 )
 def test_what_was_recorded_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, calls: list, capacity: int, fmt: str, function: str
+    tmp_path_factory: pytest.TempPathFactory,
+    calls: list[tuple[SignatureDef, RecordState]],
+    capacity: int,
+    fmt: Literal["pickle", "json"],
+    function: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("round")
     ring = RankRing(folder, rank=1, world_size=4, capacity=capacity)
@@ -194,7 +200,7 @@ def test_a_record_that_holds_no_plain_values_is_made_plain(tmp_path: Path) -> No
     ring = RankRing(tmp_path / "ring", rank=0, world_size=1)
     snapshot = ring.snapshot(exit={"signal": RecordState.FAILED, "path": Path("/x"), "ranks": {3}, "odd": float("inf")})
     for fmt in ("pickle", "json"):
-        write_dump(tmp_path / f"t_0{fmt}", snapshot, fmt)  # type: ignore[arg-type]
+        write_dump(tmp_path / f"t_0{fmt}", snapshot, fmt)
         facts = load(tmp_path / f"t_0{fmt}").facts
         assert facts["exit"] == {"signal": 2, "path": "/x", "ranks": [3], "odd": None}
 

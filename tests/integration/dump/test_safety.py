@@ -100,8 +100,12 @@ def test_every_pickle_protocol_of_plain_values_is_read(tmp_path: Path, protocol:
 def test_a_pickle_that_runs_a_command_is_refused_unrun(tmp_path: Path, protocol: int, where: str) -> None:
     mark = tmp_path / "mark"
     evil = Runs(mark)
-    data = {"value": dump(x=evil), "entry": dump(entries=[ENTRY, evil]), "key": {evil: 1, **dump()}}[where]
-    text = refused(tmp_path, pickle.dumps(data, protocol))
+    forms: dict[str, dict[Any, Any]] = {
+        "value": dump(x=evil),
+        "entry": dump(entries=[ENTRY, evil]),
+        "key": {evil: 1, **dump()},
+    }
+    text = refused(tmp_path, pickle.dumps(forms[where], protocol))
     assert "do not load it" in text
     assert not mark.exists()
 

@@ -48,9 +48,11 @@ def test_exit_code_and_signal_are_told(code: str, exit_code: int, number: int, r
     with _start(code) as process:
         rank = RankProcess(process.pid, process_start_ns(process.pid) or 0)
         assert rank.alive()
-        process.communicate(b"!") if reaped else process.stdin.write(b"!")  # type: ignore[union-attr, func-returns-value]
-        if not reaped:
+        if reaped:
+            process.communicate(b"!")
+        else:
             assert process.stdin is not None
+            process.stdin.write(b"!")
             process.stdin.flush()
         _wait_for_end(rank)
         found = rank.how_ended()

@@ -334,7 +334,8 @@ def test_an_unwritable_folder_costs_an_error_and_keeps_the_ring(sink: Sink, tmp_
         rank.do("issue", n=2)
         for number in (1, 2):
             rank.do("say", message={"cmd": "dump", "reason": str(number)})
-            failed = sink.event("torch.flight_recorder.failed", where=lambda r, n=number: r["reason"] == str(n))
+            failed = sink.events_named("torch.flight_recorder.failed", number)[-1]
+            assert failed.report["reason"] == str(number)
         assert failed.attributes["file.path"].startswith(str(tmp_path / "plain"))
         rank.end("die", number=9)
         rank.monitor_end()

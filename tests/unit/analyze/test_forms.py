@@ -26,7 +26,7 @@ HOSTILE = "</script><script>document.title='owned'</script>\x1b[31m`|*@team* htt
 
 def hostile_folder(folder: Path) -> Path:
     """Every text that a file can bring is hostile."""
-    more = {
+    more: dict[str, Any] = {
         "frames": [{"filename": HOSTILE, "line": HOSTILE, "name": HOSTILE}],
         "process_group": ("0", HOSTILE),
         "input_dtypes": [HOSTILE],
@@ -262,8 +262,9 @@ def test_every_form_of_every_known_folder_can_be_made(name: str, tmp_path: Path)
     from otel_fr.analyze.database import write_database
 
     report = load(DUMPS / name)
-    calls = sum(len(dump.entries) for dump in report.run.dumps)  # type: ignore[union-attr]
-    assert sum(len(calls) for of in report.collectives for calls in of.calls.values()) <= calls
+    assert report.run is not None
+    entries = sum(len(dump.entries) for dump in report.run.dumps)
+    assert sum(len(calls) for of in report.collectives for calls in of.calls.values()) <= entries
     for form in (to_text, to_markdown, to_html, entries_text):
         assert form(report, View(verbose=True, stacks=True))
     write_database(report, tmp_path / "db.sqlite")

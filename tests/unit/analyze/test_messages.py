@@ -33,7 +33,7 @@ def messages(rank: int, peer: int, *, first: int, last: int, per_step: int, send
     return calls
 
 
-OPEN = {"state": "scheduled", "time_discovered_completed_ns": None}
+OPEN: dict[str, Any] = {"state": "scheduled", "time_discovered_completed_ns": None}
 
 
 def pair_of_ranks(folder: Path, sent: int, received: int, ring: int = 20, **end: Any) -> Path:
@@ -130,7 +130,7 @@ def test_what_is_paired_belongs_together(seed: int, eager: bool) -> None:
         halves.append(Half(first > 0, np.array([n for n, _ in kept], np.int64), state))
         places.append(Anchors(np.array(keys, np.int64), np.array(collectives, np.int64)))
         truths.append([truth for _, truth in kept])
-    found = align(*halves, *places)
+    found = align(halves[0], halves[1], places[0], places[1])
     if found is None or not found.is_sure:
         return
     sends = dict(zip(found.sends.tolist(), truths[0], strict=True))

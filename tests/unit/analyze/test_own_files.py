@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +18,7 @@ from otel_fr.incident import FIELDS
 from otel_fr.match import Ending
 from tests.support.rings import RUN, RankRing, RecordState, signature
 
+Format = Literal["pickle", "json"]
 STEP = signature("all_reduce", reduce_op="sum")
 SITE = (("/job/train.py", 10, "load_batch"),)
 STACK = """Thread 0x00007f (most recent call first):
@@ -27,7 +28,7 @@ STACK = """Thread 0x00007f (most recent call first):
 """
 
 
-def hang(folder: Path, fmt: str = "pickle", world: int = 4, **meta: object) -> Report:
+def hang(folder: Path, fmt: Format = "pickle", world: int = 4, **meta: Any) -> Report:
     """Rank 1 stands in its data loader; the others wait in step 3."""
     for rank in range(world):
         ring = RankRing(folder / "rings", rank, world, **meta)
@@ -40,7 +41,7 @@ def hang(folder: Path, fmt: str = "pickle", world: int = 4, **meta: object) -> R
 
 
 @pytest.mark.parametrize("fmt", ["pickle", "json"])
-def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Path, fmt: str) -> None:
+def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Path, fmt: Format) -> None:
     report = hang(tmp_path, fmt)
     found = json.loads(to_json(report))
     (incident,) = found["incidents"]

@@ -137,7 +137,7 @@ def test_all_gather_base_numel_is_checked_between_ranks(tmp_path: Path) -> None:
 def test_recv_any_source_has_no_peer(tmp_path: Path) -> None:
     """It matches whichever rank sent; a size that differs is still found."""
     groups = {"7": group("7", "pp", [2, 5])}
-    p2p = {"process_group": ("7", "pp"), "p2p_seq_id": 1, "is_p2p": True, "sequence_id": 0}
+    p2p: dict[str, Any] = {"process_group": ("7", "pp"), "p2p_seq_id": 1, "is_p2p": True, "sequence_id": 0}
     take = call("nccl:recv 1<-?", [[8]], **p2p)
     for size, expected in ((8, []), (4, ["size_mismatch"])):
         files = {2: [call("nccl:send 0->1", [[size]], **p2p)], 5: [take]}

@@ -40,7 +40,11 @@ values = (
     | st.builds(lambda v: AnyValue(array_value=ArrayValue(values=[AnyValue(int_value=v)])), st.integers(0, 9))
     | st.just(AnyValue())
 )  # fmt: skip
-ours = [(semconv.GROUP_ID, "g"), (semconv.OPERATION, "all_reduce"), (semconv.SEQUENCE_ID, 3)]
+ours: list[tuple[str, str | int]] = [
+    (semconv.GROUP_ID, "g"),
+    (semconv.OPERATION, "all_reduce"),
+    (semconv.SEQUENCE_ID, 3),
+]
 
 
 def attributes(keys: list[str]) -> st.SearchStrategy[list[KeyValue]]:

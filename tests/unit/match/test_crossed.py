@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,11 +20,11 @@ def message(operation: str, peer: int, tag: int = 0, length: int = 4) -> Signatu
     return Signature(operation, ((length,),), ((length,),), FLOATS, FLOATS, peer=peer, tag=tag)
 
 
-def half(rank: int, operation: str, peer: int, seq: int = 1, **more: object) -> Call:
+def half(rank: int, operation: str, peer: int, seq: int = 1, **more: Any) -> Call:
     """A send or receive that is in flight for long."""
-    signature = message(operation, peer, **{k: more.pop(k) for k in ("tag", "length") if k in more})  # type: ignore[arg-type]
+    signature = message(operation, peer, **{k: more.pop(k) for k in ("tag", "length") if k in more})
     more.setdefault("state", CallState.IN_FLIGHT)
-    return Call(rank, "w", "p2p", seq, seq, signature, age=9.0, **more)  # type: ignore[arg-type]
+    return Call(rank, "w", "p2p", seq, seq, signature, age=9.0, **more)
 
 
 def barrier(*ranks: int) -> list[Call]:

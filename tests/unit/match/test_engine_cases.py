@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from otel_fr.match import (
     Call,
@@ -23,24 +24,22 @@ SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 BARRIER = Signature("barrier")
 
 
-def call(
-    rank: int, seq: int, state: CallState = CallState.IN_FLIGHT, signature: Signature = SUM, **more: object
-) -> Call:
+def call(rank: int, seq: int, state: CallState = CallState.IN_FLIGHT, signature: Signature = SUM, **more: Any) -> Call:
     more.setdefault("age", None if state is CallState.COMPLETED else 9.0)
     more.setdefault("site", f"train.py:{seq} step")
     group = more.pop("group", WORLD)
-    return Call(rank, group.id, "collective", seq, seq, signature, state, **more)  # type: ignore[attr-defined, arg-type]
+    return Call(rank, group.id, "collective", seq, seq, signature, state, **more)
 
 
-def p2p(rank: int, operation: str, peer: int, state: CallState = CallState.IN_FLIGHT, **more: object) -> Call:
+def p2p(rank: int, operation: str, peer: int, state: CallState = CallState.IN_FLIGHT, **more: Any) -> Call:
     signature = Signature(operation, ((4,),), ((4,),), ("Float",), ("Float",), peer=peer, tag=0)
-    return Call(rank, "w", "p2p", 1, 100 + rank, signature, state, age=9.0, **more)  # type: ignore[arg-type]
+    return Call(rank, "w", "p2p", 1, 100 + rank, signature, state, age=9.0, **more)
 
 
-def at(rank: int, enqueued: int, **more: object) -> Rank:
+def at(rank: int, enqueued: int, **more: Any) -> Rank:
     more.setdefault("idle", 9.0)
     group = more.pop("group", WORLD)
-    return Rank(rank, progress={group.id: Progress(enqueued, enqueued)}, **more)  # type: ignore[attr-defined, arg-type]
+    return Rank(rank, progress={group.id: Progress(enqueued, enqueued)}, **more)
 
 
 def judge(calls: list[Call], ranks: list[Rank], *groups: Group) -> list[Finding]:

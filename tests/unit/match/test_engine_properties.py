@@ -98,7 +98,7 @@ def test_the_odd_rank_out_is_named_at_the_first_mismatch(seed: int) -> None:
         assert "no majority" in causes[0].summary
 
 
-def replace_signature(rng: random.Random, step: Step) -> tuple[Category, object] | None:
+def replace_signature(rng: random.Random, step: Step) -> tuple[Category, Signature] | None:
     old = step.signature
     kind = rng.choice(["operation", "size", "dtype", "root", "reduce_op"])
     if kind == "operation":

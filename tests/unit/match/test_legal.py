@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from otel_fr.match import Call, CallState, Category, Group, Signature, compare
@@ -9,9 +12,12 @@ from otel_fr.match import Call, CallState, Category, Group, Signature, compare
 GROUP = Group("g", "0", "default_pg", (0, 1, 2))
 
 
-def sig(operation: str, sent: object = (), got: object = (), dtype: str = "Float", **more: object) -> Signature:
-    sent, got = tuple(map(tuple, sent)), tuple(map(tuple, got))  # type: ignore[call-overload]
-    return Signature(operation, sent, got, (dtype,) * bool(sent), (dtype,) * bool(got), **more)  # type: ignore[arg-type]
+Shapes = Sequence[Sequence[int]]
+
+
+def sig(operation: str, sent: Shapes = (), got: Shapes = (), dtype: str = "Float", **more: Any) -> Signature:
+    inputs, outputs = tuple(map(tuple, sent)), tuple(map(tuple, got))
+    return Signature(operation, inputs, outputs, (dtype,) * bool(inputs), (dtype,) * bool(outputs), **more)
 
 
 def call(rank: int, signature: Signature) -> Call:

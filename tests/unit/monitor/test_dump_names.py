@@ -157,5 +157,5 @@ def test_the_start_is_found_behind_long_facts(tmp_path: Path) -> None:
         info = {"a": "x" * 20_000, dumping.STARTED_AT: 7_000_000_000_000, "stack": "y" * 5000}
         snapshot = Snapshot.from_ring(reader, reason="signal", rank_info=info)
     for fmt in ("pickle", "json"):
-        write_dump(tmp_path / fmt, snapshot, fmt)  # type: ignore[arg-type]
+        write_dump(tmp_path / fmt, snapshot, fmt)
         assert dumping.written_for(tmp_path / fmt) == 7_000_000_000_000

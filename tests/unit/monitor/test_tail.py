@@ -70,7 +70,9 @@ def test_the_end_and_its_time_are_those_that_were_written(ring: Ring) -> None:
 
 def test_calls_may_end_in_any_order_and_none_is_lost_or_doubled(ring: Ring) -> None:
     rng = random.Random(7)
-    open_calls, issued, seen = [], 0, []
+    open_calls: list[tuple[int, int, int]] = []
+    seen: list[int] = []
+    issued = 0
     for _ in range(400):
         if open_calls and (len(open_calls) > 60 or rng.random() < 0.5):
             ring.end(open_calls.pop(rng.randrange(min(len(open_calls), 8))))
