@@ -11,7 +11,7 @@ import pytest
 
 from otel_fr.analyze import load
 from tests.acceptance.test_jaeger import JAEGER, _tags, _trace, jaeger  # noqa: F401 - a fixture
-from tests.support import torchrun as kit
+from tests.support import torchrun
 from tests.support.ports import free_port
 from tests.support.torch_files import one_missing
 
@@ -30,7 +30,7 @@ def test_the_incident_and_the_ranks_calls_are_one_trace(tmp_path: Path, jaeger: 
     assert "sent 1 trace to" in done.stderr, done.stderr
     (incident,) = load(folder).incidents
     trace_id = str(incident["trace_id"])
-    assert kit.wait_until(lambda: len(_trace(query, trace_id)) == 4)
+    assert torchrun.wait_until(lambda: len(_trace(query, trace_id)) == 4)
     spans = _trace(query, trace_id)
     (root,) = [span for span in spans if not span["references"]]
     assert root["operationName"] == "all_reduce default_pg"

@@ -5,26 +5,26 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support import torchrun
 
-from tests.support import torchrun as kit
-
-pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
+pytestmark = [
+    *torchrun.needed,
+]
 
 
 def test_a_running_jobs_files_can_be_asked_for(tmp_path: Path) -> None:
     ring_dir = {"OTEL_FR_RING_DIR": str(tmp_path / "rings")}
     env = {**ring_dir, "OTEL_FR_ENABLED": "1"}
-    job = kit.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=env)
+    job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=env)
     assert job.stdout is not None
     next(line for line in job.stdout if "TRAINING" in line)
-    command = [str(kit.BIN / "otel-fr"), "dump"]
+    command = [str(torchrun.BIN / "otel-fr"), "dump"]
 
     def asked() -> bool:
-        done = subprocess.run(command, env={**kit.base_environment(), **ring_dir}, capture_output=True, text=True)
+        done = subprocess.run(command, env={**torchrun.base_environment(), **ring_dir}, capture_output=True, text=True)
         return done.stdout.count("asked its monitor") == 3
 
-    assert kit.wait_until(asked)
-    assert kit.wait_until(lambda: len(list((tmp_path / "dumps").glob("otel_fr_rank_*"))) == 3)
+    assert torchrun.wait_until(asked)
+    assert torchrun.wait_until(lambda: len(list((tmp_path / "dumps").glob("otel_fr_rank_*"))) == 3)
     job.communicate(timeout=60)
     assert job.returncode == 0

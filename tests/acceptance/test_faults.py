@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import torchrun as kit
+from tests.support import torchrun
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
+pytestmark = [
+    *torchrun.needed,
+]
 
 FAULTS = {
     # fault: categories that are right, culprits, collective's number (None: not asked)
@@ -26,9 +28,9 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
     categories, culprits, number = FAULTS[fault]
-    with kit.collector(tmp_path / "collector") as running:
-        job = kit.run(tmp_path / "job", "fault.py", fault, env=kit.endpoint(running))
-        assert kit.wait_until(running.causes), running.log.read_text() + job.output
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "fault.py", fault, env=torchrun.endpoint(running))
+        assert torchrun.wait_until(running.causes), running.log.read_text() + job.output
     status, report = job.analyze()
     live = running.causes()
     offline = [incident for incident in report["incidents"] if not incident["caused_by"]]
@@ -42,8 +44,8 @@ def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) ->
 
 
 def test_the_incident_of_a_stuck_rank_says_where_it_is_and_who_waits(tmp_path: Path) -> None:
-    with kit.collector(tmp_path / "collector") as running:
-        kit.run(tmp_path / "job", "fault.py", "missing", env=kit.endpoint(running))
+    with torchrun.collector(tmp_path / "collector") as running:
+        torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
         (incident,) = running.causes()
     assert "fault.py" in incident["call_sites"]["1"]
     assert "idle" in incident["call_sites"]["1"]
@@ -57,8 +59,8 @@ def test_the_incident_of_a_stuck_rank_says_where_it_is_and_who_waits(tmp_path: P
 
 @pytest.mark.parametrize("kind", ["healthy", "posted"])
 def test_a_healthy_job_of_many_kinds_of_calls_raises_nothing(kind: str, tmp_path: Path) -> None:
-    with kit.collector(tmp_path / "collector") as running:
-        job = kit.run(tmp_path / "job", "fault.py", kind, env=kit.endpoint(running))
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "fault.py", kind, env=torchrun.endpoint(running))
     assert job.returncode == 0, job.output
     assert running.incidents() == []
     assert not list(job.dumps.glob("*")), "a healthy job leaves no files"

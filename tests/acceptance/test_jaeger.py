@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.support import torchrun as kit
+from tests.support import torchrun
 from tests.support.ports import free_port
 
 JAEGER = os.environ.get("JAEGER_BIN") or shutil.which("jaeger")
 
 pytestmark = [
-    pytest.mark.torchrun,
-    pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here"),
+    *torchrun.needed,
     pytest.mark.skipif(not JAEGER, reason="no Jaeger here (neither JAEGER_BIN nor jaeger on PATH)"),
 ]
 
@@ -36,8 +35,8 @@ def jaeger(tmp_path: Path) -> Iterator[tuple[str, str]]:
         command = [str(JAEGER), "--config", str(Path(__file__).with_name("jaeger.yaml"))]
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     try:
-        kit.wait_for_port(otlp, process)
-        kit.wait_for_port(query, process)
+        torchrun.wait_for_port(otlp, process)
+        torchrun.wait_for_port(query, process)
         yield otlp, query
     finally:
         process.terminate()
@@ -59,12 +58,12 @@ def _tags(span: dict[str, Any]) -> dict[str, object]:
 
 def test_the_incident_is_the_root_of_the_ranks_spans(tmp_path: Path, jaeger: tuple[str, str]) -> None:
     otlp, query = jaeger
-    with kit.collector(tmp_path / "collector", "--forward", f"http://{otlp}") as running:
-        kit.run(tmp_path / "job", "fault.py", "missing", env=kit.endpoint(running))
+    with torchrun.collector(tmp_path / "collector", "--forward", f"http://{otlp}") as running:
+        torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
         (incident,) = running.causes()
         trace_id = str(incident["trace_id"])
         # The root, and the two waiting ranks' spans, which end when their ranks do.
-        assert kit.wait_until(lambda: len(_trace(query, trace_id)) >= 3)
+        assert torchrun.wait_until(lambda: len(_trace(query, trace_id)) >= 3)
     spans = _trace(query, trace_id)
     roots = [span for span in spans if not span["references"]]
     assert [span["operationName"] for span in roots] == ["all_reduce default_pg"]

@@ -7,21 +7,21 @@ import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
-import pytest
-
-from tests.support import torchrun as kit
+from tests.support import torchrun
 from tests.support.paths import JOBS
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
+pytestmark = [
+    *torchrun.needed,
+]
 
 
-def listed(running: kit.Collector) -> list[dict[str, object]]:
+def listed(running: torchrun.Collector) -> list[dict[str, object]]:
     with urlopen(f"http://{running.http}/api/v1/incidents", timeout=5) as answer:
         found: list[dict[str, object]] = json.load(answer)["incidents"]
         return found
 
 
-def reports(running: kit.Collector) -> float:
+def reports(running: torchrun.Collector) -> float:
     """How many rank reports the collector has taken in."""
     with urlopen(f"http://{running.http}/metrics", timeout=5) as answer:
         lines = answer.read().decode().splitlines()
@@ -31,11 +31,11 @@ def reports(running: kit.Collector) -> float:
 
 def test_a_real_hang_outlives_the_collector_and_resolves_when_the_job_goes_on(tmp_path: Path) -> None:
     shard, data = tmp_path / "shard", ("--data", str(tmp_path / "data"))
-    with kit.collector(tmp_path / "1", *data) as first:
+    with torchrun.collector(tmp_path / "1", *data) as first:
         (tmp_path / "job").mkdir()
-        job = kit.start(tmp_path / "job", "late.py", str(shard), env=kit.endpoint(first))
+        job = torchrun.start(tmp_path / "job", "late.py", str(shard), env=torchrun.endpoint(first))
         try:
-            assert kit.wait_until(first.causes, 60), first.log.read_text()
+            assert torchrun.wait_until(first.causes, 60), first.log.read_text()
             (opened,) = first.causes()
             assert (opened["category"], opened["culprit_ranks"], opened["waiting_ranks"]) == (
                 "missing_rank",
@@ -44,14 +44,14 @@ def test_a_real_hang_outlives_the_collector_and_resolves_when_the_job_goes_on(tm
             )
             first.process.kill()
             first.process.wait()
-            with kit.collector(tmp_path / "2", *data, at=first) as second:
+            with torchrun.collector(tmp_path / "2", *data, at=first) as second:
                 assert [(one["id"], one["state"]) for one in listed(second)] == [(opened["id"], "firing")]
                 # Each rank reports once a second, as soon as its monitor has found its way back.
-                assert kit.wait_until(lambda: reports(second) >= 12, 45), second.log.read_text()
+                assert torchrun.wait_until(lambda: reports(second) >= 12, 45), second.log.read_text()
                 assert second.incidents() == []
                 assert [one["culprit_ranks"] for one in listed(second)] == [[1]]
                 shard.touch()
-                assert kit.wait_until(second.causes), second.log.read_text()
+                assert torchrun.wait_until(second.causes), second.log.read_text()
                 (closed,) = second.causes()
                 assert (closed["id"], closed["state"]) == (opened["id"], "resolved")
                 output, _ = job.communicate(timeout=60)
@@ -63,9 +63,13 @@ def test_a_real_hang_outlives_the_collector_and_resolves_when_the_job_goes_on(tm
 
 
 def test_torchruns_restart_closes_the_incident_of_the_attempt_before(tmp_path: Path) -> None:
-    with kit.collector(tmp_path / "collector") as running:
-        command = [str(kit.BIN / "torchrun"), "--standalone", "--nproc_per_node=3", "--max-restarts=1"]
-        environment = {**kit.base_environment(), **kit.endpoint(running), "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps")}
+    with torchrun.collector(tmp_path / "collector") as running:
+        command = [str(torchrun.BIN / "torchrun"), "--standalone", "--nproc_per_node=3", "--max-restarts=1"]
+        environment = {
+            **torchrun.base_environment(),
+            **torchrun.endpoint(running),
+            "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps"),
+        }
         done = subprocess.run(
             [*command, str(JOBS / "flaky.py"), str(tmp_path / "store")],
             env=environment,
@@ -74,7 +78,9 @@ def test_torchruns_restart_closes_the_incident_of_the_attempt_before(tmp_path: P
             timeout=90,
         )
         assert done.returncode == 0, done.stderr
-        assert kit.wait_until(lambda: running.causes() and running.causes()[0]["state"] == "resolved"), running.causes()
+        assert torchrun.wait_until(lambda: running.causes() and running.causes()[0]["state"] == "resolved"), (
+            running.causes()
+        )
         (incident,) = running.causes()
         assert (incident["category"], incident["culprit_ranks"], incident["attempt"]) == ("rank_dead", [1], 0)
         assert "bad sample 4711" in str(incident["summary"])

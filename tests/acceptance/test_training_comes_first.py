@@ -9,23 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import torchrun as kit
+from tests.support import torchrun
 from tests.support.ports import free_port
 
-pytestmark = [pytest.mark.torchrun, pytest.mark.skipif(not kit.have_torch(), reason="torchrun is not installed here")]
+pytestmark = [
+    *torchrun.needed,
+]
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
     """What the job computes, and how it ends, without otel-fr."""
     folder = tmp_path_factory.mktemp("bare")
-    job = kit.run(folder, "train.py", str(folder / "out"), "exit3", env={"OTEL_FR_ENABLED": "0"})
+    job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env={"OTEL_FR_ENABLED": "0"})
     assert "exitcode  : 3" in job.output
     return (folder / "out").read_bytes(), job.returncode
 
 
-def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> kit.Job:
-    job = kit.run(folder, "train.py", str(folder / "out"), "exit3", env=env)
+def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> torchrun.Job:
+    job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env=env)
     assert (folder / "out").read_bytes() == bare[0]
     assert job.returncode == bare[1]
     assert "exitcode  : 3" in job.output
@@ -33,9 +35,9 @@ def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> kit.Job
 
 
 def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
-    with kit.collector(tmp_path / "collector") as running:
-        _same(tmp_path, bare, kit.endpoint(running))
-        assert kit.wait_until(running.causes, 10), "and the exit code is explained"
+    with torchrun.collector(tmp_path / "collector") as running:
+        _same(tmp_path, bare, torchrun.endpoint(running))
+        assert torchrun.wait_until(running.causes, 10), "and the exit code is explained"
         assert [i["culprit_ranks"] for i in running.causes()] == [[1]]
 
 
@@ -62,8 +64,8 @@ def test_with_a_full_ring_folder(tmp_path: Path, bare: tuple[bytes, int]) -> Non
 
 
 def test_when_the_collector_dies_half_way(tmp_path: Path, bare: tuple[bytes, int]) -> None:
-    with kit.collector(tmp_path / "collector") as running:
-        job = kit.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=kit.endpoint(running))
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=torchrun.endpoint(running))
         assert job.stdout is not None
         next(line for line in job.stdout if "TRAINING" in line)
         running.process.kill()
@@ -73,10 +75,10 @@ def test_when_the_collector_dies_half_way(tmp_path: Path, bare: tuple[bytes, int
 
 
 def test_when_the_monitors_die_half_way(tmp_path: Path, bare: tuple[bytes, int]) -> None:
-    with kit.collector(tmp_path / "collector") as running:
+    with torchrun.collector(tmp_path / "collector") as running:
         ring_dir = tmp_path / "rings"
-        env = {**kit.endpoint(running), "OTEL_FR_RING_DIR": str(ring_dir)}
-        job = kit.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=env)
+        env = {**torchrun.endpoint(running), "OTEL_FR_RING_DIR": str(ring_dir)}
+        job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=env)
         assert job.stdout is not None
         next(line for line in job.stdout if "TRAINING" in line)
         monitors = _monitors(ring_dir)

@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 DEPLOY = ROOT / "deploy"
-SUPPORT = ROOT / "tests" / "support"
-"""Programs that the tests start lie here as well."""
+SCRIPTS = ROOT / "tests" / "support" / "scripts"
+"""Programs that the tests start."""
 JOBS = ROOT / "tests" / "acceptance" / "jobs"
 DUMPS = ROOT / "tests" / "fixtures" / "dumps"
 """Flight-recorder files of real jobs and real cases; what each is, its README says."""

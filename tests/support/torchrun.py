@@ -16,10 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.paths import JOBS
 from tests.support.ports import free_port
 
 BIN = Path(sys.executable).parent
+needed = [
+    pytest.mark.torchrun,
+    pytest.mark.skipif(not shutil.which("torchrun", path=str(BIN)), reason="torchrun is not installed here"),
+]
+"""Marks of tests that run torchrun jobs."""
 
 
 def base_environment() -> dict[str, str]:
@@ -145,7 +152,3 @@ def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
             return True
         time.sleep(0.05)
     return bool(condition())
-
-
-def have_torch() -> bool:
-    return shutil.which("torchrun", path=str(BIN)) is not None

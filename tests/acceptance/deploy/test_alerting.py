@@ -14,9 +14,7 @@ from otel_fr_collector.outlets.alertmanager import ALERT_NAME
 
 from otel_fr.match.model import Category
 from tests.support.collector import Job, running, wait_for
-from tests.support.paths import DEPLOY
-from tests.support.ports import free_port
-from tests.support.programs import (
+from tests.support.external_programs import (
     ALERTMANAGER,
     check_metrics,
     get,
@@ -29,6 +27,8 @@ from tests.support.programs import (
     recorded,
     started,
 )
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_port
 
 RULES = "prometheus/otel_fr.rules.yml"
 

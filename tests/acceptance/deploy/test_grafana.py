@@ -12,9 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.collector import Job, running, wait_for
-from tests.support.paths import DEPLOY
-from tests.support.ports import free_port
-from tests.support.programs import (
+from tests.support.external_programs import (
     check_metrics,
     get,
     load,
@@ -23,6 +21,8 @@ from tests.support.programs import (
     recorded,
     started,
 )
+from tests.support.paths import DEPLOY
+from tests.support.ports import free_port
 
 BOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 BUILT_IN = {"__range", "__interval", "__rate_interval", "__url_time_range", "__value", "__data", "__field", "__all"}

@@ -13,10 +13,10 @@ import grpc
 import pytest
 
 from tests.support.collector import Collector, Job, running, wait_for
+from tests.support.external_programs import JAEGER, OTELCOL, get, load, needs_jaeger, needs_otelcol, started
 from tests.support.grpc_calls import unary
 from tests.support.paths import DEPLOY
 from tests.support.ports import free_port
-from tests.support.programs import JAEGER, OTELCOL, get, load, needs_jaeger, needs_otelcol, started
 
 
 def address() -> str:
@@ -24,7 +24,7 @@ def address() -> str:
 
 
 class Gateway:
-    """A running OpenTelemetry Collector, to be sent to as a `kit.Collector` is."""
+    """A running OpenTelemetry Collector, to be sent to as a `torchrun.Collector` is."""
 
     def __init__(self, receive: str) -> None:
         self.channel = grpc.insecure_channel(receive)

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from otel_fr.config import Config, is_enabled
+from tests.support.external_programs import collector_help, documents, load
 from tests.support.paths import DEPLOY
-from tests.support.programs import collector_help, documents, load
 
 BIN = Path(sys.executable).parent
 COMPOSE = "compose/docker-compose.yml"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import solo
+from tests.support import single_rank
 
 IS_RECORDING = """
 session_module.start_monitor = no_monitor
@@ -28,7 +28,7 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_FR_ENABLE
     ],
 )
 def test_import_torch_is_enough(tmp_path: Path, env: dict[str, str]) -> None:
-    assert solo.succeed(tmp_path, IS_RECORDING, **env) == "True True\n"
+    assert single_rank.succeed(tmp_path, IS_RECORDING, **env) == "True True\n"
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_import_torch_is_enough(tmp_path: Path, env: dict[str, str]) -> None:
 )
 def test_off(tmp_path: Path, env: dict[str, str]) -> None:
     body = "import otel_fr\notel_fr.instrument()\n" + IS_RECORDING
-    assert solo.succeed(tmp_path, body, **env) == "False False\n"
+    assert single_rank.succeed(tmp_path, body, **env) == "False False\n"
 
 
 def test_by_hand_and_all_ways_together(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         import otel_fr
@@ -76,9 +76,9 @@ def test_before_torch_is_imported(tmp_path: Path) -> None:
         "import otel_fr, sys\n"
         "from otel_fr._instrumentor import OtelFrInstrumentor\n"
         "OtelFrInstrumentor().instrument(skip_dep_check=True)\n"
-        "assert 'torch' not in sys.modules\n" + solo.PRELUDE + IS_RECORDING
+        "assert 'torch' not in sys.modules\n" + single_rank.PRELUDE + IS_RECORDING
     )
-    env = solo.environment(tmp_path, OTEL_FR_ENABLED="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     done = subprocess.run(
         [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=60, check=False
     )
@@ -90,7 +90,7 @@ def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
         "import otel_fr, sys; otel_fr.instrument(); otel_fr.dump(); otel_fr.uninstrument();"
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'opentelemetry', 'grpc', 'numpy')])"
     )
-    env = solo.environment(tmp_path, OTEL_FR_ENABLED="1")
+    env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
     )
@@ -105,7 +105,7 @@ def test_an_error_of_ours_does_not_break_import_torch(tmp_path: Path) -> None:
         "import torch\n"
         "print(torch.ones(2).sum().item())\n"
     )
-    env = solo.environment(tmp_path, OTEL_FR_ENABLED="1")
+    env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
     )
@@ -114,7 +114,7 @@ def test_an_error_of_ours_does_not_break_import_torch(tmp_path: Path) -> None:
 
 
 def test_nothing_starts_before_a_process_group(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         from torch.utils.data import DataLoader
@@ -167,7 +167,7 @@ def test_only_ranks_record_under_torchrun(tmp_path: Path) -> None:
             "1",
             str(program),
         ]
-        env = solo.environment(tmp_path, OTEL_FR_ENABLED=enabled)
+        env = single_rank.environment(tmp_path, OTEL_FR_ENABLED=enabled)
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         counts.append((tmp_path / "agent-threads").read_text())
@@ -175,7 +175,7 @@ def test_only_ranks_record_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_uninstrument_leaves_no_trace_and_can_be_undone(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         import otel_fr
@@ -211,7 +211,7 @@ def test_uninstrument_leaves_no_trace_and_can_be_undone(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         session_module.start_monitor = no_monitor
@@ -237,7 +237,7 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_no_room_for_the_ring(tmp_path: Path) -> None:
-    done = solo.run(
+    done = single_rank.run(
         tmp_path,
         """
         start()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import SUPPORT
+from tests.support.paths import SCRIPTS
 
-JOB = SUPPORT / "capture_job.py"
+JOB = SCRIPTS / "all_operations.py"
 SOURCE = JOB.read_text().splitlines()
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 import pytest
 
 from otel_fr.ring import RingReader
-from tests.support import solo
+from tests.support import single_rank
 
 T = TypeVar("T")
 TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
@@ -66,7 +66,7 @@ def test_the_monitor_is_nobodys_child_and_holds_nothing_of_the_job(tmp_path: Pat
     for name in ("argparse", "json", "grpc"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     # The program itself must not import them from its own folder either.
-    program = solo.write(tmp_path, "", "unused.py")
+    program = single_rank.write(tmp_path, "", "unused.py")
     body = program.read_text().replace("import contextlib, json,", "import contextlib,")
     program.write_text(
         "import sys; sys.path.pop(0)\n"
@@ -78,7 +78,7 @@ def test_the_monitor_is_nobodys_child_and_holds_nothing_of_the_job(tmp_path: Pat
     )
     rank = subprocess.Popen(
         [sys.executable, str(program)],
-        env=solo.environment(tmp_path, OTEL_FR_ENABLED="1"),
+        env=single_rank.environment(tmp_path, OTEL_FR_ENABLED="1"),
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -114,7 +114,7 @@ def test_the_monitor_is_nobodys_child_and_holds_nothing_of_the_job(tmp_path: Pat
 
 
 def test_where_the_rank_is(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         PLAYED
         + """
@@ -139,7 +139,7 @@ theirs.close()
 
 
 def test_nonsense_from_the_monitor_is_passed_over(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         PLAYED
         + """
@@ -155,7 +155,7 @@ theirs.close()
 
 @pytest.mark.skipif(TGKILL is None, reason="the number of tgkill is not known here")
 def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
-    program = solo.write(
+    program = single_rank.write(
         tmp_path,
         """
         session_module.start_monitor = lambda path: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)[0]
@@ -179,7 +179,7 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
     )
     rank = subprocess.Popen(
         [sys.executable, str(program)],
-        env=solo.environment(tmp_path, OTEL_FR_ENABLED="1"),
+        env=single_rank.environment(tmp_path, OTEL_FR_ENABLED="1"),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -207,7 +207,7 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
 
 
 def test_goodbye_waits_for_the_monitor(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         PLAYED
         + """
@@ -224,7 +224,7 @@ dist.all_reduce(torch.ones(2))
 
 
 def test_goodbye_does_not_wait_for_ever(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         import atexit
@@ -240,7 +240,7 @@ def test_goodbye_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_monitor_that_died_costs_nothing(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         import atexit
@@ -289,8 +289,8 @@ else:
 def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[list[int], list[str], float]:
     """Exit codes and outputs of two ranks; the second goes on once the first has left or given up."""
     folder.mkdir()
-    program = solo.write(folder, PAIR)
-    env = solo.environment(folder, OTEL_FR_ENABLED=enabled)
+    program = single_rank.write(folder, PAIR)
+    env = single_rank.environment(folder, OTEL_FR_ENABLED=enabled)
     ranks = [
         subprocess.Popen(
             [sys.executable, str(program), str(rank), str(folder / "store"), case, str(timeout)],
@@ -341,7 +341,7 @@ def test_a_rank_that_raises_does_not_wait_for_its_peers(tmp_path: Path) -> None:
 
 
 def test_a_child_of_the_jobs_own_is_its_only_child(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         start()
@@ -357,5 +357,5 @@ def test_a_child_of_the_jobs_own_is_its_only_child(tmp_path: Path) -> None:
 
 
 def test_the_sockets_type_is_what_the_monitor_expects(tmp_path: Path) -> None:
-    out = solo.succeed(tmp_path, "start()\nprint(hook._state.session._responder._socket.type)\n")
+    out = single_rank.succeed(tmp_path, "start()\nprint(hook._state.session._responder._socket.type)\n")
     assert int(out) == socket.SOCK_SEQPACKET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import solo
+from tests.support import single_rank
 
 ALONE = """
 session_module.start_monitor = no_monitor
@@ -16,7 +16,7 @@ def records():
 
 
 def test_errors_of_ours_are_counted_and_harmless(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -36,7 +36,7 @@ print(ring().counters["hook_errors"], len(records()))
 
 
 def test_the_collectives_own_error_passes_unchanged(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         session_module.start_monitor = no_monitor
@@ -56,7 +56,7 @@ def test_the_collectives_own_error_passes_unchanged(tmp_path: Path) -> None:
 
 
 def test_endless_shapes_stay_bounded_and_read_right(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -74,7 +74,7 @@ print(sum(len(group.signatures) for group in recorder.groups.values()) < 8000, l
 
 
 def test_a_call_from_within_a_write_keeps_the_numbers_right(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -90,7 +90,7 @@ print([record.coll_seq for record in records()], ring().counters["dropped"])
 
 
 def test_signal_handlers_may_issue_collectives(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -119,7 +119,7 @@ print(counters["hook_errors"])
 
 def test_a_wait_from_within_a_write_is_recorded(tmp_path: Path) -> None:
     """As when a signal handler waits for a message: its rank would else look as if it waited for nothing."""
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -135,7 +135,7 @@ print([record.waited_ns for record in records()])
 
 def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight(tmp_path: Path) -> None:
     """gloo's reduce_scatter has no future, and its wait is not Python's: nobody can tell that nobody waits for it."""
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         import torch.distributed._functional_collectives as functional
@@ -152,7 +152,7 @@ def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight
 
 
 def test_threads(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -173,7 +173,7 @@ assert all("worker-" in record.thread for record in seen), seen[0].thread
 
 
 def test_a_thread_without_user_code_has_the_main_threads_place(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -189,7 +189,7 @@ print(records()[0].site.text.split()[-1], records()[0].site.frames[-1][2])
 
 
 def test_the_members_of_a_batch_share_a_number(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -222,7 +222,7 @@ for record in records():
 
 
 def test_pairs_are_counted_by_direction_peer_and_tag(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -237,7 +237,7 @@ print([(r.signature.peer, r.signature.tag, r.pair_index) for r in records()])
 
 
 def test_roots_and_peers_of_a_subgroup_are_global_ranks(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -251,7 +251,7 @@ print([(r.signature.root, r.signature.peer, r.group.ranks, r.signature.backend) 
 
 
 def test_every_reduce_op(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         ALONE
         + """
@@ -266,7 +266,7 @@ print(" ".join(record.signature.reduce_op for record in records()))
 
 
 def test_an_uncaught_exception_is_recorded(tmp_path: Path) -> None:
-    done = solo.run(
+    done = single_rank.run(
         tmp_path,
         ALONE
         + """
@@ -279,7 +279,7 @@ step(4711)
     assert done.stderr.count("ValueError: bad sample 4711") == 1
     from otel_fr.ring import ProcessState, RingReader
 
-    (path,) = solo.rings(tmp_path)
+    (path,) = single_rank.rings(tmp_path)
     reader = RingReader.open(path)
     exception = reader.exception
     assert exception is not None
@@ -290,7 +290,7 @@ step(4711)
 
 
 def test_an_exception_is_recorded_though_another_hook_took_over(tmp_path: Path) -> None:
-    done = solo.run(
+    done = single_rank.run(
         tmp_path,
         ALONE
         + """
@@ -300,14 +300,14 @@ raise KeyError("late")
     )
     from otel_fr.ring import RingReader
 
-    exception = RingReader.open(solo.rings(tmp_path)[0]).exception
+    exception = RingReader.open(single_rank.rings(tmp_path)[0]).exception
     assert done.returncode == 1
     assert exception is not None
     assert exception["type"] == "KeyError"
 
 
 def test_an_exception_of_a_thread_and_of_one_that_handles_it(tmp_path: Path) -> None:
-    out = solo.succeed(
+    out = single_rank.succeed(
         tmp_path,
         """
         session_module.start_monitor = no_monitor

@@ -21,7 +21,7 @@ from otel_fr_collector.outlets.event_stream import Event, Stream
 from otel_fr_collector.web.job_views import detail, job_key
 
 from tests.support.collector import Collector, Job, running, wait_for
-from tests.support.stage import Stage
+from tests.support.staged_collector import Stage
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.collector import Collector, Job, running, wait_for
-from tests.support.receivers import Receiver
+from tests.support.incident_receivers import Receiver
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 """What sets a terminal's title and clears it."""

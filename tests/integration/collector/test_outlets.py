@@ -20,9 +20,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
 from tests.support.collector import TRACES, WATCH, Collector, Job, running, wait_for
+from tests.support.incident_receivers import AlertSink
 from tests.support.paths import DEPLOY
 from tests.support.ports import free_port
-from tests.support.receivers import AlertSink
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.support.collector import Job, running
-from tests.support.stage import Stage
+from tests.support.staged_collector import Stage
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect

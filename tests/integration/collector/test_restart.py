@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.collector import Collector, Job, life, orphaned, wait_for
-from tests.support.receivers import AlertSink, Receiver
+from tests.support.incident_receivers import AlertSink, Receiver
 
 
 def listed(collector: Collector) -> list[dict[str, object]]:

@@ -17,8 +17,8 @@ from otel_fr_collector.outlets.webhook import read_secret, sign
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.support.collector import Issued, Job, running, wait_for
+from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
 from tests.support.paths import DOCS
-from tests.support.receivers import AlertSink, FakeGrafana, Receiver
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 """Standard Webhooks' own example."""

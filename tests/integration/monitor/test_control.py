@@ -13,8 +13,8 @@ from otel_fr.dump.read import load
 from otel_fr.monitor import control
 from otel_fr.monitor.otlp import GrpcTarget
 from otel_fr.monitor.rank_identity import Who
+from tests.support.monitored_rank import play
 from tests.support.otlp_sink import Sink, grpc_sink
-from tests.support.ranks import play
 
 
 def watcher(sink: Sink) -> WatchRequest:

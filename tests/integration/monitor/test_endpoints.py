@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from otel_fr.monitor.export import BATCH_SPANS, MAX_SPANS
+from tests.support.monitored_rank import PLAYER, environment, play
 from tests.support.otlp_sink import grpc_sink, http_sink
 from tests.support.ports import free_port
-from tests.support.ranks import PLAYER, environment, play
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

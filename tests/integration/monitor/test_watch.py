@@ -15,9 +15,9 @@ import pytest
 from otel_fr import identity
 from otel_fr.dump.read import load
 from otel_fr.dump.write import is_ours
+from tests.support.monitored_rank import Played, play
 from tests.support.otlp_sink import Sink, attributes, grpc_sink
-from tests.support.rank_player import RANKS
-from tests.support.ranks import Played, play
+from tests.support.scripts.rank_with_monitor import RANKS
 
 STALL = 1.0
 RUN = identity.run_id("job-7", 1, "n0")

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from otel_fr.ring import GroupDef, RecordState, RingReader, RingWriter
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.paths import ROOT, SCRIPTS
 from tests.support.ring_model import BIG_SITE, COMPLETION_LAG, GROUP, SMALL_SITE, Program, Proof
 
 CAPACITY = 200
-CHILD = SUPPORT / "ring_child.py"
+CHILD = SCRIPTS / "ring_writer.py"
 
 
 def environment() -> dict[str, str]:

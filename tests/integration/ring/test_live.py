@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from otel_fr.ring import RingWriter
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.paths import ROOT, SCRIPTS
 from tests.support.ring_model import COMPLETION_LAG, GROUP, SMALL_SITE, Program
 
-TAIL = SUPPORT / "ring_tail.py"
+TAIL = SCRIPTS / "ring_reader.py"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Progress, Rank, Signature, diagnose
-from tests.support.machine import Machine, Op
+from tests.support.device_model import Machine, Op
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 FLOATS = ("Float",)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.match import Category, Ending, Evidence, Rank, Signature, diagnose
-from tests.support.simulation import Job, Step, random_job
+from tests.support.job_model import Job, Step, random_job
 
 seeds = st.integers(0, 2**32)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.match import Category, Ending, Finding, Group, Rank, Signature, diagnose
-from tests.support.machine import Machine, Op, random_programs
+from tests.support.device_model import Machine, Op, random_programs
 
 seeds = st.integers(0, 2**32)
 depths = st.integers(1, 12)

@@ -14,7 +14,7 @@ from otel_fr.dump.write import Snapshot, is_ours, write_dump
 from otel_fr.monitor import dumping
 from otel_fr.monitor.rank_identity import Who
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter
-from tests.support.rank_player import RANKS, signature
+from tests.support.scripts.rank_with_monitor import RANKS, signature
 
 
 def who(rank: int = 3, **meta: Any) -> Who:

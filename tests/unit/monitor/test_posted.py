@@ -12,7 +12,7 @@ from otel_fr.config import Config
 from otel_fr.monitor.report_builder import call
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RecordState, RingReader, RingWriter, SiteDef
-from tests.support.rank_player import FRAME, signature
+from tests.support.scripts.rank_with_monitor import FRAME, signature
 
 SECOND = 1_000_000_000
 

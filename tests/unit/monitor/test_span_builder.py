@@ -14,7 +14,7 @@ from otel_fr import identity
 from otel_fr.monitor.span_builder import SpanBuilder, varint
 from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
 from tests.support.otlp_sink import attributes
-from tests.support.rank_player import FRAME, signature
+from tests.support.scripts.rank_with_monitor import FRAME, signature
 
 RUN = identity.run_id("job", 0, "n")
 GROUP = GroupDef(identity.group_id("7", (0, 1, 2, 3)), "7", "mesh_dp", (0, 1, 2, 3), "cpu:gloo", 1)

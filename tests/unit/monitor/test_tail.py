@@ -12,7 +12,7 @@ import pytest
 from otel_fr.monitor.tail import MAX_CHECKED, Tail
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from otel_fr.ring.layout import HEADER, SLOT_SIZE
-from tests.support.rank_player import FRAME, signature
+from tests.support.scripts.rank_with_monitor import FRAME, signature
 
 
 class Ring:

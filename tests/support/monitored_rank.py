@@ -1,4 +1,4 @@
-"""Starts and drives `rank_player`."""
+"""Starts and drives `scripts/rank_with_monitor.py`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.paths import ROOT, SUPPORT
+from tests.support.paths import ROOT, SCRIPTS
 
-PLAYER = SUPPORT / "rank_player.py"
+PLAYER = SCRIPTS / "rank_with_monitor.py"
 
 
 @dataclass

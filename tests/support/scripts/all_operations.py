@@ -1,4 +1,4 @@
-"""A job of two ranks that uses torch.distributed in every way; run by test_capture_ops.py under torchrun.
+"""A job of two ranks that uses torch.distributed in every way; run by test_ops.py under torchrun.
 
 Each rank writes what its ring says of each section, with what PyTorch's own recorder says, as JSON.
 """

@@ -1,6 +1,6 @@
 """Plays a rank: writes a real ring as told over standard input, one JSON command a line, and starts a real monitor.
 
-Run as ``python rank_player.py FOLDER``; it prints one JSON line when it is ready and one for each command it has done.
+Argument: a folder. It prints one JSON line when it is ready and one for each command it has done.
 """
 
 from __future__ import annotations
