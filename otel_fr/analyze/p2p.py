@@ -8,7 +8,7 @@ import numpy as np
 
 from otel_fr.analyze.messages import Messages, Pair
 from otel_fr.analyze.pairing import Anchors, align, anchors
-from otel_fr.dump import names
+from otel_fr.dump import operation_names
 from otel_fr.dump.columns import COMPLETED, Indices, Mask, Table
 from otel_fr.dump.model import Dump
 from otel_fr.match.legal import alike
@@ -47,7 +47,7 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
         members, peer = dump.groups[group].ranks, signature.peer
         if peer is None:
             from_anybody = signature.operation == "recv" and dump.source == "pytorch"
-            if signature.operation == names.COALESCED:
+            if signature.operation == operation_names.COALESCED:
                 # Without its members, which are lost: what completed is no matter.
                 which = which[messages.entries.state[which] != COMPLETED]
             unknown += 0 if from_anybody else len(which)

@@ -1,6 +1,6 @@
 """Read flight-recorder files: otel-fr's, PyTorch's (pickle or JSON), torchcomms' (JSON or pickle); gzip'd too.
 
-Nothing in a file is trusted: no code of it runs (`safe`), and every field is checked when it is used.
+Nothing in a file is trusted: no code of it runs (`safe_parse`), and every field is checked when it is used.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dump import files, lives, names
+from otel_fr.dump import files, operation_names, resolve
 from otel_fr.dump.columns import COLLECTIVE, COMPLETED
-from otel_fr.dump.entries import Signatures
+from otel_fr.dump.entry_reader import Signatures
 from otel_fr.dump.fields import integer
 from otel_fr.dump.model import Dump, GroupInfo, Problem, Source
 from otel_fr.dump.recorders import OthersReader, OwnReader, group_key, numbered_groups
-from otel_fr.dump.rings import read_ring
-from otel_fr.dump.safe import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
+from otel_fr.dump.ring_files import read_ring
+from otel_fr.dump.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
 
 MAX_RANKS = 1_000_000
@@ -172,18 +172,18 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
     source = _source(groups, raw)
     reader = OthersReader(signatures, rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
     recorded = reader.read(raw)
-    entries = lives.resolve_batches(recorded, reader.ends)
-    kept = lives.newest_lives(entries)
+    entries = resolve.resolve_batches(recorded, reader.ends)
+    kept = resolve.newest_lives(entries)
     if len(kept) < len(entries):
         left = len(entries) - len(kept)
         reader.notes.append(f"{left} calls of process groups that were made anew later were left out")
     for key, (name, description) in reader.groups.items():
         groups.setdefault(key, GroupInfo(key, "", name, description, reader.members.get(key, ())))
-    partial = len(kept) > 0 and (int(kept.record[0]) > 0 or not lives.is_whole(recorded))
-    gapless = lives.is_gapless(recorded)
+    partial = len(kept) > 0 and (int(kept.record[0]) > 0 or not resolve.is_whole(recorded))
+    gapless = resolve.is_gapless(recorded)
     dump = Dump(rank, source, str(path), version, groups, kept, partial, gapless, notes=reader.notes)
     if source == "torchcomms":
-        dump.entries = lives.number_by_order(kept)
+        dump.entries = resolve.number_by_order(kept)
         if partial and bool((kept.stream == COLLECTIVE).any()):
             dump.notes.append("older calls were overwritten, and torchcomms does not number calls within a group")
     _progress(dump, data.get("pg_status"), reader.local_ids, source)
@@ -249,7 +249,7 @@ def _groups(config: object) -> dict[str, GroupInfo]:
 
 def _source(groups: Mapping[str, GroupInfo], raw: list[Any]) -> Source:
     """torchcomms describes a group by its backend, the same that stands before the operations' names."""
-    backends = {names.parse(_text(e.get("profiling_name"))).backend for e in raw[:64] if isinstance(e, dict)}
+    backends = {operation_names.parse(_text(e.get("profiling_name"))).backend for e in raw[:64] if isinstance(e, dict)}
     described = {group.description for group in groups.values()}
     return "torchcomms" if described and described == backends else "pytorch"
 
@@ -257,9 +257,9 @@ def _source(groups: Mapping[str, GroupInfo], raw: list[Any]) -> Source:
 def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: Source) -> None:
     """Set how far each group came: from the entries, and from ``pg_status`` where that can be believed."""
     reported = _reported(dump.groups, status, local_ids) if source == "pytorch" else {}
-    reaches = lives.reach(dump.entries)
+    reaches = resolve.reach(dump.entries)
     for key, group in dump.groups.items():
-        reach = reaches.get(key, lives.Reach(None, None, None, False))
+        reach = reaches.get(key, resolve.Reach(None, None, None, False))
         enqueued, completed = reported.get(key, (None, None))
         if reach.others:
             enqueued = completed = None  # its numbers may be those of a send or receive

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from otel_fr.dump import fields, names
+from otel_fr.dump import fields, operation_names
 from otel_fr.dump.columns import COMPLETED, NONE, P2P, STATES, STREAMS, Label, codes, integers
-from otel_fr.dump.entries import (
+from otel_fr.dump.entry_reader import (
     EntryReader,
     Kind,
     RawColumns,
@@ -20,7 +20,7 @@ from otel_fr.dump.entries import (
     seconds_column,
     times_column,
 )
-from otel_fr.dump.lives import ENDS
+from otel_fr.dump.resolve import ENDS
 from otel_fr.identity import encode_ranks
 from otel_fr.match.model import CallState
 
@@ -73,7 +73,7 @@ class OthersReader(EntryReader):
         self.groups: dict[str, tuple[str, str]] = {}
         self.local_ids: dict[int, str] = {}
         self._rank = rank
-        self._names: dict[str, names.Name] = {}
+        self._names: dict[str, operation_names.Name] = {}
         self._nameless = False
 
     def _group(self, item: Mapping[str, Any]) -> str:
@@ -109,7 +109,7 @@ class OthersReader(EntryReader):
         text = item["profiling_name"]
         name = self._names.get(text)
         if name is None:
-            name = self._names[text] = names.parse(text)
+            name = self._names[text] = operation_names.parse(text)
         operation = name.operation
         p2p = item.get("is_p2p") is True or operation in ("send", "recv")
         peer = name.destination if operation == "send" else name.source
@@ -128,7 +128,7 @@ class OthersReader(EntryReader):
             None,
             None,
             peer,
-            0 if p2p and operation != names.COALESCED else None,
+            0 if p2p and operation != operation_names.COALESCED else None,
             splits,
             splits,
             name.any_source or (p2p and peer is None),

@@ -10,7 +10,7 @@ import pickle
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from otel_fr.dump.snapshot import Snapshot
+from otel_fr.dump.contents import Snapshot
 
 __all__ = ["Snapshot", "is_ours", "write_dump"]
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dump import safe, tuples
+from otel_fr.dump import pickle_tuples, safe_parse
 from otel_fr.dump.read import load
-from otel_fr.dump.safe import UnreadableDump, parse
+from otel_fr.dump.safe_parse import UnreadableDump, parse
 from tests.integration.dump.test_safety import CONFIG, ENTRY, dump
 
 CHILD = """
 import resource, sys
 from otel_fr.dump.read import load
-from otel_fr.dump.safe import UnreadableDump
+from otel_fr.dump.safe_parse import UnreadableDump
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 for path in sys.argv[1:]:
@@ -165,7 +165,7 @@ def test_every_pickle_without_a_tuple_in_a_tuple_is_read(value: dict[Any, Any], 
     whole = {"value": value, "shared": [shared] * 3, "more": [("0", "default_pg"), ("0", "default_pg")]}
     data = pickle.dumps(whole, protocol)
     assert parse(data) == whole
-    tuples.walk(data)
+    pickle_tuples.walk(data)
 
 
 @settings(max_examples=200, deadline=None)
@@ -174,8 +174,8 @@ def test_every_pickle_with_a_tuple_in_a_tuple_is_refused(value: tuple[Any, ...],
     data = pickle.dumps({"value": (*value, (*inner, "end"))}, protocol)
     with pytest.raises(UnreadableDump, match="tuple in a tuple"):
         parse(data)
-    with pytest.raises(tuples.NestedTuple):
-        tuples.walk(data)
+    with pytest.raises(pickle_tuples.NestedTuple):
+        pickle_tuples.walk(data)
 
 
 def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace_0"
     path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {**CONFIG, **config}, "entries": entries}, 2))
-    assert path.stat().st_size > safe._SKELETONS._enough
+    assert path.stat().st_size > safe_parse._SKELETONS._enough
     assert len(load(path).entries) == 3_000
 
 

@@ -18,7 +18,7 @@ import pytest
 from otel_fr.analyze.report import FAULT, HEALTHY, analyze, to_text
 from otel_fr.dump.files import rank_of_name
 from otel_fr.dump.read import load, load_folder
-from otel_fr.dump.safe import UnreadableDump
+from otel_fr.dump.safe_parse import UnreadableDump
 from tests.support.paths import DUMPS, ROOT
 from tests.support.rings import RankRing, RecordState, signature
 

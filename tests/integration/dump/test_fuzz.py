@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_fr.dump.model import Dump
+from otel_fr.dump.pickle_rows import Skeletons
 from otel_fr.dump.read import load
-from otel_fr.dump.safe import UnreadableDump
-from otel_fr.dump.skeletons import Skeletons
+from otel_fr.dump.safe_parse import UnreadableDump
 from tests.support.paths import DUMPS
 from tests.support.rings import OPERATIONS, RankRing, signature
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dump import lives
+from otel_fr.dump import resolve
 from otel_fr.dump.columns import Entries, codes, entries_of
-from otel_fr.dump.entries import EntryReader
+from otel_fr.dump.entry_reader import EntryReader
 from otel_fr.dump.model import Entry
 from otel_fr.dump.read import load
 from otel_fr.dump.recorders import OthersReader, OwnReader
-from otel_fr.dump.safe import UnreadableDump
+from otel_fr.dump.safe_parse import UnreadableDump
 from otel_fr.match import CallState, Signature
 from tests.support.rings import OPERATIONS, RankRing, RecordState, signature
 
@@ -215,7 +215,7 @@ def test_entries_are_a_sequence_of_entry(calls: list[Entry]) -> None:
 
 
 def batches_one_by_one(calls: list[Entry], ends: list[int]) -> list[Entry]:
-    """What `lives.resolve_batches` says, in the plainest way."""
+    """What `resolve.resolve_batches` says, in the plainest way."""
     members: dict[tuple[object, ...], list[int]] = {}
     out: list[Entry | None] = []
     records = [call.record for call in calls]
@@ -233,7 +233,7 @@ def batches_one_by_one(calls: list[Entry], ends: list[int]) -> list[Entry]:
                 out[part] = calls[part]._replace(state=call.state, duration=call.duration, batch=call.record)
         elif batch:
             pieces = [calls[part].signature for part in batch]
-            made = lives._list_operation(["all_gather", "reduce_scatter"][end - 2], call.signature, pieces)
+            made = resolve._list_operation(["all_gather", "reduce_scatter"][end - 2], call.signature, pieces)
             if wrapped and batch[0] == 0:  # pieces before it were overwritten
                 made = made._replace(output_sizes=()) if end == 2 else made._replace(input_sizes=())
             out[at] = call._replace(signature=made)
@@ -252,7 +252,7 @@ def batches_one_by_one(calls: list[Entry], ends: list[int]) -> list[Entry]:
 @given(st.lists(st.tuples(CALL, st.sampled_from([0, 0, 0, 1, 2, 3])), max_size=10))
 def test_batches_take_the_state_of_their_end(rows: list[tuple[Entry, int]]) -> None:
     calls, ends = [call._replace(batch=None) for call, _ in rows], [end for _, end in rows]
-    assert lives.resolve_batches(entries_of(calls), codes(ends)) == batches_one_by_one(calls, ends)
+    assert resolve.resolve_batches(entries_of(calls), codes(ends)) == batches_one_by_one(calls, ends)
 
 
 def newest_one_by_one(calls: list[Entry]) -> list[Entry]:
@@ -274,10 +274,10 @@ def newest_one_by_one(calls: list[Entry]) -> list[Entry]:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(CALL, max_size=10))
 def test_calls_of_groups_made_anew_are_left_out(calls: list[Entry]) -> None:
-    assert lives.newest_lives(entries_of(calls)) == newest_one_by_one(calls)
+    assert resolve.newest_lives(entries_of(calls)) == newest_one_by_one(calls)
     counts: dict[str, int] = {}
     for at, call in enumerate(calls):
         if call.stream == "collective":
             calls[at] = call._replace(sequence_id=counts.setdefault(call.group, 0))
             counts[call.group] += 1
-    assert lives.number_by_order(entries_of(calls)) == calls
+    assert resolve.number_by_order(entries_of(calls)) == calls

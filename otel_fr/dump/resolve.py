@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otel_fr.dump import names
+from otel_fr.dump import operation_names
 from otel_fr.dump.columns import COLLECTIVE, COMPLETED, NONE, P2P, Codes, Entries, Integers, Mask
 from otel_fr.match.model import Signature
 
-ENDS = (names.COALESCED, *names.UNEVEN_LISTS)
+ENDS = (operation_names.COALESCED, *operation_names.UNEVEN_LISTS)
 """Recorders' spellings of what ends a batch; a column of batch ends holds the place in it plus one, 0 for others."""
 
 _MISSING = -(1 << 62)
@@ -46,7 +46,7 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
         batch = open_.pop(where, [])
         if not batch:
             continue
-        operation = names.UNEVEN_LISTS.get(ENDS[end - 1])
+        operation = operation_names.UNEVEN_LISTS.get(ENDS[end - 1])
         if operation is None:
             kept[at] = False
             parts.extend(batch)

@@ -33,7 +33,7 @@ from otel_fr.dump.columns import (
     indices,
     integers,
 )
-from otel_fr.dump.safe import UnreadableDump
+from otel_fr.dump.safe_parse import UnreadableDump
 from otel_fr.match.model import CallState, Signature, Sizes, Stream
 
 MAX_NUMBERS = 100_000_000
@@ -53,7 +53,7 @@ _REFUSED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Kind(NamedTuple):
-    """What the calls of one kind have in common. ``end``: see `lives.ENDS`."""
+    """What the calls of one kind have in common. ``end``: see `resolve.ENDS`."""
 
     group: str
     stream: Stream
@@ -82,7 +82,7 @@ class EntryReader(ABC):
 
     Attributes:
         notes: what was found odd, as sentences.
-        ends: per entry read, whether it ends a batch (`lives.ENDS`).
+        ends: per entry read, whether it ends a batch (`resolve.ENDS`).
     """
 
     _SIZES: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Skeletons of the entries seen so far, so that the next like them are checked at one blow.
 
 The entries of a recorder's pickles are all made of the same few rows of instructions; only the arguments differ. Such
-a row becomes a pattern that has exactly these instructions, each checked as `safe` checks it alone.
+a row becomes a pattern that has exactly these instructions, each checked as `safe_parse` checks it alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEP = re.compile(
     rb"|(?P<wide>\x8a\x08.{8}|\x8a\x05.{5}|[G\x95].{8})"
     rb")"
 )
-"""One instruction; these, with these arguments, are all ones that `safe` allows."""
+"""One instruction; these, with these arguments, are all ones that `safe_parse` allows."""
 
 _PUSH = re.compile(rb"[KMJhjX\x8cG\x8aN\x88\x89]")
 _TUPLE2 = re.escape(b"\x86")

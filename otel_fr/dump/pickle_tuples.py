@@ -3,7 +3,7 @@
 ``t1 = (t0, t0)``, ``t2 = (t1, t1)``, ... doubles the time that hashing takes with every line, and a dict hashes its
 keys. Recorders write flat tuples only (the name and description of a process group).
 
-`Tuples` proves that at next to no cost while `safe` goes through a file: each tuple is built of pushes that stand
+`Tuples` proves that at next to no cost while `safe_parse` goes through a file: each tuple is built of pushes that stand
 directly before it, and none of the memo's numbers that they get is one under which a tuple was put. Only where that
 proof fails, `walk` follows the file instruction by instruction.
 """

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dump.skeletons import Skeletons
-from otel_fr.dump.tuples import CODES as TUPLE_CODES
-from otel_fr.dump.tuples import NestedTuple, Tuples, walk
+from otel_fr.dump.pickle_rows import Skeletons
+from otel_fr.dump.pickle_tuples import CODES as TUPLE_CODES
+from otel_fr.dump.pickle_tuples import NestedTuple, Tuples, walk
 
 MIB = 1024 * 1024
 
