@@ -5,7 +5,7 @@ Importing it costs nothing: neither torch nor the OpenTelemetry SDK is loaded.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from otel_fr._version import __version__
 
 __all__ = ["__version__", "dump", "instrument", "uninstrument"]
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
 
-from otel_fr import __version__
+from otel_fr._version import __version__
 from otel_fr.config import Config
 from otel_fr.ring import RingFormatError, RingReader
 

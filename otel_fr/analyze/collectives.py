@@ -11,7 +11,7 @@ import numpy as np
 from otel_fr import identity
 from otel_fr.analyze.evidence import Run
 from otel_fr.dump.columns import P2P
-from otel_fr.dump.model import Entry
+from otel_fr.dump.entry import Entry
 from otel_fr.match import CallState, Group
 from otel_fr.match.model import Stream
 

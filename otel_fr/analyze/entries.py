@@ -10,7 +10,7 @@ from tabulate import tabulate
 from otel_fr.analyze.collectives import group_entries
 from otel_fr.analyze.overview import View, clean
 from otel_fr.analyze.result import Report
-from otel_fr.dump.model import Entry
+from otel_fr.dump.entry import Entry
 from otel_fr.match import Group
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tabulate import tabulate
 
-from otel_fr import __version__
+from otel_fr._version import __version__
 from otel_fr.analyze import overview
 from otel_fr.analyze.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.analyze.result import Report

@@ -10,7 +10,7 @@ from functools import cache
 from html import escape
 from importlib.resources import files
 
-from otel_fr import __version__
+from otel_fr._version import __version__
 from otel_fr.analyze import overview
 from otel_fr.analyze.overview import MAX_LISTED, View, clean
 from otel_fr.analyze.result import FAULT, Report

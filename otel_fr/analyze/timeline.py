@@ -17,7 +17,7 @@ from otel_fr.analyze import overview
 from otel_fr.analyze.collectives import Key, entries_by_rank, key_of, moment
 from otel_fr.analyze.overview import View, clean
 from otel_fr.analyze.result import Report
-from otel_fr.dump.model import Entry
+from otel_fr.dump.entry import Entry
 from otel_fr.match import CallState, Finding, Group, Signature
 
 _LONGEST = 1e9

@@ -19,7 +19,8 @@ from otel_fr import semconv as names
 from otel_fr.analyze.collectives import Collective, moment
 from otel_fr.analyze.evidence import Run
 from otel_fr.analyze.result import Report
-from otel_fr.dump.model import Dump, Entry
+from otel_fr.dump.entry import Entry
+from otel_fr.dump.model import Dump
 from otel_fr.incident_trace import resource_spans, root_span
 from otel_fr.match import CallState, Group
 from otel_fr.monitor.otlp import make_sender

@@ -10,9 +10,10 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_fr.capture.completion import FutureCallback, Mode, mode_of
+from otel_fr.capture.definitions import definition_of, steps_of
 from otel_fr.capture.groups import Batch, Group, backend_of, describe, member_ranks
 from otel_fr.capture.operations import Operator, flatten, key_function
-from otel_fr.capture.signatures import Signature, definition_of, steps_of
+from otel_fr.capture.signatures import Signature
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.waits import Waits
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, RingWriter, StaleGeneration

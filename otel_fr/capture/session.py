@@ -18,7 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from otel_fr import __version__, identity
+from otel_fr import identity
+from otel_fr._version import __version__
 from otel_fr.capture.dispatcher import Kernels
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.launch import start_monitor

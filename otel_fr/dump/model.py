@@ -5,52 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from otel_fr.match.model import CallState, Signature, Stream
-
-if TYPE_CHECKING:
-    from otel_fr.dump.columns import Entries
+from otel_fr.dump.columns import Entries
 
 Source = Literal["otel-fr", "pytorch", "torchcomms"]
-
-
-class Entry(NamedTuple):
-    """One recorded call.
-
-    Attributes:
-        group: `GroupInfo.key`.
-        signature: as the file has it; for a send or receive ``peer`` is a rank within the group unless ``exact``.
-        pair_index: p2p: its number among those with this peer, direction and tag; None: not recorded.
-        age, duration: seconds; None: not recorded.
-        site: ``"file:line function"`` of the user's code; empty: unknown. frames: the whole recorded traceback, each
-            frame in that form, innermost first.
-        batch: record id of the entry that ends its batch; None: stands alone.
-        created_ns, started_ns, ended_ns: the rank's wall clock, to show a time line; never to be compared with
-            another rank's. None: not recorded.
-        backend: ``"nccl"``, ``"gloo"``, ...; empty: not recorded. thread: name of the thread that issued it.
-    """
-
-    group: str
-    stream: Stream
-    sequence_id: int
-    record: int
-    signature: Signature
-    state: CallState
-    pair_index: int | None = None
-    age: float | None = None
-    duration: float | None = None
-    gap: float | None = None
-    timeout: float | None = None
-    error: str | None = None
-    site: str = ""
-    batch: int | None = None
-    frames: tuple[str, ...] = ()
-    created_ns: int | None = None
-    started_ns: int | None = None
-    ended_ns: int | None = None
-    backend: str = ""
-    thread: str = ""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from otel_fr.analyze.evidence import build_runs
 from otel_fr.analyze.settled import Board
 from otel_fr.dump.columns import entries_of
-from otel_fr.dump.model import Dump, Entry, GroupInfo
+from otel_fr.dump.entry import Entry
+from otel_fr.dump.model import Dump, GroupInfo
 from otel_fr.match import CallState, Finding, Signature, diagnose
 
 RANKS = 3

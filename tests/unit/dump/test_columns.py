@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from otel_fr.dump import resolve
 from otel_fr.dump.columns import Entries, codes, entries_of
+from otel_fr.dump.entry import Entry
 from otel_fr.dump.entry_reader import EntryReader
-from otel_fr.dump.model import Entry
 from otel_fr.dump.read import load
 from otel_fr.dump.recorders import OthersReader, OwnReader
 from otel_fr.dump.safe_parse import UnreadableDump
