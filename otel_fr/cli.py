@@ -1,4 +1,4 @@
-"""The ``otel-fr`` command. Each subcommand is imported only when it is asked for."""
+"""The ``otel-fr`` command. A subcommand's module is imported only when that subcommand runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from otel_fr.ring import RingFormatError, RingReader
 
 _COMMANDS = {
     "analyze": ("otel_fr.analyze.cli", "find the rank that hung a job, from its flight-recorder files"),
-    "collector": ("otel_fr_collector.cli", "receive the ranks' telemetry and report incidents live"),
-    "top": ("otel_fr.console.top", "show the jobs that a collector sees, refreshed each second"),
-    "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow them as they happen"),
-    "demo": ("otel_fr.demo", "run a small job that hangs, and watch it be explained"),
+    "collector": ("otel_fr_collector.cli", "receive the ranks' telemetry and publish incidents live"),
+    "top": ("otel_fr.console.top", "show a collector's jobs, refreshed every second"),
+    "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow their changes"),
+    "demo": ("otel_fr.demo", "run a small job that hangs, and show the incident that explains it"),
 }
 _MONITOR = b"otel_fr.monitor"
 """Part of the command line of every rank monitor."""
@@ -40,22 +40,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, text) in _COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text)
+        command = commands.add_parser(name, help=text, description=_sentence(text))
         if name == wanted:
             try:
                 loaded = importlib.import_module(module)
             except ModuleNotFoundError as error:
                 print(
-                    f"otel-fr {name}: needs the module {error.name}: pip install 'otel-fr[collector]'", file=sys.stderr
+                    f"otel-fr {name} needs the module {error.name}; to install it: pip install 'otel-fr[collector]'",
+                    file=sys.stderr,
                 )
                 return 2
             loaded.add_arguments(command)
             command.set_defaults(run=loaded.run)
-    text = "have running ranks on this machine write their flight-recorder files now"
-    dump = commands.add_parser("dump", help=text, description=text)
+    text = "have the ranks on this machine write their flight-recorder files now"
+    dump = commands.add_parser("dump", help=text, description=_sentence(text))
     which = dump.add_mutually_exclusive_group()
     which.add_argument("--pid", type=int, help="only the rank with this process id")
-    which.add_argument("--all", action="store_true", help="all ranks of this user (the default)")
+    which.add_argument("--all", action="store_true", help="all ranks of this user (default)")
     dump.set_defaults(run=_dump)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
     args = parser.parse_args(arguments)
@@ -63,10 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of our output has left
+    except BrokenPipeError:  # the process that reads stdout has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _version(_: argparse.Namespace) -> int:
@@ -86,7 +91,7 @@ def ring_files() -> Iterator[Path]:
 
 
 def _dump(args: argparse.Namespace) -> int:
-    asked = 0
+    requested = 0
     for path in ring_files():
         try:
             with RingReader.open(path) as reader:
@@ -96,17 +101,17 @@ def _dump(args: argparse.Namespace) -> int:
             continue
         if args.pid not in (None, pid):
             continue
-        # The file may have outlived its monitor, and the process id may be another program's by now.
+        # The ring may have outlived its monitor, whose process id may belong to another program now.
         if not _is_monitor(monitor):
             print(f"rank {rank} (process {pid}): its monitor is not running", file=sys.stderr)
             continue
         with suppress(ProcessLookupError):
             os.kill(monitor, signal.SIGUSR1)
             print(f"rank {rank} (process {pid}): asked its monitor (process {monitor}) for a flight-recorder file")
-            asked += 1
-    if not asked:
+            requested += 1
+    if not requested:
         which = "" if args.pid is None else f" with process id {args.pid}"
-        print(f"otel-fr dump: found no running rank{which} of this user on this machine", file=sys.stderr)
+        print(f"otel-fr dump: this user has no running rank{which} on this machine", file=sys.stderr)
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""``otel-fr analyze``: every flag of PyTorch's ``torchfrtrace``, and more."""
+"""``otel-fr analyze``: all flags of PyTorch's ``torchfrtrace``, and more."""
 
 from __future__ import annotations
 
@@ -16,61 +16,80 @@ from otel_fr.analyze.result import FAULT, HEALTHY, UNUSABLE, Report, load
 __all__ = ["FAULT", "HEALTHY", "UNUSABLE", "add_arguments", "run"]
 
 MAX_WORKERS = 8
-"""Processes that read a large folder; more wait for the disk."""
+"""Processes that read a large folder; more would only wait for the disk."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the command's options to its subcommand."""
     add = parser.add_argument
-    parser.epilog = "Exit status: 0 no fault is shown, 1 a fault is shown, 2 wrong use or no readable file."
+    parser.epilog = "Exit status: 0 no fault was found; 1 a fault was found; 2 wrong use or no readable file."
     add("path", metavar="DIR", help="folder with one flight-recorder file per rank, or one such file")
-    add("--format", choices=("text", "json", "markdown", "html"), default="text", help="default: text")
-    add("--otlp", metavar="ENDPOINT", help="also send the incidents' traces to Jaeger, Tempo, ... (http://host:4317)")
-    same = parser.add_argument_group("as in torchfrtrace")
+    add("--format", choices=("text", "json", "markdown", "html"), default="text", help="output format (default: text)")
+    add(
+        "--otlp",
+        metavar="ENDPOINT",
+        help="also send the incidents as traces to this OTLP endpoint, e.g. http://jaeger:4317",
+    )
+    same = parser.add_argument_group("options of torchfrtrace")
     add = same.add_argument
-    add("-p", "--prefix", metavar="P", help="only files whose name begins with P")
+    add("-p", "--prefix", metavar="P", help="read only files whose name begins with P")
     add(
         "-o",
         "--output",
         metavar="FILE",
         type=Path,
-        help="write all calls as tables: .json, .sqlite, .db; else pickle",
+        help="write all calls as tables; .json, .sqlite and .db set the format, others are pickles",
     )
-    add("-j", "--just_print_entries", action="store_true", help="print what each rank recorded, and no verdict")
-    add("--selected-ranks", nargs="+", type=int, metavar="R", help="show only these ranks; all are judged")
-    add("--pg-filters", nargs="+", metavar="PG", help="show only process groups of these names or descriptions")
+    add("-j", "--just_print_entries", action="store_true", help="print what each rank recorded, instead of the verdict")
+    add("--selected-ranks", nargs="+", type=int, metavar="R", help="show only these ranks; all ranks are judged")
+    add("--pg-filters", nargs="+", metavar="PG", help="show only process groups with these names or descriptions")
     add(
         "--allow-incomplete-ranks",
         action="store_true",
-        help="say nothing of ranks without a file (missing files never stop the analysis)",
+        help="do not mention ranks without a file (missing files never stop the analysis)",
     )
-    add("--mismatch_cap", type=_positive, default=10, metavar="N", help="faults shown, from the first (default: 10)")
-    add("--print_stack_trace", action="store_true", help="print the recorded stacks of the calls as well")
-    add("-v", "--verbose", action="store_true", help="every file by itself, stacks whole; with -j every field")
-    add("--transform-ft", action="store_true", help="files of torchft, whose default group counts from 0 per replica")
-    add("--group-world-size", type=_positive, metavar="N", help="ranks of one torchft replica, with --transform-ft")
+    add("--mismatch_cap", type=_positive, default=10, metavar="N", help="show at most N faults (default: 10)")
+    add("--print_stack_trace", action="store_true", help="also print the recorded stacks of calls")
+    add(
+        "-v", "--verbose", action="store_true", help="list every file, print stacks in full; with -j, print every field"
+    )
+    add(
+        "--transform-ft",
+        action="store_true",
+        help="read files of torchft, whose default group counts from 0 in every replica",
+    )
+    add(
+        "--group-world-size",
+        type=_positive,
+        metavar="N",
+        help="number of ranks of a torchft replica, for --transform-ft",
+    )
 
 
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number
 
 
 def run(args: argparse.Namespace) -> int:
-    """Analyse and print. Exit status: 0 healthy, 1 fault found, 2 unusable input or wrong use."""
+    """Analyze and print.
+
+    Returns:
+        the process's exit status: `HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2), the last also for wrong use.
+    """
     if args.transform_ft and args.group_world_size is None:
-        return _refuse("--transform-ft needs --group-world-size: how many ranks one torchft replica has")
+        return _refuse("--transform-ft needs --group-world-size, the number of ranks of a torchft replica")
     if args.just_print_entries and args.format != "text":
-        return _refuse("-j prints a table; for programs, --output FILE.json has every call")
+        return _refuse("-j prints a table only; for programs, --output FILE.json writes every call")
     replica_size = args.group_world_size if args.transform_ft else None
     if args.output is not None and args.output.suffix in (".html", ".md"):
         form = "html" if args.output.suffix == ".html" else "markdown"
-        return _refuse(f"--output writes the tables of all calls; the report is: --format {form} > {args.output}")
+        return _refuse(f"--output writes the tables of all calls; for the report use --format {form} > {args.output}")
     if args.output is not None and not args.output.resolve().parent.is_dir():
-        return _refuse(f"--output {args.output}: its folder does not exist; make it first")
-    # Millions of small objects that all live to the end: looking for garbage among them takes longer than reading them.
+        return _refuse(f"--output {args.output}: its folder does not exist")
+    # Millions of small objects live until the end: looking for garbage among them takes longer than reading them.
     gc.disable()
     try:
         report = _load(args, replica_size)
@@ -84,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         args.print_stack_trace,
         args.verbose,
     )
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and functions need not fit a terminal's encoding
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal's encoding may lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
     _print(report, view, args)
     status = report.status
@@ -113,7 +132,7 @@ def _load(args: argparse.Namespace, replica_size: int | None) -> Report:
 
 
 def _print(report: Report, view: View, args: argparse.Namespace) -> None:
-    # Each form is imported only when it is asked for.
+    # Each output format is imported only when it is used.
     if args.just_print_entries:
         from otel_fr.analyze.entries import entries_text
 

@@ -1,4 +1,4 @@
-"""The collector's HTTP API, as the terminal commands use it."""
+"""A client of the collector's HTTP API, for the terminal commands."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ _T = TypeVar("_T")
 Json = dict[str, Any]
 
 UNREACHABLE = 3
-"""Exit status: the collector cannot be reached, or refuses."""
+"""Exit status: the collector cannot be reached, or refuses the request."""
 TIMEOUT = urllib3.Timeout(connect=5.0, read=15.0)
 STREAM_TIMEOUT = urllib3.Timeout(connect=5.0, read=40.0)
-"""The collector sends something at least every 15 s."""
+"""Longer than the 15 s after which the collector sends a keep-alive."""
 
 
 class CollectorError(Exception):
-    """The collector cannot be reached, or refuses; the text says what to do."""
+    """The collector cannot be reached, or refuses the request; the text says what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says where the collector is and how it is to be trusted."""
+    """Add the options for the collector's address, token and certificate authority."""
     parser.add_argument(
         "--collector",
         metavar="URL",
         default=os.environ.get(COLLECTOR_VARIABLE) or DEFAULT_COLLECTOR,
-        help=f"the collector's HTTP address (default: ${COLLECTOR_VARIABLE}, else {DEFAULT_COLLECTOR})",
+        help=f"the collector's HTTP address (default: ${COLLECTOR_VARIABLE}, otherwise {DEFAULT_COLLECTOR})",
     )
-    parser.add_argument("--token-file", metavar="FILE", type=Path, help=f"file with the token (else ${TOKEN_VARIABLE})")
-    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="trust this certificate authority (PEM) too")
+    parser.add_argument(
+        "--token-file", metavar="FILE", type=Path, help=f"file with the token (default: the token in ${TOKEN_VARIABLE})"
+    )
+    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="also trust this certificate authority (PEM)")
 
 
 class Client:
@@ -48,7 +50,7 @@ class Client:
         url: base, with any path prefix a proxy adds.
 
     Raises:
-        CollectorError: the URL is none, or a file cannot be read.
+        CollectorError: the URL is not an http or https URL, or a file cannot be read.
     """
 
     def __init__(self, url: str, token: str = "", ca_file: Path | None = None) -> None:
@@ -67,7 +69,7 @@ class Client:
 
     @classmethod
     def from_args(cls, args: argparse.Namespace) -> Client:
-        """From `add_arguments`.
+        """Create a client from the options of `add_arguments`.
 
         Raises:
             CollectorError: a setting cannot be used.
@@ -79,14 +81,14 @@ class Client:
             except (OSError, ValueError) as error:
                 raise CollectorError(f"--token-file {args.token_file}: {error}") from error
         if not token.isascii() or not token.isprintable():
-            raise CollectorError("the token has characters that no HTTP header can carry")
+            raise CollectorError("the token contains characters that are not allowed in an HTTP header")
         return cls(args.collector, token, args.ca_file)
 
     def listed(self, kind: str, **query: str | None) -> list[Json]:
-        """All that ``GET /api/v1/{kind}`` lists: ``jobs`` or ``incidents``.
+        """The list in the answer to ``GET /api/v1/{kind}``; ``kind`` is ``jobs`` or ``incidents``.
 
         Raises:
-            CollectorError: there is none.
+            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
         """
         given = {name: value for name, value in query.items() if value is not None}
         address = f"{self.url}/api/v1/{kind}" + (f"?{urlencode(given)}" if given else "")
@@ -96,7 +98,7 @@ class Client:
             found: list[Json] = json.loads(response.data)[kind]
         except (ValueError, KeyError, TypeError) as error:
             raise CollectorError(
-                f"{self.url} answers, but not as an otel-fr collector does: is this its HTTP address?"
+                f"the server at {self.url} is not an otel-fr collector; is this its HTTP address?"
             ) from error
         return found
 
@@ -104,7 +106,7 @@ class Client:
         """The live stream, as (name, data), until the collector ends it.
 
         Raises:
-            CollectorError: it cannot be had, or broke.
+            CollectorError: the stream cannot be opened, or broke.
         """
         address = f"{self.url}/api/v1/events"
         headers = {**self._headers, "Accept": "text/event-stream"}
@@ -140,11 +142,11 @@ class Client:
         if status == 200:
             return
         try:
-            told = json.loads(body)["error"]
+            reason = json.loads(body)["error"]
         except (ValueError, KeyError, TypeError):
-            told = f"status {status}"
-        hint = f" (give a token with --token-file or {TOKEN_VARIABLE})" if status in (401, 403) else ""
-        raise CollectorError(f"{self.url} refuses: {told}{hint}")
+            reason = f"status {status}"
+        hint = f" (pass a token with --token-file or {TOKEN_VARIABLE})" if status in (401, 403) else ""
+        raise CollectorError(f"{self.url} refused the request: {reason}{hint}")
 
 
 def _reason(error: BaseException) -> str:
@@ -154,7 +156,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    """Server-Sent Events (html.spec.whatwg.org, server-sent events): what counts of them here."""
+    """Parse Server-Sent Events (html.spec.whatwg.org, server-sent events): their names and data."""
     name = "message"
     data: list[str] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""``otel-fr incidents``: what the collector has told, as a list or as it happens."""
+"""``otel-fr incidents``: a collector's incidents as a list, or their changes as they happen."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from otel_fr.printable import printable
 
 STATES = ("firing", "resolved")
 PAUSE = 2.0
-"""Seconds before a stream that broke is asked for again."""
+"""Seconds before a stream that broke is requested again."""
 COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
     parser.epilog = (
-        "Exit status: 0: some fit; 1: none fits; 2: wrong use; 3: the collector cannot be reached or refuses."
+        "Exit status: 0 at least one incident matches; 1 none matches; 2 wrong use; "
+        "3 the collector cannot be reached or refuses the request."
     )
-    parser.add_argument("--job", metavar="NAME", help="only those of this job")
-    parser.add_argument("--state", choices=STATES, help="only open (firing) or only resolved ones")
-    parser.add_argument("--follow", action="store_true", help="those open now, then each change as it happens")
-    parser.add_argument("--json", action="store_true", help="one JSON object in a line")
+    parser.add_argument("--job", metavar="NAME", help="only incidents of this job")
+    parser.add_argument("--state", choices=STATES, help="only open (firing) or only resolved incidents")
+    parser.add_argument(
+        "--follow", action="store_true", help="print the open incidents, then each change as it happens"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_client_arguments(parser)
 
 
@@ -39,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the incidents.
 
     Returns:
-        the process's exit status: 0: some fit, 1: none does, 3: the collector cannot be reached or refuses.
+        the process's exit status: 0: at least one incident matches, 1: none matches, 3: the collector cannot be
+        reached or refuses the request.
     """
     try:
         client = Client.from_args(args)
@@ -56,11 +60,11 @@ def _list(client: Client, args: argparse.Namespace) -> int:
         for incident in found:
             print(json.dumps(incident))
     elif found:
-        # A pipe has no width: its reader is to get whole lines.
+        # A pipe has no width: lines must not wrap.
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
         console.print(_table(found))
     else:
-        print("no incident fits", file=sys.stderr)
+        print("no incident matches", file=sys.stderr)
     return 0 if found else 1
 
 
@@ -99,16 +103,16 @@ def _follow(client: Client, args: argparse.Namespace) -> int:
 
 
 def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, Json]]:
-    """What is open, then each change, each once; after a broken connection also what was missed meanwhile."""
-    told: dict[tuple[str, str], int] = {}
+    """The open incidents, then each change, each once; after a broken connection also the changes missed meanwhile."""
+    seen: dict[tuple[str, str], int] = {}
     is_first = True
     while True:
         try:
             for number, (name, data) in enumerate(client.events()):
                 if number == 0:  # from now on nothing is missed
-                    yield from _missed(client, told, args, is_first)
+                    yield from _missed(client, seen, args, is_first)
                     is_first = False
-                if name == "incident" and _is_new(data["incident"], told) and _fits(data["incident"], args):
+                if name == "incident" and _is_new(data["incident"], seen) and _matches(data["incident"], args):
                     yield str(data["change"]), data["incident"]
         except CollectorError as error:
             if is_first:
@@ -118,11 +122,11 @@ def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, Js
 
 
 def _missed(
-    client: Client, told: dict[tuple[str, str], int], args: argparse.Namespace, is_first: bool
+    client: Client, seen: dict[tuple[str, str], int], args: argparse.Namespace, is_first: bool
 ) -> Iterator[tuple[str, Json]]:
     for data in client.listed("incidents"):
-        known = (data["id"], data["run_id"]) in told
-        if not _is_new(data, told) or not _fits(data, args):
+        known = (data["id"], data["run_id"]) in seen
+        if not _is_new(data, seen) or not _matches(data, args):
             continue
         if data["state"] == "firing":
             yield ("updated" if known else "opened"), data
@@ -130,13 +134,13 @@ def _missed(
             yield "resolved", data
 
 
-def _is_new(data: Json, told: dict[tuple[str, str], int]) -> bool:
+def _is_new(data: Json, seen: dict[tuple[str, str], int]) -> bool:
     key, revision = (str(data["id"]), str(data["run_id"])), int(data["revision"])
-    if told.get(key, 0) >= revision:
+    if seen.get(key, 0) >= revision:
         return False
-    told[key] = revision
+    seen[key] = revision
     return True
 
 
-def _fits(data: Json, args: argparse.Namespace) -> bool:
+def _matches(data: Json, args: argparse.Namespace) -> bool:
     return args.job in (None, data["job"]) and args.state in (None, data["state"])

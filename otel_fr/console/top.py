@@ -1,4 +1,4 @@
-"""``otel-fr top``: the jobs that a collector sees, with what is wrong with them."""
+"""``otel-fr top``: a collector's jobs and their open incidents."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ COLORS = {
     "replaced": "dim",
 }
 WIDE = 160
-"""Columns of the table where there is no terminal to measure."""
+"""Width of the table in characters if stdout is not a terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
-    parser.epilog = "Exit status: 0: shown; 2: wrong use; 3: the collector cannot be reached or refuses."
-    parser.add_argument("--once", action="store_true", help="print once and end (so it is where stdout is no terminal)")
+    parser.epilog = "Exit status: 0 success; 2 wrong use; 3 the collector cannot be reached or refuses the request."
+    parser.add_argument("--once", action="store_true", help="print once and exit (default if stdout is not a terminal)")
     parser.add_argument(
-        "--interval", metavar="SECONDS", type=_interval, default=1.0, help="between two looks (default 1)"
+        "--interval", metavar="SECONDS", type=_interval, default=1.0, help="time between refreshes (default: 1)"
     )
     add_client_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the jobs, until Ctrl-C at a terminal.
+    """Show the jobs; at a terminal until Ctrl-C.
 
     Returns:
-        the process's exit status: 0, or 3 if the collector cannot be reached or refuses.
+        the process's exit status: 0, or 3 if the collector cannot be reached or refuses the request.
     """
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     try:
         client = Client.from_args(args)
-        shown = look(client)
+        shown = current(client)
         if args.once or not sys.stdout.isatty():
             console.print(shown)
             return 0
@@ -58,18 +58,18 @@ def run(args: argparse.Namespace) -> int:
         while True:
             time.sleep(args.interval)
             try:
-                shown = look(client)
+                shown = current(client)
                 live.update(shown, refresh=True)
             except CollectorError as error:
-                note = Text(printable(f"{error} Trying again; what is below is old."), "bold yellow")
+                note = Text(printable(f"{error} Trying again; the table below is not current."), "bold yellow")
                 live.update(Group(note, shown), refresh=True)
 
 
-def look(client: Client) -> Group:
-    """The jobs now, those with incidents first, and what is wrong.
+def current(client: Client) -> Group:
+    """The current jobs, those with incidents first, and the open incidents.
 
     Raises:
-        CollectorError: the collector cannot be reached, or refuses.
+        CollectorError: the collector cannot be reached, or refuses the request.
     """
     jobs = client.listed("jobs")
     firing = [one for one in client.listed("incidents", state="firing", view="brief") if not one["caused_by"]]
@@ -90,7 +90,7 @@ def _table(jobs: list[Json]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("JOB", "STATE", "RANKS", "NOT RUNNING"):
         table.add_column(name)
-    for name in ("GROUPS", "LAG", "HEARD"):
+    for name in ("GROUPS", "LAG", "LAST REPORT"):
         table.add_column(name, justify="right")
     for job in jobs:
         tally, state = job["ranks"], str(job["state"])
@@ -122,5 +122,5 @@ def _interval(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.1 <= seconds <= 3_600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.1 to 3600")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0.1 to 3600")
     return seconds

@@ -1,7 +1,7 @@
-"""`otel-fr demo`: a real hung job and the incident that explains it, on this machine, in about ten seconds.
+"""`otel-fr demo`: a real job that hangs and the incident that explains it, on this machine, in about ten seconds.
 
-Starts the collector, runs `train.py` (which knows nothing of otel-fr) under plain torchrun with nothing but
-``OTEL_EXPORTER_OTLP_ENDPOINT`` set, waits for the incident, and ends the job.
+Starts the collector, runs ``train.py`` (which contains nothing of otel-fr) under plain torchrun with only
+``OTEL_EXPORTER_OTLP_ENDPOINT`` set, waits for the incident, and stops the job.
 """
 
 from __future__ import annotations
@@ -20,25 +20,35 @@ from pathlib import Path
 
 _TRAIN = Path(__file__).with_name("train.py")
 _LIMIT_SECONDS = 90.0
-"""Of everything: a cold import of torch in four processes on a slow disk takes tens of seconds."""
+"""For the whole demo: a cold import of torch in four processes on a slow disk takes tens of seconds."""
 _ALERT_SECONDS = 5.0
-"""The promise that the demo checks: from the skip to the incident."""
+"""The limit that the demo checks: from the first waiting rank to the incident."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the demo's options to its subcommand."""
-    parser.add_argument("--nproc", type=int, default=4, help="ranks of the job, at least 3 (default: 4)")
-    parser.add_argument("--dir", type=Path, default=Path("demo-out"), help="folder for logs and flight-recorder files")
+    parser.add_argument("--nproc", type=int, default=4, metavar="N", help="number of ranks, at least 3 (default: 4)")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path("demo-out"),
+        help="folder for logs and flight-recorder files (default: demo-out)",
+    )
+    parser.epilog = "Exit status: 0 the incident came in time; 1 it did not; 2 the demo cannot run here."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo. Exit status 0: the incident came within the promised time; 1: it did not; 2: cannot run here."""
+    """Run the demo.
+
+    Returns:
+        the process's exit status: 0: the incident came within `_ALERT_SECONDS`; 1: it did not; 2: cannot run here.
+    """
     torchrun = shutil.which("torchrun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if torchrun is None:
         print("otel-fr demo needs PyTorch's torchrun; install torch into this environment", file=sys.stderr)
         return 2
     if args.nproc < 3:
-        print("otel-fr demo needs --nproc 3 or more: rank 2 is the one that hangs", file=sys.stderr)
+        print("otel-fr demo needs --nproc 3 or more, because rank 2 is the one that hangs", file=sys.stderr)
         return 2
     folder = args.dir.resolve()
     shutil.rmtree(folder / "flight-recorder", ignore_errors=True)
@@ -53,31 +63,41 @@ def run(args: argparse.Namespace) -> int:
         collector = subprocess.Popen(command)
         stack.callback(_end, collector)
         if not _listens(grpc_port, collector):
-            print("the collector did not start; see above", file=sys.stderr)
+            print("otel-fr demo: the collector did not start; its error is above", file=sys.stderr)
             return 2
         environment = _job_environment(grpc_port, folder / "flight-recorder")
-        command = [torchrun, "--standalone", f"--nproc_per_node={args.nproc}", str(_TRAIN)]
-        print(f"$ OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{grpc_port} {' '.join(['torchrun', *command[1:]])}")
-        print(f"  (rank 2 will hang at step 3; the job's own output goes to {folder / 'job.log'})\n", flush=True)
+        options = ["--standalone", f"--nproc_per_node={args.nproc}"]
+        command = [torchrun, *options, str(_TRAIN)]
+        endpoint = f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{grpc_port}"
+        print(f"$ {endpoint} torchrun {' '.join(options)} {_short(_TRAIN)}")
+        print(
+            f"  (rank 2 will hang at step 3; the job's own output goes to {_short(folder / 'job.log')})\n", flush=True
+        )
         job = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         stack.callback(_end, job)
         incident = _await_incident(incidents, job)
-        time.sleep(1.0 if incident else 0.0)  # for the collector to print, with the files' names
-        _end(collector)  # before the job, whose end by our hand would be one more thing to report
+        time.sleep(1.0 if incident else 0.0)  # for the flight-recorder files, and for the collector to print them
+        _end(collector)  # before the job: stopping the job would be one more incident
     return _conclude(incident, folder)
 
 
 def _conclude(incident: dict[str, object] | None, folder: Path) -> int:
     if incident is None:
-        print(f"no incident came; the job's output is in {folder / 'job.log'}", file=sys.stderr)
+        print(
+            f"otel-fr demo: no incident was reported; the job's output is in {_short(folder / 'job.log')}",
+            file=sys.stderr,
+        )
         return 1
     seconds = _seconds(str(incident["detected_at"])) - _seconds(str(incident["started_at"]))
-    print(
-        f"From the first rank waiting to the incident: {seconds:.1f} s (promised: {_ALERT_SECONDS:.0f} s at the most)."
-    )
-    print("The same verdict from the files that the ranks left:\n")
-    print(f"    otel-fr analyze {os.path.relpath(folder / 'flight-recorder')}", flush=True)
+    print(f"Time from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).")
+    print("The ranks' flight-recorder files give the same verdict:\n")
+    print(f"    otel-fr analyze {_short(folder / 'flight-recorder')}", flush=True)
     return 0 if seconds <= _ALERT_SECONDS else 1
+
+
+def _short(path: Path) -> Path:
+    """The path as a user would type it: relative if it is below the current folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _seconds(timestamp: str) -> float:
@@ -98,7 +118,7 @@ def _job_environment(port: int, dumps: Path) -> dict[str, str]:
 
 
 def _await_incident(path: Path, job: subprocess.Popen[bytes]) -> dict[str, object] | None:
-    """The first incident that accuses somebody."""
+    """The first incident that is a cause."""
     end = time.monotonic() + _LIMIT_SECONDS
     while time.monotonic() < end:
         if path.exists():
@@ -132,7 +152,7 @@ def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a child to end (SIGINT, then SIGKILL). Does nothing if it has ended."""
+    """Stop a child process: SIGINT, then SIGKILL. Does nothing if it has ended."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:

@@ -55,7 +55,7 @@ def test_wrong_use_is_explained() -> None:
         (["-j", "--format", "html"], "--output FILE.json"),
         (["-o", "{tmp}/none/db.json"], "its folder does not exist"),
         (["-o", "{tmp}/report.html"], "--format html > "),
-        (["--mismatch_cap", "0"], "0 is not a number from 1"),
+        (["--mismatch_cap", "0"], "0 is not a positive number"),
         (["--mismatch_cap", "many"], "invalid"),
         (["--format", "pdf"], "invalid choice"),
     ],

@@ -102,7 +102,7 @@ def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
         assert json.loads(chosen.stdout)["call_sites"]["0"] == "/job/train.py:42 step"
         none = otel_fr("incidents", "--state", "resolved", *at)
         assert (none.returncode, none.stdout) == (1, "")
-        assert "no incident fits" in none.stderr
+        assert "no incident matches" in none.stderr
 
 
 def test_incidents_are_followed_over_a_restart_and_each_change_is_told_once(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_certificate_is_trusted_only_where_it_is_told_to(tmp_path: Path) -> No
         assert refused.returncode == 3
         assert "certificate" in refused.stderr.lower()
         assert server.requests == []
-        assert "not as an otel-fr collector" in otel_fr(*at, "--ca-file", str(certificate)).stderr
+        assert "is not an otel-fr collector" in otel_fr(*at, "--ca-file", str(certificate)).stderr
         assert len(server.requests) == 1
 
 
