@@ -33,7 +33,9 @@ class JobGauges(Collector):
         evicted, usage = self._runs.evicted(), self._runs.usage
         yield _single("runs", "Runs known", len(runs))
         yield _single("ranks", "Ranks known", sum(len(run.ranks) for run in runs))
-        yield _single("calls_kept", "Calls of collectives that are not yet complete", sum(run.parts for run in runs))
+        yield _single(
+            "calls_kept", "Calls of collectives that are not yet complete", sum(run.call_count for run in runs)
+        )
         yield _tally("evicted", "Runs, incomplete collectives and their calls forgotten for lack of room", evicted)
         yield _tally("refused", "What found no room, by the limit that it met", usage.refused)
         yield self._incidents()
@@ -65,9 +67,9 @@ class JobGauges(Collector):
                 for group, own in rank.progress.items():
                     enqueued.setdefault(group, []).append(own[0])
             for group, counts in enqueued.items():
-                place = run.groups.get(group)
-                if place is not None:
-                    label = (run.id.job, place.group.description or place.group.name)
+                state = run.groups.get(group)
+                if state is not None:
+                    label = (run.id.job, state.group.description or state.group.name)
                     lags[label] = max(lags.get(label, 0), max(counts) - min(counts))
         for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
             family.add_metric(values, lags[values])
@@ -81,11 +83,11 @@ class JobGauges(Collector):
         )
         skews: dict[tuple[str, str], tuple[int, float]] = {}
         for run in self._runs.by_id.values():
-            for place in run.groups.values():
-                if place.skew_count:
-                    label = (run.id.job, place.group.description or place.group.name)
+            for state in run.groups.values():
+                if state.skew_count:
+                    label = (run.id.job, state.group.description or state.group.name)
                     count, total = skews.get(label, (0, 0.0))
-                    skews[label] = (count + place.skew_count, total + place.skew_sum)
+                    skews[label] = (count + state.skew_count, total + state.skew_sum)
         for values in sorted(skews, key=lambda key: -skews[key][1])[:MAX_SERIES]:
             family.add_metric(values, *skews[values])
         return family

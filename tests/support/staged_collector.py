@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from otel_fr_collector.incidents.book import IncidentChange
-from otel_fr_collector.jobs.calls import Interner, Part
+from otel_fr_collector.jobs.calls import Interner, RankCall
 from otel_fr_collector.jobs.rank_reports import Report
 from otel_fr_collector.jobs.runs import Run, RunId
 from otel_fr_collector.metrics import Metrics
@@ -102,9 +102,12 @@ class Stage:
             if state.rank == culprit:
                 state.site = "/job/data.py:17 load"
                 continue
-            run.stand(state, world.id, 101, 100)
-            part = Part(state.rank, 5, world.id, "collective", 101, signature, CallState.IN_FLIGHT, issued=now - 7.5)
-            report.inflight = [part]
+            run.note_progress(state, world.id, 101, 100)
+            call = RankCall(
+                rank=state.rank, record=5, group=world.id, stream="collective", sequence_id=101, signature=signature,
+                state=CallState.IN_FLIGHT, issued=now - 7.5,
+            )  # fmt: skip
+            report.inflight = [call]
         others = tuple(rank for rank in run.ranks if rank != culprit)
         finding = Finding(
             "hang", Category.MISSING_RANK, world, "all_reduce", 101, "collective", (culprit,), others,
@@ -137,4 +140,4 @@ class Stage:
         for rank in members:
             state = run.rank(rank)
             assert state is not None
-            run.stand(state, group.id, 100, 100)
+            run.note_progress(state, group.id, 100, 100)

@@ -10,7 +10,7 @@ from enum import Enum
 
 from otel_fr.incident import incident_dict, incident_id, timestamp
 from otel_fr.match import Category, Finding
-from otel_fr_collector.incidents.correlate import MISMATCHES, place_of
+from otel_fr_collector.incidents.correlate import MISMATCHES, instance_key_of
 from otel_fr_collector.jobs.runs import Run, RunId
 
 FIRING, RESOLVED = "firing", "resolved"
@@ -219,9 +219,9 @@ class IncidentBook:
         for incident in known:
             if finding.key in incident.keys:
                 return incident
-        place = place_of(finding)
+        key = instance_key_of(finding)
         for incident in known:
-            if incident.is_open and place is not None and place_of(incident.finding) == place:
+            if incident.is_open and key is not None and instance_key_of(incident.finding) == key:
                 return incident
         if finding.caused_by is not None:
             return None

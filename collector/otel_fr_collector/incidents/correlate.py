@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from otel_fr.match import CallState, Category, Ending, Finding
 from otel_fr.match.endings import STOP_SIGNALS
 from otel_fr.match.instances import InstanceKey
-from otel_fr_collector.jobs.calls import Part
+from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.runs import Run
-from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_parts
+from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_calls
 
 MISMATCH_SETTLE = 0.3
 """Seconds after a disagreement in which the other ranks' calls arrive: who is odd is told by the majority."""
@@ -89,9 +89,9 @@ def oldest_wait(run: Run, now: float) -> float | None:
         oldest = min((p.issued for p in state.report.inflight if p.issued is not None), default=now)
         if now - oldest < threshold or state.is_silent(now, run.silence_floor):
             continue
-        for part in reported_parts(run, state):
-            if part.key() is not None and part.issued is not None and now - part.issued >= threshold:
-                over = now - part.issued - threshold
+        for call in reported_calls(run, state):
+            if call.key() is not None and call.issued is not None and now - call.issued >= threshold:
+                over = now - call.issued - threshold
                 worst = over if worst is None else max(worst, over)
     return worst
 
@@ -130,8 +130,8 @@ def has_completed(run: Run, finding: Finding) -> bool:
     """Is the collective that a wait was found in complete by now?"""
     if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
-    key, place = place_of(finding), run.groups.get(finding.group.id)
-    return key is not None and place is not None and key not in place.open and key in place.closed
+    key, group = instance_key_of(finding), run.groups.get(finding.group.id)
+    return key is not None and group is not None and key not in group.open and key in group.closed
 
 
 def has_moved_on(run: Run, finding: Finding) -> bool:
@@ -140,26 +140,26 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         return True
     if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
-    key = place_of(finding)
-    place = run.groups.get(finding.group.id)
-    if place is None or key is None:
+    key = instance_key_of(finding)
+    group = run.groups.get(finding.group.id)
+    if group is None or key is None:
         return False
-    if key not in place.open and key in place.closed:
+    if key not in group.open and key in group.closed:
         return True
-    if any(part.state is CallState.FAILED for part in _instance_parts(place, key)):
+    if any(call.state is CallState.FAILED for call in _instance_calls(group, key)):
         return False
     for rank in finding.waiting_ranks:
         state = run.ranks.get(rank)
         if state is None or state.ending not in (Ending.RUNNING, Ending.CLEAN):
             return False
-        if any(part.key() == key for part in reported_parts(run, state)):
+        if any(call.key() == key for call in reported_calls(run, state)):
             return False
         if len(key) == 3 and key[1] == "collective" and state.progress.get(key[0], [0, 0])[1] < key[2]:
             return False
     return True
 
 
-def place_of(finding: Finding) -> InstanceKey | None:
+def instance_key_of(finding: Finding) -> InstanceKey | None:
     """The instance a finding shows in; None: in none."""
     if finding.group is None:
         return None
@@ -173,18 +173,18 @@ def place_of(finding: Finding) -> InstanceKey | None:
 
 def issue_time(taken: Snapshot, finding: Finding) -> float | None:
     """Unix time of the earliest known issue of the finding's collective, by the issuing ranks' clocks."""
-    key = place_of(finding)
+    key = instance_key_of(finding)
     return taken.issued_wall.get(key) if key is not None else None
 
 
-def _instance_parts(place: GroupState, key: InstanceKey) -> list[Part]:
-    instance = place.open.get(key)
-    return instance.all_parts() if instance is not None else []
+def _instance_calls(group: GroupState, key: InstanceKey) -> list[RankCall]:
+    instance = group.open.get(key)
+    return instance.all_calls() if instance is not None else []
 
 
 def _reached(taken: Snapshot, finding: Finding) -> float:
     """When the finding's longest wait came within `FRESH_BEFORE` of its threshold, on our clock."""
-    key = place_of(finding)
+    key = instance_key_of(finding)
     issued = taken.issued.get(key) if key is not None else None
     if issued is None:
         return taken.moment - MISMATCH_PATIENCE
@@ -192,8 +192,8 @@ def _reached(taken: Snapshot, finding: Finding) -> float:
 
 
 def _has_word(taken: Snapshot, rank: int, reached: float) -> bool:
-    word = taken.words.get(rank)
-    return not taken.awaits_unheard if word is None else word >= reached
+    reported = taken.reported_at.get(rank)
+    return not taken.awaits_unheard if reported is None else reported >= reached
 
 
 def _mismatch_settled(run: Run, now: float) -> bool:
@@ -203,10 +203,10 @@ def _mismatch_settled(run: Run, now: float) -> bool:
     if now - since >= MISMATCH_PATIENCE:
         return True
     return all(
-        len(instance.parts) >= instance.members > 0
-        for place in run.groups.values()
-        if place.disagreeing
-        for instance in place.open.values()
+        len(instance.calls) >= instance.members > 0
+        for group in run.groups.values()
+        if group.disagreeing
+        for instance in group.open.values()
         if instance.disagrees
     )
 

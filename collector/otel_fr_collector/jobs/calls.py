@@ -1,4 +1,4 @@
-"""One rank's part in one collective, as the collector keeps it, and the interning of what calls have in common."""
+"""One rank's call as the collector keeps it, and the interning of what calls have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from otel_fr.match.model import Sizes, Stream
 from otel_fr_collector.jobs.bounded import Cache
 
 MAX_INTERNED = 65_536
-"""Weight of the signatures kept, in units of about 0.3 kB: dynamic shapes make new ones for ever."""
+"""Weight of the signatures kept, in units of about 0.3 kB: dynamic shapes keep making new ones."""
 
 MAX_TEXT = 262_144
 """Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
@@ -33,13 +33,13 @@ PAIRWISE = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_
 """Operations where equal signatures may still disagree (each member has a piece of its own)."""
 
 
-class Part(NamedTuple):
+class RankCall(NamedTuple):
     """One call of one rank. Times in seconds.
 
     Attributes:
-        record: position in the rank's recorder.
+        record: position in the rank's ring.
         issued_wall: Unix time of the issue by the rank's clock, as far as known.
-        issued: the collector's monotonic clock at the issue, or since when somebody waits for it where a report says
+        issued: the collector's monotonic clock at the issue, or since when a thread waits for it where a report says
             that; only for calls that a report shows in flight.
         age: seconds from issue to the rank's end, for a call that was in flight when its rank ended; see `is_posted`.
     """
@@ -63,11 +63,11 @@ class Part(NamedTuple):
 
     @property
     def is_posted(self) -> bool:
-        """A report says that nobody waits for it: it does not age."""
+        """A report says that no thread waits for it: it does not age."""
         return self.state in UNENDED and self.issued is None and self.age == 0.0
 
-    def call(self, now: float) -> Call:
-        """The engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
+    def as_call(self, now: float) -> Call:
+        """The match engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
         age = self.age
         if self.state in UNENDED and self.issued is not None:
             age = max(0.0, now - self.issued)
@@ -89,18 +89,18 @@ class Part(NamedTuple):
         )
 
     def key(self) -> InstanceKey | None:
-        """The instance this part belongs to; None: it does not tell (receive from any source)."""
+        """The instance that the call belongs to; None: not known (a receive from any source)."""
         if self.stream != "p2p":
             return self.group, self.stream, self.sequence_id
-        return instance_key(self.call(0.0))
+        return instance_key(self.as_call(0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What all spans of one call site, signature, group and state say alike; without its members in ``group``.
+    """What all spans of one call site, signature, group and state have in common; ``group`` is without its members.
 
     Attributes:
-        size: of the group; 0: not said. weight: see `weight_of`. timeout: seconds.
+        size: of the group; 0: not known. weight: see `weight_of`. timeout: seconds.
     """
 
     group: Group
@@ -117,21 +117,21 @@ class Template:
 SpanCall = tuple[Template, int, int, int, int, int]
 """One span: template, sequence id, record, pair index, start and end in Unix nanoseconds."""
 
-Word = tuple[int, SpanCall, float | None]
-"""A call as its span told of it: rank, span, seconds since the rank's previous call (`Part.gap`).
+CompactCall = tuple[int, SpanCall, float | None]
+"""A call as its span shows it: rank, span, seconds since the rank's previous call (`RankCall.gap`).
 
-Healthy calls are kept as these, and no more is made of them: `part_of` is for those that somebody asks about.
+Healthy calls are kept in this form, which costs least; `expand` makes a `RankCall` of those that are looked at.
 """
 
 
-def part_of(word: Part | Word) -> Part:
-    """The call that a span told of."""
-    if isinstance(word, Part):
-        return word
-    rank, (template, sequence, record, pair, start, end), gap = word
+def expand(call: RankCall | CompactCall) -> RankCall:
+    """The call as a `RankCall`."""
+    if isinstance(call, RankCall):
+        return call
+    rank, (template, sequence, record, pair, start, end), gap = call
     took = max(0, end - start) / 1e9
     in_flight = template.state is CallState.IN_FLIGHT
-    return Part(
+    return RankCall(
         rank,
         record,
         template.group.id,

@@ -8,7 +8,7 @@ from itertools import islice
 from otel_fr.match import CallState, Group, Signature, compare
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.bounded import Ranges
-from otel_fr_collector.jobs.calls import PAIRWISE, UNENDED, Part, Template, Word, is_even, part_of, weight_of
+from otel_fr_collector.jobs.calls import PAIRWISE, UNENDED, CompactCall, RankCall, Template, expand, is_even, weight_of
 
 MAX_OPEN = 20_000
 """Instances of one group that are not yet complete; the oldest go first. As many calls as a monitor holds back while it
@@ -16,17 +16,17 @@ finds no collector (otel_fr/monitor/export.py, MAX_SPANS): so far may one rank's
 MAX_EXTRA = 4_096
 """Calls of one instance besides each member's first."""
 SKEW_EVERY = 16
-"""Of so many collectives one is measured for skew, at the same numbers in every run."""
+"""One of so many collectives is measured for skew, at the same numbers in every run."""
 MAX_STREAMS = 1_024
 """Streams of one group (each pair of ranks and tag is one) whose complete instances are remembered."""
 MAX_DISAGREEING = 64
-"""Disagreeing instances of one group that are kept and judged; the first is the fault, the rest repeat it."""
+"""Disagreeing instances of one group that are kept and judged; the first is the fault, the others repeat it."""
 MAX_COMPARED = 32
-"""Members each newcomer is held against where every pair may disagree; beyond it only the first and the root."""
+"""Members each new call is compared with where every pair may disagree; beyond it only the first and the root."""
 INSTANCE_WEIGHT = 2
 """What an open instance holds besides its calls, in units of about 0.3 kB, which is one call."""
 STREAM_WEIGHT = 2
-"""What remembering a stream's complete instances takes, in the same unit."""
+"""What a stream's remembered complete instances hold, in the same unit."""
 
 _DONE = (CallState.COMPLETED, CallState.UNKNOWN)
 
@@ -69,7 +69,7 @@ class OpenInstance:
 
     Attributes:
         members: how many ranks take part; 0: not known yet.
-        parts: rank -> its call. extra: further calls of the same number (a coalesced batch) by (rank, record).
+        calls: rank -> its call. extra: further calls of the same number (a coalesced batch) by (rank, record).
         unsettled: how many of its calls are not known to have completed.
         signature: that of every call so far, where none can then disagree; None: they differ, or the pieces matter.
         weight: in units of one call; not counting the calls.
@@ -77,25 +77,25 @@ class OpenInstance:
 
     key: InstanceKey
     members: int
-    parts: dict[int, Part | Word] = field(default_factory=dict)
-    extra: dict[tuple[int, int], Part] = field(default_factory=dict)
+    calls: dict[int, RankCall | CompactCall] = field(default_factory=dict)
+    extra: dict[tuple[int, int], RankCall] = field(default_factory=dict)
     disagrees: bool = False
     unsettled: int = 0
     signature: Signature | None = None
     weight: int = INSTANCE_WEIGHT
 
-    def all_parts(self) -> list[Part]:
-        return [*map(part_of, self.parts.values()), *self.extra.values()]
+    def all_calls(self) -> list[RankCall]:
+        return [*map(expand, self.calls.values()), *self.extra.values()]
 
-    def first_of(self, rank: int) -> Part | None:
-        """The rank's call, of a batch the one that came first."""
-        known = self.parts.get(rank)
-        if known is None or isinstance(known, Part):
+    def first_of(self, rank: int) -> RankCall | None:
+        """The rank's call; of a batch the one that arrived first."""
+        known = self.calls.get(rank)
+        if known is None or isinstance(known, RankCall):
             return known
-        part = self.parts[rank] = part_of(known)
-        return part
+        call = self.calls[rank] = expand(known)
+        return call
 
-    def part(self, rank: int, record: int) -> Part | None:
+    def find(self, rank: int, record: int) -> RankCall | None:
         """The rank's call with that record number."""
         first = self.first_of(rank)
         if first is not None and first.record == record:
@@ -109,38 +109,38 @@ class OpenInstance:
 
     @property
     def is_complete(self) -> bool:
-        """All members are there and have completed, each with as many calls as the others."""
-        if not self.members or len(self.parts) < self.members or self.unsettled:
+        """All members have joined and completed, each with as many calls as the others."""
+        if not self.members or len(self.calls) < self.members or self.unsettled:
             return False
         return not self.extra or self.is_even_batch
 
     @property
     def is_even_batch(self) -> bool:
-        """All members are there, each with as many calls as the others."""
-        count = len(self.parts)
+        """All members have joined, each with as many calls as the others."""
+        count = len(self.calls)
         if count < self.members or len(self.extra) % count:
             return False
         return len({len(calls) for calls in self.by_rank().values()}) == 1
 
-    def by_rank(self) -> dict[int, list[Part]]:
+    def by_rank(self) -> dict[int, list[RankCall]]:
         """Each rank's calls in its own order."""
-        calls = {rank: [part_of(word)] for rank, word in self.parts.items()}
-        for part in self.extra.values():
-            calls[part.rank].append(part)
+        calls = {rank: [expand(call)] for rank, call in self.calls.items()}
+        for call in self.extra.values():
+            calls[call.rank].append(call)
         for own in calls.values():
             own.sort(key=lambda p: p.record)
         return calls
 
 
-def merge(old: Part, new: Part) -> Part:
-    """What is known of one call after a second word of it. An ended call never goes back to being in flight."""
+def merge(old: RankCall, new: RankCall) -> RankCall:
+    """What is known of one call from two sources. An ended call never goes back to being in flight."""
     ended = (CallState.COMPLETED, CallState.FAILED)
     newer = old if old.state in ended and new.state not in ended else new
     if old.state is CallState.FAILED:
         newer = old
     other = new if newer is old else old
-    known = [part.issued for part in (newer, other) if part.issued is not None]
-    # The word with the shorter way to us dates the issue best; what is only posted has no such date yet.
+    known = [call.issued for call in (newer, other) if call.issued is not None]
+    # The source with the shorter way here dates the issue best; what is only posted has no such date yet.
     issued = None if newer.is_posted else min(known, default=None)
     posted = other.is_posted and issued is None and newer.state in UNENDED
     return newer._replace(
@@ -159,53 +159,53 @@ class GroupState:
     """One process group of one run. ``group.ranks`` is empty until a report names the members.
 
     ``skew_sum``: seconds, over ``skew_count`` complete collectives.
-    ``unplaced``: open instances whose pieces could not be held against each other for want of the members' order.
+    ``uncompared``: open instances whose pieces could not be compared yet, for the order of the members is not known.
     """
 
     group: Group
     size: int = 0
     open: dict[InstanceKey, OpenInstance] = field(default_factory=dict)
     closed: Closed = field(default_factory=Closed)
-    unplaced: set[InstanceKey] = field(default_factory=set)
+    uncompared: set[InstanceKey] = field(default_factory=set)
     disagreeing: int = 0
-    parts: int = 0
+    call_count: int = 0
     weight: int = 0
     evicted: int = 0
-    evicted_parts: int = 0
+    evicted_calls: int = 0
     skew_sum: float = 0.0
     skew_count: int = 0
 
     def learn(self, group: Group, size: int) -> None:
-        """Take in what a span or a report says of the group itself."""
+        """Take what a span or a report says of the group itself."""
         if group.ranks and not self.group.ranks:
             self.group = group
         self.size = len(self.group.ranks) or self.size or size
 
-    def add(self, part: Part) -> bool:
-        """Put one call in its place. True: it makes its instance disagree, which it did not before."""
-        key = (part.group, part.stream, part.sequence_id) if part.stream != "p2p" else part.key()
+    def add(self, call: RankCall) -> bool:
+        """Add one call to its instance. True: it makes the instance disagree, which it did not before."""
+        key = (call.group, call.stream, call.sequence_id) if call.stream != "p2p" else call.key()
         if key is None:
             return False
         instance = self.open.get(key)
         if instance is None:
             if key in self.closed:
                 return False
-            if part.stream != "p2p" and self.size == 1 and part.state is CallState.COMPLETED:
+            if call.stream != "p2p" and self.size == 1 and call.state is CallState.COMPLETED:
                 return False
-            instance = self._open(key, part)
+            instance = self._open(key, call)
         if not instance.members:
             instance.members = self.size
-        if not self.group.ranks and part.signature.operation in PAIRWISE:
-            self.unplaced.add(key)
-        found = self._put(instance, part) and self._judge(instance, part)
-        if not instance.disagrees and instance.is_complete and key not in self.unplaced:
+        if not self.group.ranks and call.signature.operation in PAIRWISE:
+            self.uncompared.add(key)
+        found = self._put(instance, call) and self._compare(instance, call)
+        if not instance.disagrees and instance.is_complete and key not in self.uncompared:
             self._close(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
 
-    def count(self, word: Word, rank: int, template: Template, sequence: int) -> bool:
-        """Put a completed collective in its place if it does the same as every other member of its instance so far.
+    def add_matching(self, call: CompactCall, rank: int, template: Template, sequence: int) -> bool:
+        """Add a completed collective if its signature is that of every other member of its instance so far.
 
-        That is the rule, so it is all that is done for it; False: it is something else, see `add`.
+        Nearly all calls end here, so nothing more is done for them. False: nothing was added, see `add`.
         """
         key = (self.group.id, "collective", sequence)
         instance = self.open.get(key)
@@ -213,44 +213,44 @@ class GroupState:
             if self.size < 2 or template.signature.operation in PAIRWISE or key in self.closed:
                 return False
             weight = INSTANCE_WEIGHT + template.weight
-            self.open[key] = OpenInstance(key, self.size, {rank: word}, signature=template.signature, weight=weight)
-            self.parts += 1
+            self.open[key] = OpenInstance(key, self.size, {rank: call}, signature=template.signature, weight=weight)
+            self.call_count += 1
             self.weight += weight + 1
             if len(self.open) > MAX_OPEN:
                 self.evict()
             return True
-        parts = instance.parts
-        if instance.signature is not template.signature or rank in parts or instance.extra or not instance.members:
+        calls = instance.calls
+        if instance.signature is not template.signature or rank in calls or instance.extra or not instance.members:
             return False
-        parts[rank] = word
-        self.parts += 1
+        calls[rank] = call
+        self.call_count += 1
         self.weight += 1
-        if len(parts) >= instance.members and not instance.unsettled and key not in self.unplaced:
+        if len(calls) >= instance.members and not instance.unsettled and key not in self.uncompared:
             self._close(instance)
         return True
 
-    def place_pieces(self) -> bool:
-        """Judge what came before the members were known (spans may outrun the first report). True: some disagree."""
+    def compare_pieces(self) -> bool:
+        """Compare what came before the members were known (spans may outrun the first report). True: some disagree."""
         if not self.group.ranks:
             return False
         found = False
-        for instance in [self.open[key] for key in self.unplaced if key in self.open]:
-            for part in list(map(part_of, instance.parts.values())):
-                found |= self._judge(instance, part)
+        for instance in [self.open[key] for key in self.uncompared if key in self.open]:
+            for call in list(map(expand, instance.calls.values())):
+                found |= self._compare(instance, call)
             if not instance.disagrees and instance.is_complete:
                 self._close(instance)
-        self.unplaced.clear()
+        self.uncompared.clear()
         return found and self.disagreeing <= MAX_DISAGREEING
 
-    def known(self, part: Part) -> Part | None:
-        """The newest word of a reported call: as given if nothing newer is known, None if its instance is complete."""
-        key = part.key()
+    def known(self, call: RankCall) -> RankCall | None:
+        """What is known of a reported call: as given if nothing newer is, None if its instance is complete."""
+        key = call.key()
         if key is None:
-            return part
+            return call
         instance = self.open.get(key)
         if instance is None:
-            return None if key in self.closed else part
-        return instance.part(part.rank, part.record) or part
+            return None if key in self.closed else call
+        return instance.find(call.rank, call.record) or call
 
     def evict(self) -> int:
         """Forget the oldest instance that is not evidence of a disagreement; returns how many calls went with it.
@@ -263,28 +263,28 @@ class GroupState:
             if instance.disagrees and self.disagreeing <= MAX_DISAGREEING:
                 self.open[key] = instance
                 continue
-            self.unplaced.discard(key)
+            self.uncompared.discard(key)
             self.disagreeing -= instance.disagrees
-            gone = len(instance.parts) + len(instance.extra)
-            self.parts -= gone
+            gone = len(instance.calls) + len(instance.extra)
+            self.call_count -= gone
             self.weight -= gone + instance.weight
             self.evicted += 1
-            self.evicted_parts += gone
+            self.evicted_calls += gone
             return gone
         self.weight -= self.closed.forget_oldest() * STREAM_WEIGHT
         return 0
 
     def _measure_skew(self, instance: OpenInstance) -> None:
-        """By how much longer the first member was in the collective than the last, each by its own clock."""
-        durations = [part.duration for part in map(part_of, instance.parts.values()) if part.duration is not None]
-        if len(durations) == len(instance.parts):
+        """How much longer the first member was in the collective than the last, each by its own clock."""
+        durations = [call.duration for call in map(expand, instance.calls.values()) if call.duration is not None]
+        if len(durations) == len(instance.calls):
             self.skew_sum += max(durations) - min(durations)
             self.skew_count += 1
 
-    def _open(self, key: InstanceKey, part: Part) -> OpenInstance:
-        signature = part.signature
+    def _open(self, key: InstanceKey, call: RankCall) -> OpenInstance:
+        signature = call.signature
         weight = INSTANCE_WEIGHT + weight_of(signature)
-        members = 2 if part.stream == "p2p" else self.size
+        members = 2 if call.stream == "p2p" else self.size
         instance = OpenInstance(key, members, signature=signature if is_even(signature) else None, weight=weight)
         self.open[key] = instance
         self.weight += weight
@@ -292,30 +292,30 @@ class GroupState:
             self.evict()
         return instance
 
-    def _put(self, instance: OpenInstance, part: Part) -> bool:
-        """Take the call in; False: it was known, or there is no room for it."""
-        old = instance.part(part.rank, part.record)
+    def _put(self, instance: OpenInstance, call: RankCall) -> bool:
+        """Add the call to the instance; False: it was known, or there is no room for it."""
+        old = instance.find(call.rank, call.record)
         if old is not None:
-            new = merge(old, part)
+            new = merge(old, call)
             instance.unsettled += (new.state not in _DONE) - (old.state not in _DONE)
-            if instance.parts[part.rank] is old:
-                instance.parts[part.rank] = new
+            if instance.calls[call.rank] is old:
+                instance.calls[call.rank] = new
             else:
-                instance.extra[part.rank, part.record] = new
+                instance.extra[call.rank, call.record] = new
             return False
-        if part.rank not in instance.parts:
-            instance.parts[part.rank] = part
+        if call.rank not in instance.calls:
+            instance.calls[call.rank] = call
         elif len(instance.extra) < MAX_EXTRA:
-            instance.extra[part.rank, part.record] = part
+            instance.extra[call.rank, call.record] = call
         else:
             return False
-        if part.signature is not part_of(next(iter(instance.parts.values()))).signature:
+        if call.signature is not expand(next(iter(instance.calls.values()))).signature:
             instance.signature = None
-            weight = weight_of(part.signature)
+            weight = weight_of(call.signature)
             instance.weight += weight
             self.weight += weight
-        instance.unsettled += part.state not in _DONE
-        self.parts += 1
+        instance.unsettled += call.state not in _DONE
+        self.call_count += 1
         self.weight += 1
         return True
 
@@ -323,40 +323,39 @@ class GroupState:
         if instance.key[-1] % SKEW_EVERY == 0 and instance.key[1] == "collective" and not instance.extra:
             self._measure_skew(instance)
         del self.open[instance.key]
-        gone = len(instance.parts) + len(instance.extra)
-        self.parts -= gone
+        gone = len(instance.calls) + len(instance.extra)
+        self.call_count -= gone
         self.weight += self.closed.add(instance.key) * STREAM_WEIGHT - gone - instance.weight
 
-    def _judge(self, instance: OpenInstance, part: Part) -> bool:
-        """Does the newcomer make the instance disagree? One that turns out to be a batch is judged anew as such."""
+    def _compare(self, instance: OpenInstance, call: RankCall) -> bool:
+        """Does the new call make the instance disagree? One that turns out to be a batch is compared anew as such."""
         before = instance.disagrees
         if instance.extra:
             instance.disagrees = self._batch_disagrees(instance)
         elif not before:
-            instance.disagrees = self._disagrees(instance, part)
+            instance.disagrees = self._disagrees(instance, call)
         self.disagreeing += instance.disagrees - before
         return instance.disagrees and not before
 
-    def _disagrees(self, instance: OpenInstance, part: Part) -> bool:
-        signature = part.signature
+    def _disagrees(self, instance: OpenInstance, call: RankCall) -> bool:
+        signature = call.signature
         if instance.signature is signature:
             return False
-        words = list(islice(instance.parts.values(), MAX_COMPARED + 1))
-        if signature.operation not in PAIRWISE or len(words) > MAX_COMPARED:
-            del words[1:]
-            if signature.operation in PAIRWISE and signature.root in instance.parts:
-                words.append(instance.parts[signature.root])
-        others = map(part_of, words)
-        return any(self._differ(other, part) for other in others if other.rank != part.rank)
+        others = list(islice(instance.calls.values(), MAX_COMPARED + 1))
+        if signature.operation not in PAIRWISE or len(others) > MAX_COMPARED:
+            del others[1:]
+            if signature.operation in PAIRWISE and signature.root in instance.calls:
+                others.append(instance.calls[signature.root])
+        return any(self._differ(other, call) for other in map(expand, others) if other.rank != call.rank)
 
     def _batch_disagrees(self, instance: OpenInstance) -> bool:
-        """Member by member, once all ranks' batches are there; until then a difference may be one of arrival."""
+        """Call by call, once all ranks' batches are there; until then a difference may be one of arrival."""
         if not instance.is_even_batch:
             return False
         calls = list(instance.by_rank().values())
         return any(self._differ(a, b) for own in calls[1:] for a, b in zip(calls[0], own, strict=True))
 
-    def _differ(self, a: Part, b: Part) -> bool:
+    def _differ(self, a: RankCall, b: RankCall) -> bool:
         if a.signature is b.signature and a.signature.operation not in PAIRWISE:
             return False
-        return compare(self.group, a.call(0.0), b.call(0.0)) is not None
+        return compare(self.group, a.as_call(0.0), b.as_call(0.0)) is not None

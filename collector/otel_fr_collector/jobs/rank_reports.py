@@ -12,7 +12,7 @@ from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
     MAX_NAME,
     Interner,
-    Part,
+    RankCall,
     read_names,
     read_sizes,
     read_splits,
@@ -54,16 +54,16 @@ class GroupReport:
 
 @dataclass(slots=True)
 class Report:
-    """One rank's report; times in seconds, ``Part.issued`` on the clock of the ``now`` it was parsed with."""
+    """One rank's report; times in seconds, ``RankCall.issued`` on the clock of the ``now`` it was parsed with."""
 
     rank: int
     number: int
     stall: float = 5.0
     groups: list[GroupReport] = field(default_factory=list)
-    inflight: list[Part] = field(default_factory=list)
+    inflight: list[RankCall] = field(default_factory=list)
     inflight_more: int = 0
-    failed: list[Part] = field(default_factory=list)
-    last: Part | None = None
+    failed: list[RankCall] = field(default_factory=list)
+    last: RankCall | None = None
     idle: float | None = None
     stack: str = ""
     python_blocked: bool | None = None
@@ -171,13 +171,13 @@ def _group(data: Json) -> GroupReport:
     )
 
 
-def _calls(value: object, rank: int, interner: Interner, now: float, wall: float) -> list[Part]:
+def _calls(value: object, rank: int, interner: Interner, now: float, wall: float) -> list[RankCall]:
     if not isinstance(value, list):
         return []
     return [_call(item, rank, interner, now, wall) for item in value[:MAX_CALLS] if isinstance(item, dict)]
 
 
-def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) -> Part:
+def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) -> RankCall:
     operation, error = _text(data, "op", MAX_NAME), _text(data, "err", MAX_NAME) or None
     peer = _optional(data, "peer")
     signature = interner.signature(
@@ -200,7 +200,7 @@ def _call(data: Json, rank: int, interner: Interner, now: float, wall: float) ->
     posted = _flag(data, "posted") is True  # nobody waits for it, so it does not age
     wait = _number(data, "wait_s")
     waited = None if posted else age if wait is None else wait
-    return Part(
+    return RankCall(
         rank=rank,
         record=_integer(data, "rec", 0),
         group=_text(data, "g", MAX_GROUP_ID),

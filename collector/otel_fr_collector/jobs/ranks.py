@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from otel_fr.match import Ending
-from otel_fr_collector.jobs.calls import Word
+from otel_fr_collector.jobs.calls import CompactCall
 from otel_fr_collector.jobs.rank_reports import Report
 
 SILENCE = 2.5
@@ -33,7 +33,7 @@ class RankState:
     file: str = ""
     progress: dict[str, list[int]] = field(default_factory=dict)
     """By group id: last number enqueued, last completed, from reports and spans alike."""
-    latest: dict[str, Word] = field(default_factory=dict)
+    latest: dict[str, CompactCall] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""
     previous_record: int = -1
     previous_end: int = 0

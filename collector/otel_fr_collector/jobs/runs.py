@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from otel_fr.match import CallState, Ending, Group
 from otel_fr.stacks import site_of
-from otel_fr_collector.jobs.calls import UNENDED, Part, SpanCall, part_of
+from otel_fr_collector.jobs.calls import UNENDED, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_RANKS as MAX_GROUP_RANKS
 from otel_fr_collector.jobs.rank_reports import Report
@@ -36,7 +36,7 @@ DELAY = 0.5
 ESTABLISHED = 5.0
 """Seconds over which a run must have been heard before it no longer makes way for others that come."""
 IDLE_FORGET = 3_600.0
-"""Seconds without a word after which a run is forgotten."""
+"""Seconds without telemetry after which a run is forgotten."""
 CLEAN_FORGET = 60.0
 """Seconds after which a run that ended well is forgotten; late spans come within that time."""
 
@@ -61,7 +61,7 @@ class Run:
         diagnosed: when the run was last diagnosed. judging_took: seconds that took; it rests for as long.
         silence_floor: nobody's silence counts from before this time.
         members, progress_entries: how many its groups' member lists, and its ranks' `progress`, hold.
-        is_over: a newer attempt of its job has taken its place; it is judged no more.
+        is_over: a newer attempt of its job has replaced it; it is judged no more.
     """
 
     id: RunId
@@ -88,8 +88,8 @@ class Run:
         return sum(group.weight for group in self.groups.values())
 
     @property
-    def parts(self) -> int:
-        return sum(group.parts for group in self.groups.values())
+    def call_count(self) -> int:
+        return sum(group.call_count for group in self.groups.values())
 
     @property
     def stall(self) -> float:
@@ -149,7 +149,7 @@ class Run:
             state.learn(group, size)
         return state
 
-    def stand(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
+    def note_progress(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
         """The rank has got at least so far in the group; None: there is no room to keep that."""
         own = state.progress.get(group)
         if own is None:
@@ -176,10 +176,10 @@ class Run:
         for call in calls:
             template, sequence, record, _, start, end = call
             group_id = template.group.id
-            place = groups.get(group_id)
-            if place is None or not place.group.ranks:
-                place = self.group(template.group, template.size)
-                if place is None:
+            group = groups.get(group_id)
+            if group is None or not group.group.ranks:
+                group = self.group(template.group, template.size)
+                if group is None:
                     continue
             of_call = template.state
             gap = None
@@ -189,22 +189,22 @@ class Run:
                 if record > previous:
                     previous = record
                     previous_end = max(start, end)
-            word = (rank, call, gap)
+            compact = (rank, call, gap)
             if template.stream == "collective":
                 own = progress.get(group_id)
                 if own is None:
-                    own = self.stand(state, group_id, sequence, 0)
+                    own = self.note_progress(state, group_id, sequence, 0)
                 elif sequence > own[0]:
                     own[0] = sequence
                 if of_call is completed and own is not None:
                     if sequence > own[1]:
                         own[1] = sequence
-                        latest[group_id] = word
+                        latest[group_id] = compact
                     elif (known := latest.get(group_id)) is None or known[1][1] <= sequence:
-                        latest[group_id] = word
-                if of_call is completed and place.count(word, rank, template, sequence):
+                        latest[group_id] = compact
+                if of_call is completed and group.add_matching(compact, rank, template, sequence):
                     continue
-            if place.add(part_of(word)) and self.mismatch_since is None:
+            if group.add(expand(compact)) and self.mismatch_since is None:
                 self.mismatch_since = now
         state.previous_record, state.previous_end = previous, previous_end
 
@@ -217,22 +217,22 @@ class Run:
         self.last_heard = now
         self.has_news = True
         for item in report.groups:
-            place = self.group(item.group, len(item.group.ranks))
-            if place is not None:
-                if place.unplaced and place.place_pieces() and self.mismatch_since is None:
+            group = self.group(item.group, len(item.group.ranks))
+            if group is not None:
+                if group.uncompared and group.compare_pieces() and self.mismatch_since is None:
                     self.mismatch_since = now
-                self.stand(state, item.group.id, item.enqueued, item.completed)
+                self.note_progress(state, item.group.id, item.enqueued, item.completed)
         report.groups = []  # what they say is kept; a thousand reports of a thousand groups are not
         self._end_calls(before, report)
-        for part in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
-            place = self.groups.get(part.group)
-            if place is not None:
-                self._place(place, part, now)
+        for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
+            group = self.groups.get(call.group)
+            if group is not None:
+                self._add_call(group, call, now)
         self._cut(state, report)
         self._keep_stack(state, report, now)
         state.file = report.file or state.file
-        failed_before = {part.record for part in before.failed} if before else set()
-        if any(part.record not in failed_before for part in report.failed):
+        failed_before = {call.record for call in before.failed} if before else set()
+        if any(call.record not in failed_before for call in report.failed):
             self._ended_badly(now)
         self._keep_ending(state, report, now)
         return True
@@ -268,16 +268,16 @@ class Run:
         """Calls that were in flight and are no longer listed have ended; if badly, the report says so elsewhere."""
         if before is None:
             return
-        listed = {part.record for part in report.inflight}
+        listed = {call.record for call in report.inflight}
         newest = max(listed, default=-1) if report.inflight_more else None
-        for part in before.inflight:
-            if part.record in listed or (newest is not None and part.record > newest):
+        for call in before.inflight:
+            if call.record in listed or (newest is not None and call.record > newest):
                 continue
-            place = self.groups.get(part.group)
-            known = place.known(part) if place is not None else None
-            if place is not None and known is not None and known.state in UNENDED:
-                failed = next((p for p in report.failed if p.record == part.record), None)
-                place.add(failed or known._replace(state=CallState.COMPLETED))
+            group = self.groups.get(call.group)
+            known = group.known(call) if group is not None else None
+            if group is not None and known is not None and known.state in UNENDED:
+                failed = next((p for p in report.failed if p.record == call.record), None)
+                group.add(failed or known._replace(state=CallState.COMPLETED))
 
     def _keep_stack(self, state: RankState, report: Report, now: float) -> None:
         """The last stack and site hold until the rank is seen to have moved."""
@@ -290,8 +290,8 @@ class Run:
         if report.python_blocked is not None or not state.stack:
             state.python_blocked = bool(report.python_blocked)
 
-    def _place(self, place: GroupState, part: Part, now: float) -> None:
-        if place.add(part) and self.mismatch_since is None:
+    def _add_call(self, group: GroupState, call: RankCall, now: float) -> None:
+        if group.add(call) and self.mismatch_since is None:
             self.mismatch_since = now
 
 
@@ -346,14 +346,14 @@ class Runs:
         total = sum(weights.values())
         while total > self._max_weight:
             run_id = max(weights, key=lambda key: weights[key])
-            place = max(self.by_id[run_id].groups.values(), key=lambda group: group.weight)
-            before = place.weight
-            for _ in range(max(1, len(place.open) // 8, len(place.closed) // 8)):
-                place.evict()
-            if place.weight == before:
+            group = max(self.by_id[run_id].groups.values(), key=lambda group: group.weight)
+            before = group.weight
+            for _ in range(max(1, len(group.open) // 8, len(group.closed) // 8)):
+                group.evict()
+            if group.weight == before:
                 return
-            weights[run_id] -= before - place.weight
-            total -= before - place.weight
+            weights[run_id] -= before - group.weight
+            total -= before - group.weight
 
     def forget(self, now: float) -> list[Run]:
         """Drop the runs that are over; returns them."""
@@ -381,23 +381,23 @@ class Runs:
             victim = silent
         self._drop(victim)
         self.usage.evicted["runs"] += 1
-        self.usage.evicted["calls"] += victim.parts
+        self.usage.evicted["calls"] += victim.call_count
         return True
 
     def evicted(self) -> dict[str, int]:
         """By kind, how many runs, instances and calls have had to make room."""
-        places = [place for run in self.by_id.values() for place in run.groups.values()]
+        groups = [group for run in self.by_id.values() for group in run.groups.values()]
         return {
             "runs": self.usage.evicted["runs"],
-            "instances": self.usage.evicted["instances"] + sum(place.evicted for place in places),
-            "calls": self.usage.evicted["calls"] + sum(place.evicted_parts for place in places),
+            "instances": self.usage.evicted["instances"] + sum(group.evicted for group in groups),
+            "calls": self.usage.evicted["calls"] + sum(group.evicted_calls for group in groups),
         }
 
     def _drop(self, run: Run) -> None:
         del self.by_id[run.id]
         usage = self.usage
-        usage.evicted["instances"] += sum(place.evicted for place in run.groups.values())
-        usage.evicted["calls"] += sum(place.evicted_parts for place in run.groups.values())
+        usage.evicted["instances"] += sum(group.evicted for group in run.groups.values())
+        usage.evicted["calls"] += sum(group.evicted_calls for group in run.groups.values())
         usage.runs -= 1
         usage.ranks -= len(run.ranks)
         usage.groups -= len(run.groups)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.instances import InstanceKey
-from otel_fr_collector.jobs.calls import UNENDED, Part, part_of
+from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState, OpenInstance
 from otel_fr_collector.jobs.ranks import SILENCE, RankState
 from otel_fr_collector.jobs.runs import Run
@@ -31,7 +31,7 @@ class Snapshot:
     Attributes:
         moment: when it was taken (monotonic).
         until: rank -> the monotonic time up to which its calls in flight have aged.
-        words: rank -> when it last reported; infinity: more word of it than we have is not to be waited for.
+        reported_at: rank -> when it last reported; infinity: no further report of it is to be waited for.
         awaits_unheard: a rank that was never heard of may still report.
         mismatch_pending, ended_pending: a disagreement, a bad end, was waiting to be judged.
         issued: instance -> the earliest issue of a call that waits there, on our clock.
@@ -41,9 +41,9 @@ class Snapshot:
     moment: float
     groups: dict[str, Group]
     ranks: dict[int, Rank]
-    parts: list[Part]
+    calls: list[RankCall]
     until: dict[int, float]
-    words: dict[int, float]
+    reported_at: dict[int, float]
     stall: float
     world_size: int | None
     awaits_unheard: bool
@@ -55,20 +55,20 @@ class Snapshot:
     @property
     def size(self) -> int:
         """How much there is to judge: ranks and calls."""
-        return len(self.ranks) + len(self.parts)
+        return len(self.ranks) + len(self.calls)
 
     def evidence(self) -> Evidence:
         """The engine's form of it; fills ``issued`` and ``issued_wall`` as well."""
-        for part in self.parts:
-            key = part.key()
+        for call in self.calls:
+            key = call.key()
             if key is None:
                 continue
-            if part.issued is not None and part.state in UNENDED:
-                self.issued[key] = min(part.issued, self.issued.get(key, part.issued))
-            if part.issued_wall is not None:
-                self.issued_wall[key] = min(part.issued_wall, self.issued_wall.get(key, part.issued_wall))
-        calls = [part.call(self.until.get(part.rank, self.moment)) for part in self.parts]
-        if any(part.state in (CallState.IN_FLIGHT, CallState.FAILED) for part in self.parts):
+            if call.issued is not None and call.state in UNENDED:
+                self.issued[key] = min(call.issued, self.issued.get(key, call.issued))
+            if call.issued_wall is not None:
+                self.issued_wall[key] = min(call.issued_wall, self.issued_wall.get(key, call.issued_wall))
+        calls = [call.as_call(self.until.get(call.rank, self.moment)) for call in self.calls]
+        if any(call.state in (CallState.IN_FLIGHT, CallState.FAILED) for call in self.calls):
             for rank in _expected(self):
                 self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
         window = max(0.0, WAIT_SHARE * self.stall - EPSILON)
@@ -80,9 +80,9 @@ def snapshot(run: Run, now: float) -> Snapshot:
     stall, floor = run.stall, run.silence_floor
     taken = Snapshot(
         now,
-        {gid: place.group for gid, place in run.groups.items()},
+        {gid: group.group for gid, group in run.groups.items()},
         {},
-        _parts(run),
+        _calls(run),
         {},
         {},
         stall,
@@ -95,19 +95,19 @@ def snapshot(run: Run, now: float) -> Snapshot:
         silent = state.is_silent(now, floor)
         taken.ranks[state.rank] = _rank(state, now, silent)
         settled = state.report is None or state.ended is not None or silent
-        taken.words[state.rank] = math.inf if settled else state.arrived
+        taken.reported_at[state.rank] = math.inf if settled else state.arrived
         # A call ages as long as its rank lives and reports; what became of it after that nobody knows.
         taken.until[state.rank] = min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
     return taken
 
 
-def reported_parts(run: Run, state: RankState) -> list[Part]:
+def reported_calls(run: Run, state: RankState) -> list[RankCall]:
     """The calls the rank's report shows in flight, without those that are known to have ended since."""
     report = state.report
-    found: list[Part] = []
-    for part in report.inflight if report is not None else ():
-        place = run.groups.get(part.group)
-        known = place.known(part) if place is not None else part
+    found: list[RankCall] = []
+    for call in report.inflight if report is not None else ():
+        group = run.groups.get(call.group)
+        known = group.known(call) if group is not None else call
         if known is not None and known.state in UNENDED:
             found.append(known)
     return found
@@ -136,44 +136,44 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
     )
 
 
-def _parts(run: Run) -> list[Part]:
-    found: dict[tuple[int, int, str, int], Part] = {}
+def _calls(run: Run) -> list[RankCall]:
+    found: dict[tuple[int, int, str, int], RankCall] = {}
 
-    def add(parts: Iterable[Part]) -> None:
-        for part in parts:
+    def add(calls: Iterable[RankCall]) -> None:
+        for call in calls:
             if len(found) < MAX_CALLS:
-                found.setdefault((part.rank, part.record, part.group, part.sequence_id), part)
+                found.setdefault((call.rank, call.record, call.group, call.sequence_id), call)
 
-    for place in run.groups.values():
-        for instance in _telling(place):
-            add(instance.all_parts())
+    for group in run.groups.values():
+        for instance in _telling(group):
+            add(instance.all_calls())
     for state in run.ranks.values():
-        add(reported_parts(run, state))
+        add(reported_calls(run, state))
         if state.report is not None:
             add(state.report.failed)
             if state.report.last is not None and state.report.last.state is not CallState.IN_FLIGHT:
                 add([state.report.last])
-        add(part_of(word) for word in state.latest.values())
-    return [_ended(run, part) for part in found.values()]
+        add(expand(compact) for compact in state.latest.values())
+    return [_ended(run, call) for call in found.values()]
 
 
-def _ended(run: Run, part: Part) -> Part:
-    """The part as it is known by now: where the backend does not tell its end, that of its instance tells."""
-    place = run.groups.get(part.group)
-    if part.state is not CallState.UNKNOWN or place is None or place.known(part) is not None:
-        return part
-    return part._replace(state=CallState.COMPLETED)
+def _ended(run: Run, call: RankCall) -> RankCall:
+    """The call as known by now: where the backend does not show its end, its instance does."""
+    group = run.groups.get(call.group)
+    if call.state is not CallState.UNKNOWN or group is None or group.known(call) is not None:
+        return call
+    return call._replace(state=CallState.COMPLETED)
 
 
-def _telling(place: GroupState) -> list[OpenInstance]:
+def _telling(group: GroupState) -> list[OpenInstance]:
     """Instances that disagree, with their neighbours, and those in which a call is in flight or has failed."""
     chosen: dict[InstanceKey, OpenInstance] = {}
-    for key, instance in place.open.items():
+    for key, instance in group.open.items():
         if instance.disagrees:
             chosen[key] = instance
             if len(key) == 3:
                 for number in (key[2] - 1, key[2] + 1):
-                    beside = place.open.get((key[0], key[1], number))
+                    beside = group.open.get((key[0], key[1], number))
                     if beside is not None:
                         chosen[beside.key] = beside
         elif not instance.is_settled:
@@ -185,7 +185,7 @@ def _expected(taken: Snapshot) -> set[int]:
     """Every rank that should be there: the world's, and the members of the groups somebody waits in."""
     world = taken.world_size
     expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
-    for gid in {part.group for part in taken.parts if part.state is not CallState.COMPLETED}:
+    for gid in {call.group for call in taken.calls if call.state is not CallState.COMPLETED}:
         group = taken.groups.get(gid)
         if group is not None:
             expected.update(group.ranks)

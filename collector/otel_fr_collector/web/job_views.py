@@ -12,7 +12,7 @@ from otel_fr.match import Ending, Group
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.runs import Run, RunId
-from otel_fr_collector.jobs.snapshot import reported_parts
+from otel_fr_collector.jobs.snapshot import reported_calls
 
 Json = dict[str, object]
 
@@ -148,8 +148,8 @@ def _fill_rank(
     if report is None or state.ended is not None:
         return
     oldest = min(
-        (part for part in reported_parts(run, state) if part.issued is not None),
-        key=lambda part: part.issued or 0.0,
+        (call for call in reported_calls(run, state) if call.issued is not None),
+        key=lambda call: call.issued or 0.0,
         default=None,
     )
     if oldest is not None and oldest.issued is not None:

@@ -170,6 +170,6 @@ def test_how_a_rank_ended(body: dict[str, Any], ending: Ending | None) -> None:
 
 def test_a_call_ages_on_the_collectors_clock() -> None:
     call = Issued(3, GROUP, "collective", 7, "all_reduce", 11, 98.5, 4e9, [[1]])
-    part = read({"inflight": [call.report(100.0)]}).inflight[0]
-    assert part.state is CallState.IN_FLIGHT
-    assert part.call(102.0).age == pytest.approx(3.5)
+    found = read({"inflight": [call.report(100.0)]}).inflight[0]
+    assert found.state is CallState.IN_FLIGHT
+    assert found.as_call(102.0).age == pytest.approx(3.5)

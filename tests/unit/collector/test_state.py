@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.incidents.book import ChangeKind
 from otel_fr_collector.jobs import groups
-from otel_fr_collector.jobs.calls import Interner, Part, SpanCall, Template
+from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, Template
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.runs import RunId, Runs
 from otel_fr_collector.outlets import incident_text as present
@@ -18,18 +18,20 @@ GROUP = Group("g", "0", "default_pg", (0, 1, 2))
 INTERNER = Interner()
 
 
-def part(rank: int, seq: int, state: CallState = CallState.COMPLETED, size: int = 3, record: int | None = None) -> Part:
+def rank_call(
+    rank: int, seq: int, state: CallState = CallState.COMPLETED, size: int = 3, record: int | None = None
+) -> RankCall:
     signature = INTERNER.signature(Signature("all_reduce", ((size,),), ((size,),), ("Float",), ("Float",), "sum"))
-    return Part(rank, seq if record is None else record, "g", "collective", seq, signature, state, issued_wall=1.0)
+    return RankCall(rank, seq if record is None else record, "g", "collective", seq, signature, state, issued_wall=1.0)
 
 
 def call(seq: int, group: Group = GROUP, size: int = 3) -> SpanCall:
-    template = Template(group, size, part(0, 0).signature, 0, "collective", CallState.COMPLETED)
+    template = Template(group, size, rank_call(0, 0).signature, 0, "collective", CallState.COMPLETED)
     return template, seq, seq, 0, 10**18, 10**18 + 1_000
 
 
 events = [
-    part(rank, seq, state)
+    rank_call(rank, seq, state)
     for rank in range(3)
     for seq in range(4)
     for state in (CallState.IN_FLIGHT, CallState.COMPLETED)
@@ -38,24 +40,28 @@ events = [
 
 @settings(max_examples=200)
 @given(st.permutations(events), st.lists(st.sampled_from(events), max_size=10))
-def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[Part], again: list[Part]) -> None:
+def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[RankCall], again: list[RankCall]) -> None:
     state = GroupState(GROUP, 3)
     assert not any(state.add(one) for one in [*order, *again])
     assert not state.open
-    assert state.parts == 0
+    assert state.call_count == 0
 
 
 @settings(max_examples=200)
-@given(st.permutations([part(0, 1), part(1, 1), part(2, 1, size=4), part(0, 2), part(1, 2), part(2, 2)]))
-def test_a_disagreement_is_noticed_once_in_any_order(order: list[Part]) -> None:
+@given(
+    st.permutations(
+        [rank_call(0, 1), rank_call(1, 1), rank_call(2, 1, size=4), rank_call(0, 2), rank_call(1, 2), rank_call(2, 2)]
+    )
+)
+def test_a_disagreement_is_noticed_once_in_any_order(order: list[RankCall]) -> None:
     state = GroupState(GROUP, 3)
     assert sum(state.add(one) for one in order) == 1
     assert [instance.key[2] for instance in state.open.values() if instance.disagrees] == [1]
 
 
 @settings(max_examples=100)
-@given(st.permutations([part(rank, 1, size=size, record=size) for rank in range(3) for size in (5, 6)]))
-def test_a_coalesced_batch_is_compared_member_by_member(order: list[Part]) -> None:
+@given(st.permutations([rank_call(rank, 1, size=size, record=size) for rank in range(3) for size in (5, 6)]))
+def test_a_coalesced_batch_is_compared_member_by_member(order: list[RankCall]) -> None:
     """Until all of it is there it may look like a disagreement; then it must not."""
     state = GroupState(GROUP, 3)
     for one in order:
@@ -66,14 +72,14 @@ def test_a_coalesced_batch_is_compared_member_by_member(order: list[Part]) -> No
 
 def test_incomplete_collectives_are_forgotten_oldest_first_but_a_disagreement_stays() -> None:
     state = GroupState(GROUP, 3)
-    state.add(part(0, 0))
-    assert state.add(part(1, 0, size=9))
+    state.add(rank_call(0, 0))
+    assert state.add(rank_call(1, 0, size=9))
     for seq in range(1, groups.MAX_OPEN + 100):
-        state.add(part(0, seq))
+        state.add(rank_call(0, seq))
     assert len(state.open) == groups.MAX_OPEN
     assert ("g", "collective", 0) in state.open
     assert ("g", "collective", 1) not in state.open
-    assert state.parts == groups.MAX_OPEN + 1
+    assert state.call_count == groups.MAX_OPEN + 1
 
 
 def test_calls_over_all_runs_are_bounded() -> None:
@@ -83,7 +89,7 @@ def test_calls_over_all_runs_are_bounded() -> None:
         assert run is not None
         run.add_spans(0, [call(seq) for seq in range(600)], 0.0)
     runs.trim()
-    kept = sum(run.parts for run in runs.by_id.values())
+    kept = sum(run.call_count for run in runs.by_id.values())
     assert 200 <= kept <= 1_000
     assert runs.evicted() == {"runs": 0, "instances": 2_400 - kept, "calls": 2_400 - kept}
 
@@ -169,19 +175,19 @@ def test_colours_are_for_terminals() -> None:
 def test_pieces_that_come_before_the_members_are_known_are_judged_once_they_are(piece: int, found: bool) -> None:
     """The spans of a short job may outrun the first report, which alone names the members in order."""
 
-    def scatter(rank: int) -> Part:
+    def scatter(rank: int) -> RankCall:
         given, own = ((4,),) * 3 if rank == 0 else (), ((piece,),) if rank == 2 else ((4,),)
         types = ("Float",) * len(given)
         signature = INTERNER.signature(Signature("scatter", given, own, types, ("Float",), root=0))
-        return Part(rank, 1, "g", "collective", 1, signature, CallState.COMPLETED, issued_wall=1.0)
+        return RankCall(rank, 1, "g", "collective", 1, signature, CallState.COMPLETED, issued_wall=1.0)
 
     state = GroupState(Group("g", "0", "default_pg", ()), 3)
     assert not any(state.add(scatter(rank)) for rank in range(3))
-    assert not state.place_pieces()
+    assert not state.compare_pieces()
     state.learn(GROUP, 3)
-    assert state.place_pieces() is found
+    assert state.compare_pieces() is found
     assert bool(state.open) is found
-    assert not state.place_pieces()
+    assert not state.compare_pieces()
 
 
 def test_a_group_of_the_whole_world_needs_no_report_to_know_its_members() -> None:
