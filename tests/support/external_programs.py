@@ -19,7 +19,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.collector import running
+from tests.support.collector_process import running
 from tests.support.paths import DEPLOY
 from tests.support.ports import free_port
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import grpc
+import pytest
+
+TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+WATCH = "/otel_fr.control.v1.Control/Watch"
 
 
 def unary(channel: grpc.Channel, method: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
@@ -11,3 +19,11 @@ def unary(channel: grpc.Channel, method: str) -> grpc.UnaryUnaryMultiCallable[by
 
 def stream(channel: grpc.Channel, method: str) -> grpc.UnaryStreamMultiCallable[bytes, bytes]:
     return channel.unary_stream(method, None, None)
+
+
+def refused(send: Callable[[], object]) -> grpc.StatusCode:
+    """The status with which the call is refused."""
+    with pytest.raises(grpc.RpcError) as caught:
+        send()
+    code: grpc.StatusCode = caught.value.code()
+    return code

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,22 +20,11 @@ from typing import Any
 import grpc
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
-from tests.support.collector import LOGS, TRACES, WATCH
-
-
-def plain(value: AnyValue) -> Any:
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return [plain(item) for item in value.array_value.values]
-    return getattr(value, kind) if kind else None
-
-
-def attributes(items: Sequence[KeyValue]) -> dict[str, Any]:
-    return {item.key: plain(item.value) for item in items}
+from tests.support.grpc_calls import LOGS, TRACES, WATCH
+from tests.support.otlp_messages import attributes
 
 
 @dataclass

@@ -13,7 +13,7 @@ import yaml
 from otel_fr_collector.outlets.alertmanager import ALERT_NAME
 
 from otel_fr.match.model import Category
-from tests.support.collector import Job, running, wait_for
+from tests.support.collector_process import running
 from tests.support.external_programs import (
     ALERTMANAGER,
     check_metrics,
@@ -28,7 +28,9 @@ from tests.support.external_programs import (
     started,
 )
 from tests.support.paths import DEPLOY
+from tests.support.played_job import Job
 from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 RULES = "prometheus/otel_fr.rules.yml"
 

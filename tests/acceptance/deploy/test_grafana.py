@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.collector import Job, running, wait_for
+from tests.support.collector_process import running
 from tests.support.external_programs import (
     check_metrics,
     get,
@@ -22,7 +22,9 @@ from tests.support.external_programs import (
     started,
 )
 from tests.support.paths import DEPLOY
+from tests.support.played_job import Job
 from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 BOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 BUILT_IN = {"__range", "__interval", "__rate_interval", "__url_time_range", "__value", "__data", "__field", "__all"}

@@ -12,11 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.support.collector import Collector, Job, running, wait_for
+from tests.support.collector_process import Collector, running
 from tests.support.external_programs import JAEGER, OTELCOL, get, load, needs_jaeger, needs_otelcol, started
 from tests.support.grpc_calls import unary
 from tests.support.paths import DEPLOY
+from tests.support.played_job import Job
 from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 
 def address() -> str:

@@ -20,8 +20,10 @@ from otel_fr_collector.outlets import event_stream as stream_module
 from otel_fr_collector.outlets.event_stream import Event, Stream
 from otel_fr_collector.web.job_views import detail, job_key
 
-from tests.support.collector import Collector, Job, running, wait_for
+from tests.support.collector_process import Collector, running
+from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture

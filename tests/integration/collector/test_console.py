@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.collector import Collector, Job, running, wait_for
+from tests.support.collector_process import Collector, running
 from tests.support.incident_receivers import Receiver
+from tests.support.played_job import Job
+from tests.support.waiting import wait_for
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 """What sets a terminal's title and clears it."""

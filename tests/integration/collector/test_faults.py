@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from otel_fr import semconv
-from tests.support.collector import STALL, Collector, Job, running, wait_for
+from tests.support.collector_process import Collector, running
+from tests.support.played_job import STALL, Job
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture

@@ -24,8 +24,13 @@ from otel_fr_collector.forward.backends import parse_backend, read_headers, retr
 from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.otlp import partial
 
-from tests.support.collector import TRACES, Job, wait_for
-from tests.support.edges import Backend, Certificates, Edge, grpc_backend, http_backend, serving, spans
+from tests.support.certificates import Certificates
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import TRACES
+from tests.support.otlp_backends import Backend, grpc_backend, http_backend
+from tests.support.otlp_messages import spans
+from tests.support.played_job import Job
+from tests.support.waiting import wait_for
 
 KILLS = int(os.environ.get("OTEL_FR_TEST_KILLS", "4"))
 """SIGKILLs of the collector under load."""
@@ -42,7 +47,7 @@ def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, en
     with grpc_backend() as backend:
         options = ("--data", str(tmp_path / "data"), "--forward", backend.url)
         for turn in range(KILLS):
-            with serving(tmp_path / f"run-{turn}", *options) as collector:
+            with running(tmp_path / f"run-{turn}", *options) as collector:
                 workers = [threading.Thread(target=_send_until_dead, args=(collector, numbers, acknowledged))]
                 workers += [threading.Thread(target=_send_until_dead, args=(collector, numbers, acknowledged, True))]
                 enough = len(acknowledged) + 6
@@ -56,7 +61,7 @@ def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, en
                     worker.join()
                 assert collector.process.wait(15) in (0, -signal.SIGKILL)
         backend.delay = 0.0
-        with serving(tmp_path / "last", *options) as collector:
+        with running(tmp_path / "last", *options) as collector:
             assert wait_for(lambda: set(acknowledged) <= set(backend.taken), 30)
             assert wait_for(lambda: collector.metric(QUEUE) == 0)
             assert collector.stop() == 0
@@ -68,7 +73,7 @@ def _holds(items: Sized, count: int) -> bool:
 
 
 def _send_until_dead(
-    collector: Edge, numbers: Iterator[int], acknowledged: list[bytes], over_http: bool = False
+    collector: Collector, numbers: Iterator[int], acknowledged: list[bytes], over_http: bool = False
 ) -> None:
     while True:
         data = spans(next(numbers))
@@ -87,12 +92,12 @@ def test_a_backend_that_comes_late_gets_everything_in_order_after_a_restart_too(
         address = probe.url.removeprefix("grpc://")
     options = ("--data", str(tmp_path / "data"), "--forward", f"http://{address}")
     first, second = [spans(n) for n in range(1, 9)], [spans(n) for n in range(9, 13)]
-    with serving(tmp_path / "one", *options) as collector:
+    with running(tmp_path / "one", *options) as collector:
         for data in first:
             collector.send(TRACES, data)
         assert collector.metric(QUEUE) == 8
         assert collector.stop() == 0
-    with serving(tmp_path / "two", *options) as collector:
+    with running(tmp_path / "two", *options) as collector:
         for data in second:
             collector.send(TRACES, data)
         assert collector.metric(QUEUE) == 12
@@ -107,7 +112,7 @@ def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
     with grpc_backend() as fast, http_backend() as slow, grpc_backend() as refusing:
         slow.delay, refusing.refuses = 0.2, True
         options = [word for one in (fast, slow, refusing) for word in ("--forward", one.url)]
-        with serving(tmp_path, *options) as collector, Job(collector, 2) as job:
+        with running(tmp_path, *options) as collector, Job(collector, 2) as job:
             sent = {spans(n) for n in range(1, 31)}
             for data in sent:
                 collector.send(TRACES, data)
@@ -125,7 +130,7 @@ def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
 def test_a_backend_that_says_when_to_come_back_is_left_in_peace_until_then(
     tmp_path: Path, kind: Callable[[], AbstractContextManager[Backend]]
 ) -> None:
-    with kind() as backend, serving(tmp_path, "--forward", backend.url) as collector:
+    with kind() as backend, running(tmp_path, "--forward", backend.url) as collector:
         backend.busy, backend.retry_after = 1, 2.0
         collector.send(TRACES, spans(1))
         assert wait_for(lambda: backend.taken)
@@ -138,7 +143,7 @@ def test_a_request_that_comes_again_is_sent_on_once(tmp_path: Path) -> None:
     with grpc_backend() as backend:
         options = ("--data", str(tmp_path / "data"), "--forward", backend.url)
         for name in ("one", "two"):
-            with serving(tmp_path / name, *options) as collector:
+            with running(tmp_path / name, *options) as collector:
                 for _ in range(3):
                     collector.send(TRACES, spans(1))
                 assert collector.metric("otel_fr_collector_forward_repeated_requests_total") >= 2
@@ -151,7 +156,7 @@ def test_a_request_that_comes_again_is_sent_on_once(tmp_path: Path) -> None:
 def test_a_full_queue_drops_what_comes_and_says_so(tmp_path: Path) -> None:
     with grpc_backend() as backend:
         backend.busy = 10**6
-        with serving(tmp_path, "--forward", backend.url, "--forward-queue-size", "100KB") as collector:
+        with running(tmp_path, "--forward", backend.url, "--forward-queue-size", "100KB") as collector:
             for n in range(20):
                 collector.send(TRACES, spans(n + 1, size=10_000))
             kept = collector.metric(QUEUE)
@@ -166,7 +171,7 @@ def test_a_full_disk_costs_no_verdict_and_nothing_that_was_acknowledged(tmp_path
     with grpc_backend() as backend:
         backend.busy = 10**6
         options = ("--data", str(tmp_path / "data"), "--forward", backend.url)
-        with serving(tmp_path / "run", *options) as collector, Job(collector, 2) as job:
+        with running(tmp_path / "run", *options) as collector, Job(collector, 2) as job:
             resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
             acknowledged: list[bytes] = []
             refused: list[bytes] = []
@@ -192,7 +197,7 @@ def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
     (data / "forward.sqlite3").write_bytes(b"this is no database" * 500)
     with (
         grpc_backend() as backend,
-        serving(tmp_path / "run", "--data", str(data), "--forward", backend.url) as collector,
+        running(tmp_path / "run", "--data", str(data), "--forward", backend.url) as collector,
     ):
         collector.send(TRACES, spans(1))
         assert wait_for(lambda: backend.taken == [spans(1)])
@@ -205,7 +210,7 @@ def test_two_collectors_do_not_share_a_folder(tmp_path: Path) -> None:
     import sys
 
     data = str(tmp_path / "data")
-    with serving(tmp_path / "run", "--data", data):
+    with running(tmp_path / "run", "--data", data):
         command = [sys.executable, "-m", "otel_fr.cli", "collector", "--data", data]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
         assert done.returncode == 2
@@ -215,12 +220,12 @@ def test_two_collectors_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_without_a_folder_the_end_waits_for_the_backends_but_not_for_ever(tmp_path: Path) -> None:
     with grpc_backend() as backend:
         backend.delay = 0.2
-        with serving(tmp_path / "slow", "--forward", backend.url) as collector:
+        with running(tmp_path / "slow", "--forward", backend.url) as collector:
             for n in range(1, 6):
                 collector.send(TRACES, spans(n))
             assert collector.stop() == 0
             assert len(backend.taken) == 5
-    with serving(tmp_path / "down", "--forward", backend.url, "--stop-seconds", "3") as collector:
+    with running(tmp_path / "down", "--forward", backend.url, "--stop-seconds", "3") as collector:
         collector.send(TRACES, spans(1))
         started = time.monotonic()
         assert collector.stop() == 0
@@ -238,7 +243,7 @@ def test_backends_are_reached_over_tls_with_their_headers(tmp_path: Path) -> Non
         options = ["--forward-ca", str(certificates.ca_file), "--forward-cert", str(certificates.client_cert)]
         options += ["--forward-key", str(certificates.client_key), "--forward-headers", str(headers)]
         options += ["--forward", secure.url, "--forward", other.url]
-        with serving(tmp_path / "run", *options) as collector:
+        with running(tmp_path / "run", *options) as collector:
             collector.send(TRACES, spans(1))
             assert wait_for(lambda: secure.taken and other.taken)
     assert secure.headers[0]["authorization"] == "Bearer s3cret"
@@ -252,7 +257,7 @@ def test_only_traces_of_incidents_and_of_the_sample_are_sent_on(tmp_path: Path, 
     chosen = bytes(9) + b"\xff" * 7
     with grpc_backend() as backend:
         options = ("--forward", backend.url, "--forward-mode", mode)
-        with serving(tmp_path, *options) as collector, Job(collector, 3) as job:
+        with running(tmp_path, *options) as collector, Job(collector, 3) as job:
             collector.send(TRACES, spans(1))
             collector.send(TRACES, spans(2, trace=chosen))
             job.step()
@@ -351,7 +356,7 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with grpc_backend() as backend:
         backend.busy = 10**6
-        with serving(tmp_path / "one", "--data", str(data), "--forward", backend.url) as collector:
+        with running(tmp_path / "one", "--data", str(data), "--forward", backend.url) as collector:
             collector.send(TRACES, spans(1))
             collector.kill()
         with sqlite3.connect(data / "forward.sqlite3") as file:
@@ -359,7 +364,7 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
         backend.busy = 0
         backend.delay = 0.0
         other = ("--forward", "grpc://127.0.0.1:1")
-        with serving(tmp_path / "two", "--data", str(data), *other) as collector:
+        with running(tmp_path / "two", "--data", str(data), *other) as collector:
             assert "1 requests wait for " + backend.url in collector.err_file.read_text()
             assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="too_old") == 1, 40)
 

@@ -20,7 +20,11 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, ResourceMetrics, 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
-from tests.support.collector import LOGS, METRICS, TRACES, Collector, Job, attribute, running, wait_for
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import LOGS, METRICS, TRACES
+from tests.support.otlp_messages import attribute
+from tests.support.played_job import Job
+from tests.support.waiting import wait_for
 
 REQUESTS = "otel_fr_collector_requests_total"
 ITEMS = "otel_fr_collector_received_items_total"

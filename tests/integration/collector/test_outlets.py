@@ -19,10 +19,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
-from tests.support.collector import TRACES, WATCH, Collector, Job, running, wait_for
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import TRACES, WATCH
 from tests.support.incident_receivers import AlertSink
 from tests.support.paths import DEPLOY
+from tests.support.played_job import Job
 from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture

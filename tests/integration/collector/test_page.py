@@ -12,7 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.support.collector import Job, running
+from tests.support.collector_process import running
+from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

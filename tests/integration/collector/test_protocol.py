@@ -28,19 +28,23 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from otel_fr_collector.otlp import status as otlp_status
 
-from tests.support.collector import LOGS, METRICS, TRACES, Job, wait_for
-from tests.support.edges import PROTOBUF, Edge, grpc_backend, serving, spans
+from tests.support.collector_process import PROTOBUF, Collector, running
+from tests.support.grpc_calls import LOGS, METRICS, TRACES
+from tests.support.otlp_backends import grpc_backend
+from tests.support.otlp_messages import spans
+from tests.support.played_job import Job
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
-    with serving(tmp_path_factory.mktemp("collector"), "--max-request-size", "8MiB") as started:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    with running(tmp_path_factory.mktemp("collector"), "--max-request-size", "8MiB") as started:
         yield started
 
 
-def received(collector: Edge, signal: str = "traces", kind: str = "foreign") -> float:
+def received(collector: Collector, signal: str = "traces", kind: str = "foreign") -> float:
     return collector.metric("otel_fr_collector_received_items_total", signal=signal, kind=kind)
 
 
@@ -53,7 +57,7 @@ def received(collector: Edge, signal: str = "traces", kind: str = "foreign") -> 
         ("deflate", zlib.compress),
     ],
 )
-def test_spans_are_taken_over_http(shared: Edge, encoding: str, encode: Callable[[bytes], bytes]) -> None:
+def test_spans_are_taken_over_http(shared: Collector, encoding: str, encode: Callable[[bytes], bytes]) -> None:
     before = received(shared)
     answer = shared.post("/v1/traces", encode(spans(1)), Content_Encoding=encoding)
     assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"", PROTOBUF)
@@ -61,7 +65,7 @@ def test_spans_are_taken_over_http(shared: Edge, encoding: str, encode: Callable
 
 
 @pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
-def test_empty_requests_of_all_signals_are_a_success(shared: Edge, signal: str) -> None:
+def test_empty_requests_of_all_signals_are_a_success(shared: Collector, signal: str) -> None:
     assert shared.post(f"/v1/{signal}", b"").status == 200
     assert shared.post(f"/v1/{signal}", b"{}", "application/json").body == b"{}"
 
@@ -75,7 +79,7 @@ def test_json_is_the_same_request_as_protobuf(tmp_path: Path) -> None:
         "links": [{"traceId": "5B8EFFF798038103D269B633813FC60C", "spanId": "EEE19B7EC3C1B174"}],
     }  # fmt: skip
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
-    with grpc_backend() as backend, serving(tmp_path, "--forward", backend.url) as collector:
+    with grpc_backend() as backend, running(tmp_path, "--forward", backend.url) as collector:
         answer = collector.post("/v1/traces", body, "application/json; charset=utf-8")
         assert (answer.status, answer.body) == (200, b"{}")
         assert wait_for(lambda: backend.taken)
@@ -86,7 +90,7 @@ def test_json_is_the_same_request_as_protobuf(tmp_path: Path) -> None:
     assert sent.attributes[0].value.string_value == "not hex"
 
 
-def test_a_job_is_followed_over_http_as_over_grpc(shared: Edge) -> None:
+def test_a_job_is_followed_over_http_as_over_grpc(shared: Collector) -> None:
     class OverHttp:
         """Plays the ranks' requests to the other port."""
 
@@ -101,7 +105,7 @@ def test_a_job_is_followed_over_http_as_over_grpc(shared: Edge) -> None:
         assert shared.wait_cause(lambda one: one["job"] == "over-http")["culprit_ranks"] == [1]
 
 
-def test_what_a_span_lacks_is_a_partial_success_over_http_too(shared: Edge) -> None:
+def test_what_a_span_lacks_is_a_partial_success_over_http_too(shared: Collector) -> None:
     with Job(shared, 2, "odd") as job:
         span = job.ranks[0].complete(job.ranks[0].issue(job.world), send=False)
         del span.attributes[0]  # its sequence id
@@ -126,7 +130,7 @@ def test_what_a_span_lacks_is_a_partial_success_over_http_too(shared: Edge) -> N
     ],
 )
 def test_a_bad_request_is_told_why_in_its_own_language(
-    shared: Edge, body: bytes, kind: str, headers: dict[str, str], status: int
+    shared: Collector, body: bytes, kind: str, headers: dict[str, str], status: int
 ) -> None:
     answer = shared.post("/v1/traces", body, kind, **headers)
     assert answer.status == status
@@ -146,7 +150,7 @@ def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> No
     bomb = zlib.compressobj(9, wbits=31)
     packed = b"".join([bomb.compress(bytes(64 * MIB)) for _ in range(6)]) + bomb.flush()
     assert len(packed) < MIB
-    with serving(tmp_path) as collector:
+    with running(tmp_path) as collector:
         collector.send(TRACES, spans(1))
         before = collector.resident()
         for _ in range(3):
@@ -161,7 +165,7 @@ def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_spans_are_taken_over_grpc_compressed_too(shared: Edge, compression: grpc.Compression) -> None:
+def test_spans_are_taken_over_grpc_compressed_too(shared: Collector, compression: grpc.Compression) -> None:
     before = received(shared)
     assert shared.send(TRACES, spans(1, size=2 * MIB), compression=compression) == b""
     assert received(shared) == before + 1
@@ -177,7 +181,7 @@ def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Pa
     options = ("--max-queue-size", "1MiB", "--client-queue-size", "1MiB", "--max-request-size", "1MiB")
     with (
         grpc_backend() as backend,
-        serving(tmp_path, *options, "--data", str(tmp_path / "data"), "--forward", backend.url) as collector,
+        running(tmp_path, *options, "--data", str(tmp_path / "data"), "--forward", backend.url) as collector,
     ):
         holder = sqlite3.connect(tmp_path / "data" / "forward.sqlite3", isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
@@ -211,7 +215,7 @@ def test_either_way_to_ask_for_a_pause_is_read() -> None:
 
 
 def test_one_client_cannot_send_faster_than_its_rate(tmp_path: Path) -> None:
-    with serving(tmp_path, "--client-rate", "1") as collector:
+    with running(tmp_path, "--client-rate", "1") as collector:
         statuses = [collector.post("/v1/traces", spans(n)).status for n in range(10)]
         assert statuses[:5] == [200] * 5
         assert statuses[-1] == 503
@@ -219,7 +223,7 @@ def test_one_client_cannot_send_faster_than_its_rate(tmp_path: Path) -> None:
 
 
 def test_opentelemetrys_own_exporter_comes_back_when_it_is_told_and_is_taken(tmp_path: Path) -> None:
-    with serving(tmp_path, "--client-rate", "0.5") as collector:
+    with running(tmp_path, "--client-rate", "0.5") as collector:
         exporter = OTLPSpanExporter(endpoint=f"http://{collector.grpc}", insecure=True)
         with TracerProvider().get_tracer("web").start_as_current_span("GET /") as span:
             pass
@@ -231,7 +235,7 @@ def test_opentelemetrys_own_exporter_comes_back_when_it_is_told_and_is_taken(tmp
 
 
 def test_a_thousand_idle_connections_do_no_harm(tmp_path: Path) -> None:
-    with serving(tmp_path, "--client-connections", "600") as collector:
+    with running(tmp_path, "--client-connections", "600") as collector:
         idle = []
         for address in (collector.grpc, collector.otlp_http, collector.http):
             host, _, port = address.removeprefix("http://").rpartition(":")
@@ -248,7 +252,7 @@ def test_a_thousand_idle_connections_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_connections_of_one_client_are_bounded(tmp_path: Path) -> None:
-    with serving(tmp_path, "--client-connections", "10") as collector:
+    with running(tmp_path, "--client-connections", "10") as collector:
         host, _, port = collector.otlp_http.removeprefix("http://").rpartition(":")
         held = [socket.create_connection((host, int(port)), timeout=10) for _ in range(10)]
         with socket.create_connection((host, int(port)), timeout=10) as further:
@@ -264,14 +268,14 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def _is_taken(collector: Edge) -> bool:
+def _is_taken(collector: Collector) -> bool:
     try:
         return collector.post("/v1/traces", spans(1)).status == 200
     except OSError:
         return False
 
 
-def test_other_requests_go_on_while_a_large_one_comes_slowly(shared: Edge) -> None:
+def test_other_requests_go_on_while_a_large_one_comes_slowly(shared: Collector) -> None:
     host, _, port = shared.otlp_http.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10) as slow:
         head = f"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nContent-Length: 100\r\n\r\n"
@@ -290,7 +294,7 @@ _MESSAGES: dict[str, type[Message]] = {
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), method=st.sampled_from([TRACES, LOGS, METRICS]))
 def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
-    shared: Edge, data: st.DataObject, method: str
+    shared: Collector, data: st.DataObject, method: str
 ) -> None:
     """A valid request with bytes changed, cut out or doubled is either still OTLP, or the answer says what is garbled.
 
@@ -333,11 +337,11 @@ def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
         max_leaves=15,
     )
 )
-def test_any_json_is_taken_or_refused_and_never_a_fault(shared: Edge, body: object) -> None:
+def test_any_json_is_taken_or_refused_and_never_a_fault(shared: Collector, body: object) -> None:
     assert shared.post("/v1/traces", json.dumps(body).encode(), "application/json").status in (200, 400)
 
 
-def test_many_clients_at_once_are_all_answered(shared: Edge) -> None:
+def test_many_clients_at_once_are_all_answered(shared: Collector) -> None:
     before = received(shared)
     statuses: list[int] = []
     workers = [

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.collector import Collector, Job, life, orphaned, wait_for
+from tests.support.collector_process import Collector, start
 from tests.support.incident_receivers import AlertSink, Receiver
+from tests.support.played_job import Job, orphaned
+from tests.support.waiting import wait_for
 
 
 def listed(collector: Collector) -> list[dict[str, object]]:
@@ -29,7 +31,7 @@ def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path)
     with contextlib.ExitStack() as stack:
         stack.callback(alerts.close)
         stack.callback(hook.close)
-        first = stack.enter_context(life(tmp_path, 1, *options))
+        first = stack.enter_context(start(tmp_path, 1, *options))
         job = stack.enter_context(Job(first, 3))
         job.step()
         waiting = job.skip(1)
@@ -41,7 +43,7 @@ def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path)
         before = alerts.posts[-1][0]
         alerts.posts.clear()
 
-        second = stack.enter_context(life(tmp_path, 2, *options))
+        second = stack.enter_context(start(tmp_path, 2, *options))
         assert [(one["id"], one["state"]) for one in listed(second)] == [(opened["id"], "firing")]
         assert wait_for(lambda: alerts.posts)  # Alertmanager would let go of it otherwise
         assert alerts.posts[0][0]["labels"] == before["labels"]
@@ -71,7 +73,7 @@ def _noted(folder: Path) -> bool:
 def test_a_rank_that_comes_back_late_is_not_accused_meanwhile(tmp_path: Path) -> None:
     """Rank 2 waits like the others; its monitor finds the new collector later than theirs."""
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(life(tmp_path, 1))
+        first = stack.enter_context(start(tmp_path, 1))
         job = stack.enter_context(Job(first, 3))
         job.step()
         job.skip(1)
@@ -79,7 +81,7 @@ def test_a_rank_that_comes_back_late_is_not_accused_meanwhile(tmp_path: Path) ->
         assert (opened["culprit_ranks"], opened["waiting_ranks"]) == ([1], [0, 2])
         first.kill()
         job.ranks[2].silent = True
-        second = stack.enter_context(life(tmp_path, 2))
+        second = stack.enter_context(start(tmp_path, 2))
         job.collector = second
         time.sleep(4)  # longer than a stall and than a silence
         assert second.lines() == []
@@ -95,7 +97,7 @@ def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: P
     with contextlib.ExitStack() as stack:
         job = orphaned(stack, tmp_path)
         waiting = [job.ranks[rank].issue(job.world) for rank in (0, 1)]
-        second = stack.enter_context(life(tmp_path, 2))
+        second = stack.enter_context(start(tmp_path, 2))
         job.collector = second
         time.sleep(4)
         for rank in (2, 3):
@@ -111,7 +113,7 @@ def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: P
 def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
     """It is said once; the collector that heard it is gone."""
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(life(tmp_path, 1))
+        first = stack.enter_context(start(tmp_path, 1))
         job = stack.enter_context(Job(first, 3))
         job.step()
         job.skip(1)
@@ -120,7 +122,7 @@ def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
         assert opened["category"] == "rank_dead"
         assert wait_for(lambda: _kept_ranks(tmp_path))
         first.kill()
-        second = stack.enter_context(life(tmp_path, 2))
+        second = stack.enter_context(start(tmp_path, 2))
         job.collector = second
         job.all_reported()
         assert wait_for(lambda: second.metric("otel_fr_collector_diagnoses_total") >= 3)
@@ -138,13 +140,13 @@ def _kept_ranks(folder: Path) -> bool:
 
 def test_an_attempt_that_begins_after_the_restart_closes_the_incident_of_the_one_before(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(life(tmp_path, 1))
+        first = stack.enter_context(start(tmp_path, 1))
         with Job(first, 2) as job:
             job.step()
             job.skip(1)
             opened = first.wait_cause()
             first.kill()
-        second = stack.enter_context(life(tmp_path, 2))
+        second = stack.enter_context(start(tmp_path, 2))
         with Job(second, 2, attempt=1) as again:
             again.step()
             closed = second.wait_cause(lambda one: one["state"] == "resolved")
@@ -153,7 +155,7 @@ def test_an_attempt_that_begins_after_the_restart_closes_the_incident_of_the_one
 
 
 def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: Path) -> None:
-    with life(tmp_path, 1) as first, Job(first, 2) as job:
+    with start(tmp_path, 1) as first, Job(first, 2) as job:
         job.step()
         waiting = job.skip(1)
         number = first.wait_cause()["id"]
@@ -161,7 +163,7 @@ def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: 
             job.ranks[call.rank].complete(call)
         closed = first.wait_cause(lambda one: one["state"] == "resolved")
         assert first.stop(signal.SIGTERM) == 0
-    with life(tmp_path, 2) as second:
+    with start(tmp_path, 2) as second:
         assert listed(second) == [closed]
         kept = json.loads(second.get(f"/api/v1/incidents/{number}"))
         assert kept["summary"] == closed["summary"]
@@ -170,11 +172,11 @@ def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: 
 
 @pytest.mark.parametrize("spoil", [b"this is no database" * 400, b""], ids=["garbage", "empty"])
 def test_a_damaged_file_is_put_aside_and_the_collector_works(tmp_path: Path, spoil: bytes) -> None:
-    with life(tmp_path, 1) as first:
+    with start(tmp_path, 1) as first:
         first.stop()
     path = tmp_path / "data" / "incidents.db"
     path.write_bytes(spoil)
-    with life(tmp_path, 2) as second, Job(second, 2) as job:
+    with start(tmp_path, 2) as second, Job(second, 2) as job:
         job.step()
         job.skip(1)
         incident = second.wait_cause()
@@ -185,13 +187,13 @@ def test_a_damaged_file_is_put_aside_and_the_collector_works(tmp_path: Path, spo
             aside = list(path.parent.glob("incidents.db.damaged-*"))
             assert [kept.read_bytes() for kept in aside] == [spoil]
         second.kill()
-    with life(tmp_path, 3) as third:
+    with start(tmp_path, 3) as third:
         assert [one["id"] for one in listed(third)] == [incident["id"]]
 
 
 def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
     """The limit on file sizes makes the kernel refuse what SQLite writes, as a full disk does."""
-    with life(tmp_path, 1) as first, Job(first, 2) as job:
+    with start(tmp_path, 1) as first, Job(first, 2) as job:
         job.step()
         unlimited = resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
         waiting = job.skip(1)
@@ -205,12 +207,12 @@ def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
             job.ranks[call.rank].complete(call)
         assert wait_for(lambda: [one["state"] for one in listed(first)] == ["resolved"])
         first.kill()
-    with life(tmp_path, 2) as second:
+    with start(tmp_path, 2) as second:
         assert [(one["id"], one["state"]) for one in listed(second)] == [(incident["id"], "resolved")]
 
 
 def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> None:
-    with life(tmp_path, 1) as first, Job(first, 2) as job:
+    with start(tmp_path, 1) as first, Job(first, 2) as job:
         job.step()
         job.skip(1)
         incident = first.wait_cause()
@@ -218,7 +220,7 @@ def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> No
     holder = sqlite3.connect(tmp_path / "data" / "incidents.db")
     holder.execute("PRAGMA locking_mode = EXCLUSIVE")
     holder.execute("BEGIN EXCLUSIVE")
-    with contextlib.closing(holder), life(tmp_path, 2) as second:
+    with contextlib.closing(holder), start(tmp_path, 2) as second:
         assert "cannot be written" in second.err_file.read_text()
         assert listed(second) == []
         holder.close()
@@ -239,7 +241,7 @@ def collector_fails(*options: str) -> str:
 def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "--data" in collector_fails("--data", str(tmp_path / "file"))
-    with life(tmp_path, 1):
+    with start(tmp_path, 1):
         assert "in use by another collector" in collector_fails("--data", str(tmp_path / "data"))
     with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db")) as db:
         db.execute("PRAGMA user_version = 99")

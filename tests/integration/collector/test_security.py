@@ -20,18 +20,13 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.otlp import GrpcTarget, grpc_target, make_sender
 from otel_fr.monitor.rank_identity import Who
-from tests.support.collector import TRACES, Job, running, wait_for
-from tests.support.edges import (
-    WRITER,
-    Certificates,
-    Edge,
-    refused,
-    serving,
-    spans,
-    write,
-    write_tokens,
-)
-from tests.support.grpc_calls import unary
+from tests.support.certificates import Certificates, write_certificate
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import TRACES, refused, unary
+from tests.support.otlp_messages import spans
+from tests.support.played_job import Job
+from tests.support.tokens import WRITER, write_tokens
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -44,13 +39,13 @@ def tokens_file(tmp_path: Path) -> Path:
     return write_tokens(tmp_path / "tokens")
 
 
-def tls_channel(collector: Edge, certificates: Certificates, *, client: bool = False) -> grpc.Channel:
+def tls_channel(collector: Collector, certificates: Certificates, *, client: bool = False) -> grpc.Channel:
     return certificates.channel(collector.grpc.replace("127.0.0.1", "localhost"), client=client)
 
 
 def test_all_ports_speak_tls_and_nothing_else(tmp_path: Path, certificates: Certificates) -> None:
     options = certificates.server_options()
-    with serving(tmp_path / "run", *options, tls=certificates.context()) as collector:
+    with running(tmp_path / "run", *options, tls=certificates.context()) as collector:
         assert collector.http.startswith("https://")
         assert collector.get("/healthz") == "ok\n"
         assert collector.post("/v1/traces", spans(1)).status == 200
@@ -67,7 +62,7 @@ def test_all_ports_speak_tls_and_nothing_else(tmp_path: Path, certificates: Cert
 
 def test_without_a_client_certificate_no_port_lets_one_in(tmp_path: Path, certificates: Certificates) -> None:
     options = certificates.server_options(clients=True)
-    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+    with running(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
         assert collector.get("/healthz") == "ok\n"
         assert collector.post("/v1/traces", spans(1)).status == 200
         with tls_channel(collector, certificates, client=True) as channel:
@@ -89,7 +84,7 @@ def test_renewed_certificates_and_client_cas_come_into_force_without_a_restart(
     tmp_path: Path, certificates: Certificates
 ) -> None:
     options = certificates.server_options(clients=True)
-    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+    with running(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
         assert collector.get("/healthz") == "ok\n"
         fresh = Certificates(tmp_path / "fresh")
         for source, place in (
@@ -125,7 +120,7 @@ def test_renewed_certificates_and_client_cas_come_into_force_without_a_restart(
 
 def test_a_renewal_that_cannot_be_used_leaves_the_old_certificate(tmp_path: Path, certificates: Certificates) -> None:
     options = certificates.server_options()
-    with serving(tmp_path / "run", *options, tls=certificates.context()) as collector:
+    with running(tmp_path / "run", *options, tls=certificates.context()) as collector:
         assert collector.get("/healthz") == "ok\n"
         certificates.cert.write_bytes(b"half a certific")
 
@@ -139,7 +134,7 @@ def test_a_renewal_that_cannot_be_used_leaves_the_old_certificate(tmp_path: Path
 def test_an_expired_certificate_is_refused_by_clients_and_at_the_start(
     tmp_path: Path, certificates: Certificates
 ) -> None:
-    with serving(tmp_path / "run", *certificates.server_options(), tls=certificates.context()) as collector:
+    with running(tmp_path / "run", *certificates.server_options(), tls=certificates.context()) as collector:
         assert collector.get("/healthz") == "ok\n"
         certificates.renew_server(days=-1)
 
@@ -161,9 +156,9 @@ def test_a_client_whose_certificate_has_expired_is_not_let_in(tmp_path: Path, ce
 
     past = datetime.now(timezone.utc) - timedelta(days=1)
     expired = certificates.ca.issue_cert("rank@job", not_before=past - timedelta(days=2), not_after=past)
-    write(expired, certificates.client_cert, certificates.client_key)
+    write_certificate(expired, certificates.client_cert, certificates.client_key)
     options = certificates.server_options(clients=True)
-    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+    with running(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
         with pytest.raises(OSError, match=r"(?i)expired|closed|reset|EOF"):
             collector.get("/healthz")
         with tls_channel(collector, certificates, client=True) as channel:
@@ -181,7 +176,7 @@ def check(*options: str) -> str:
 
 
 def test_being_open_to_others_without_protection_is_warned_of(tmp_path: Path, certificates: Certificates) -> None:
-    with serving(tmp_path / "open", "--grpc", "0.0.0.0:0") as collector:
+    with running(tmp_path / "open", "--grpc", "0.0.0.0:0") as collector:
         text = collector.err_file.read_text()
         assert "without TLS" in text
         assert "no --tokens" in text
@@ -193,10 +188,10 @@ def test_being_open_to_others_without_protection_is_warned_of(tmp_path: Path, ce
 @pytest.fixture
 def environment(
     tmp_path: Path, certificates: Certificates, tokens_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Edge]:
+) -> Iterator[Collector]:
     """A collector with all protections, and the standard variables with which a job's environment names them."""
     options = (*certificates.server_options(clients=True), "--tokens", str(tokens_file))
-    with serving(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
+    with running(tmp_path / "run", *options, tls=certificates.context(client=True)) as collector:
         for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # would be taken in place of the certificate given
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(certificates.ca_file))
@@ -210,7 +205,7 @@ def environment(
 
 @pytest.mark.parametrize("over_http", [False, True])
 def test_any_opentelemetry_exporter_can_use_all_protections(
-    environment: Edge, monkeypatch: pytest.MonkeyPatch, over_http: bool
+    environment: Collector, monkeypatch: pytest.MonkeyPatch, over_http: bool
 ) -> None:
     if over_http:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", environment.otlp_http)
@@ -223,7 +218,7 @@ def test_any_opentelemetry_exporter_can_use_all_protections(
     exporter.shutdown()
 
 
-def test_the_monitors_control_stream_uses_the_exporters_protections(environment: Edge) -> None:
+def test_the_monitors_control_stream_uses_the_exporters_protections(environment: Collector) -> None:
     target = grpc_target(make_sender("logs"))
     assert target is not None
     with watching(target) as client:
@@ -240,7 +235,7 @@ def test_the_monitors_control_stream_uses_the_exporters_protections(environment:
 class Watched:
     """Sends a played job's requests as the monitor's own exporter would."""
 
-    def __init__(self, collector: Edge, target: GrpcTarget) -> None:
+    def __init__(self, collector: Collector, target: GrpcTarget) -> None:
         self.channel = grpc.secure_channel(target.endpoint, target.credentials)
         self.headers = target.headers
 
@@ -257,7 +252,7 @@ def watching(target: GrpcTarget) -> Iterator[ControlClient]:
 
 
 def test_a_monitor_whose_token_is_refused_says_so_once(
-    environment: Edge, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    environment: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20not-the-right-one-at-all")
     target = grpc_target(make_sender("logs"))

@@ -17,9 +17,11 @@ from otel_fr_collector.network.address import Address
 from otel_fr_collector.redaction import clean
 from otel_fr_collector.settings import ENV_PREFIX, Settings, parse_size, reference
 
-from tests.support.collector import wait_for
-from tests.support.edges import Certificates, serving, spans
+from tests.support.certificates import Certificates
+from tests.support.collector_process import running
+from tests.support.otlp_messages import spans
 from tests.support.paths import DOCS
+from tests.support.waiting import wait_for
 
 PREFIX = ENV_PREFIX
 REFERENCE = DOCS / "collector.md"
@@ -154,7 +156,7 @@ def test_an_unreadable_configuration_file_is_told(tmp_path: Path) -> None:
 
 def test_the_log_can_be_lines_of_json(tmp_path: Path) -> None:
     options = ("--log-format", "json", "--stop-seconds", "2", "--forward", "grpc://127.0.0.1:1")
-    with serving(tmp_path, *options) as collector:
+    with running(tmp_path, *options) as collector:
         collector.post("/v1/traces", spans(1))
         assert wait_for(lambda: "requests wait" in collector.err_file.read_text())
         assert collector.stop() == 0

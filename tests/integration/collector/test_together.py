@@ -17,8 +17,10 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.runs import RunId, Runs
 
 from otel_fr.match import Ending
-from tests.support.collector import Job, life, orphaned, running, wait_for
-from tests.support.edges import Backend, grpc_backend
+from tests.support.collector_process import running, start
+from tests.support.otlp_backends import Backend, grpc_backend
+from tests.support.played_job import Job, orphaned
+from tests.support.waiting import wait_for
 
 
 def spans_of(backend: Backend, trace: object) -> list[Span]:
@@ -36,11 +38,11 @@ def spans_of(backend: Backend, trace: object) -> list[Span]:
 def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
     tmp_path: Path, mode: str, end: signal.Signals
 ) -> None:
-    """The ranks' spans come when the hang ends, to another life of the collector than the one that told of it."""
+    """The ranks' spans come when the hang ends, to the collector after a restart."""
     with contextlib.ExitStack() as stack:
         backend = stack.enter_context(grpc_backend())
         options = ("--forward", backend.url, "--forward-mode", mode, "--forward-ratio", "0")
-        first = stack.enter_context(life(tmp_path, 1, *options))
+        first = stack.enter_context(start(tmp_path, 1, *options))
         job = stack.enter_context(Job(first, 3))
         job.step()
         waiting = job.skip(1)
@@ -49,7 +51,7 @@ def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
         assert wait_for(lambda: first.metric("otel_fr_collector_forward_queue_requests") == 0)  # and noted as sent
         first.kill() if end == signal.SIGKILL else first.stop(end)
 
-        second = stack.enter_context(life(tmp_path, 2, *options))
+        second = stack.enter_context(start(tmp_path, 2, *options))
         job.collector = second
         job.all_reported()
         for call in [*waiting, job.ranks[1].issue(job.world)]:
@@ -63,7 +65,7 @@ def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
 def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_was_told(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         backend = stack.enter_context(grpc_backend())
-        first = stack.enter_context(life(tmp_path, 1, "--forward", backend.url))
+        first = stack.enter_context(start(tmp_path, 1, "--forward", backend.url))
         job = stack.enter_context(Job(first, 3))
         job.step()
         job.skip(1)
@@ -72,13 +74,13 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
             pass  # within a millisecond: the span is not yet on the queue, mostly
         first.kill()
         trace = first.lines()[0]["trace_id"]
-        second = stack.enter_context(life(tmp_path, 2, "--forward", backend.url))
+        second = stack.enter_context(start(tmp_path, 2, "--forward", backend.url))
         job.collector = second
         job.all_reported()
         assert wait_for(lambda: spans_of(backend, trace))
         assert second.stop(signal.SIGTERM) == 0
         assert len({span.SerializeToString() for span in spans_of(backend, trace)}) == 1
-        third = stack.enter_context(life(tmp_path, 3, "--forward", backend.url))
+        third = stack.enter_context(start(tmp_path, 3, "--forward", backend.url))
         job.collector = third
         taken = len(spans_of(backend, trace))
         job.all_reported()
@@ -92,7 +94,7 @@ def test_a_stop_while_ranks_are_on_their_way_back_accuses_nobody(tmp_path: Path)
         job = orphaned(stack, tmp_path)
         for rank in range(4):
             job.ranks[rank].issue(job.world)
-        second = stack.enter_context(life(tmp_path, 2))
+        second = stack.enter_context(start(tmp_path, 2))
         job.collector = second
         time.sleep(4)  # longer than a stall and than a silence
         assert second.stop(signal.SIGTERM) == 0

@@ -16,19 +16,12 @@ import pytest
 from otel_fr_collector.network.tokens import Tokens, parse_tokens
 
 from otel_fr.control.v1 import control_pb2
-from tests.support.collector import LOGS, TRACES, WATCH, Job, wait_for
-from tests.support.edges import (
-    READER,
-    TEAM,
-    TEAM_READER,
-    WRITER,
-    Edge,
-    bearer,
-    refused,
-    serving,
-    spans,
-    write_tokens,
-)
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import LOGS, TRACES, WATCH, refused
+from tests.support.otlp_messages import spans
+from tests.support.played_job import Job
+from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, bearer, write_tokens
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -37,12 +30,12 @@ def tokens_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Edge]:
-    with serving(tmp_path / "run", "--tokens", str(tokens_file)) as collector:
+def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Collector]:
+    with running(tmp_path / "run", "--tokens", str(tokens_file)) as collector:
         yield collector
 
 
-def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Edge) -> None:
+def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Collector) -> None:
     for metadata in ((), bearer("writer-9876543210"), (("authorization", "Basic !!!"),), bearer("")):
         assert refused(partial(guarded.send, TRACES, spans(1), metadata=metadata)) == (grpc.StatusCode.UNAUTHENTICATED)
     answer = guarded.post("/v1/traces", spans(1), Authorization="Bearer nonsense")
@@ -57,7 +50,7 @@ def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Edge) -> None:
     assert WRITER not in guarded.err_file.read_text()
 
 
-def test_a_token_for_writing_does_not_read_and_the_other_way_round(guarded: Edge) -> None:
+def test_a_token_for_writing_does_not_read_and_the_other_way_round(guarded: Collector) -> None:
     assert guarded.send(TRACES, spans(1), metadata=bearer(WRITER)) == b""
     assert guarded.post("/v1/traces", spans(2), Authorization=f"Bearer {WRITER}").status == 200
     assert refused(lambda: guarded.send(TRACES, spans(1), metadata=bearer(READER))) == (
@@ -74,7 +67,7 @@ def test_a_token_for_writing_does_not_read_and_the_other_way_round(guarded: Edge
 class Player:
     """Sends a played job's requests with a token."""
 
-    def __init__(self, collector: Edge, token: str) -> None:
+    def __init__(self, collector: Collector, token: str) -> None:
         self.collector, self.token = collector, token
 
     def send(self, method: str, data: bytes) -> bytes:
@@ -82,12 +75,14 @@ class Player:
 
 
 @pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 405), ("", 405)])
-def test_a_page_of_another_site_cannot_make_a_browser_change_anything(guarded: Edge, site: str, status: int) -> None:
+def test_a_page_of_another_site_cannot_make_a_browser_change_anything(
+    guarded: Collector, site: str, status: int
+) -> None:
     headers = {"Authorization": f"Bearer {READER}"} | ({"Sec_Fetch_Site": site} if site else {})
     assert guarded.post(guarded.http + "/api/v1/incidents", b"", **headers).status == status
 
 
-def test_a_token_lets_in_only_the_jobs_it_is_for(guarded: Edge) -> None:
+def test_a_token_lets_in_only_the_jobs_it_is_for(guarded: Collector) -> None:
     own, other = (Job(Player(guarded, TEAM), 2, name) for name in ("team-a/train", "team-b/train"))
     with own:
         own.step()
@@ -121,7 +116,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
                 seen.append(line.decode())
                 opened.set()
 
-    with serving(tmp_path / "run", "--tokens", str(tokens_file), *data) as collector:
+    with running(tmp_path / "run", "--tokens", str(tokens_file), *data) as collector:
         opened = threading.Event()
         listener = threading.Thread(target=listen, args=(opened,), daemon=True)
         listener.start()
@@ -155,7 +150,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics%0A", "/metrics?x", "//metrics", "/metrics/", "/%6Detrics"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-def test_what_is_of_all_jobs_has_no_other_name_for_a_reader_of_some(guarded: Edge, path: str, method: str) -> None:
+def test_what_is_of_all_jobs_has_no_other_name_for_a_reader_of_some(guarded: Collector, path: str, method: str) -> None:
     headers = {"Authorization": f"Bearer {TEAM_READER}"}
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(urllib.request.Request(guarded.http + path, headers=headers, method=method), timeout=10)
@@ -163,7 +158,7 @@ def test_what_is_of_all_jobs_has_no_other_name_for_a_reader_of_some(guarded: Edg
     assert b"otel_fr_collector_" not in refused.value.read()
 
 
-def test_without_a_job_the_services_name_counts(guarded: Edge) -> None:
+def test_without_a_job_the_services_name_counts(guarded: Collector) -> None:
     metadata = bearer(TEAM)
     assert guarded.send(TRACES, spans(1, service="team-a/web"), metadata=metadata) == b""
     for service in ("web", "team-b/web", ""):
@@ -174,7 +169,7 @@ def test_without_a_job_the_services_name_counts(guarded: Edge) -> None:
     assert refused(lambda: guarded.send(LOGS, b"\xff\xff", metadata=metadata)) == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_commands_are_only_for_whose_job_it_is(guarded: Edge) -> None:
+def test_commands_are_only_for_whose_job_it_is(guarded: Collector) -> None:
     watch = guarded.stream(WATCH)
     request = control_pb2.WatchRequest(job_id="team-b/train", run_id="r").SerializeToString()
     for metadata, code in (
@@ -185,7 +180,9 @@ def test_commands_are_only_for_whose_job_it_is(guarded: Edge) -> None:
         assert refused(partial(list, watch(request, metadata=metadata, timeout=10))) == code
 
 
-def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(guarded: Edge, tokens_file: Path) -> None:
+def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(
+    guarded: Collector, tokens_file: Path
+) -> None:
     fresh = "fresh-token-0123456789"
     tokens_file.write_text(f"{fresh} write *\n")
     status = {}

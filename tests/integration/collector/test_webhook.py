@@ -16,9 +16,11 @@ from otel_fr_collector.incidents.links import Links, check_template
 from otel_fr_collector.outlets.webhook import read_secret, sign
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tests.support.collector import Issued, Job, running, wait_for
+from tests.support.collector_process import running
 from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
 from tests.support.paths import DOCS
+from tests.support.played_job import Issued, Job
+from tests.support.waiting import wait_for
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 """Standard Webhooks' own example."""

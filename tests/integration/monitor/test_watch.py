@@ -16,7 +16,8 @@ from otel_fr import identity
 from otel_fr.dump.read import load
 from otel_fr.dump.write import is_ours
 from tests.support.monitored_rank import Played, play
-from tests.support.otlp_sink import Sink, attributes, grpc_sink
+from tests.support.otlp_messages import attributes
+from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.scripts.rank_with_monitor import RANKS
 
 STALL = 1.0

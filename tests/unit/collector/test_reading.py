@@ -18,7 +18,7 @@ from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import semconv
 from otel_fr.match import CallState, Ending
-from tests.support.collector import Group, Issued
+from tests.support.played_job import Group, Issued
 
 GROUP = Group("0", [0, 1, 2, 3], "default_pg")
 

@@ -25,7 +25,8 @@ from otel_fr_collector.service import Outlets, Service
 
 from otel_fr import identity, semconv
 from otel_fr.match import Finding, diagnose
-from tests.support.collector import Group, Issued, attribute
+from tests.support.otlp_messages import attribute
+from tests.support.played_job import Group, Issued
 
 WORLD = 4
 ALL = Group("0", list(range(WORLD)), "default_pg")

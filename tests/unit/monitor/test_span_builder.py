@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 from otel_fr import identity
 from otel_fr.monitor.span_builder import SpanBuilder, varint
 from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
-from tests.support.otlp_sink import attributes
+from tests.support.otlp_messages import attributes
 from tests.support.scripts.rank_with_monitor import FRAME, signature
 
 RUN = identity.run_id("job", 0, "n")

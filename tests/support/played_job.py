@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import signal
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import grpc
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
 from otel_fr import identity, semconv
-from tests.support.grpc_calls import stream, unary
+from tests.support.collector_process import start
+from tests.support.grpc_calls import LOGS, TRACES
+from tests.support.otlp_messages import attribute
+from tests.support.waiting import wait_for
 
-_T = TypeVar("_T")
-
-TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
-METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
-WATCH = "/otel_fr.control.v1.Control/Watch"
 STALL = 1.0
 """OTEL_FR_STALL_SECONDS of the played ranks: short, so that a stall takes a second."""
 
@@ -41,129 +32,6 @@ class Sends(Protocol):
     """Where a played job's requests go."""
 
     def send(self, method: str, data: bytes, /) -> bytes: ...
-
-
-class Collector:
-    """A running collector process and what it says."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.incidents_file = folder / "incidents.jsonl"
-        self.out_file, self.err_file = folder / "out.txt", folder / "err.txt"
-        command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        command += ["--incidents", str(self.incidents_file), *options]
-        with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
-            self.process = subprocess.Popen(command, stdout=out, stderr=err)
-        found = wait_for(lambda: re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text()), 30)
-        assert found, self.err_file.read_text()
-        self.grpc, self.http = found.groups()
-        self.channel = grpc.insecure_channel(self.grpc)
-
-    def unary(self, method: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
-        return unary(self.channel, method)
-
-    def stream(self, method: str) -> grpc.UnaryStreamMultiCallable[bytes, bytes]:
-        return stream(self.channel, method)
-
-    def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return self.unary(method)(data, timeout=20, wait_for_ready=True, **options)
-
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.http + path, timeout=5) as answer:
-            text: str = answer.read().decode()
-            return text
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.incidents_file.read_text().splitlines()]
-
-    def incidents(self) -> list[dict[str, Any]]:
-        """The last state of each incident, in order of opening."""
-        return list({line["id"]: line for line in self.lines()}.values())
-
-    def causes(self) -> list[dict[str, Any]]:
-        return [incident for incident in self.incidents() if not incident["caused_by"]]
-
-    def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = 10.0) -> dict[str, Any]:
-        """The first cause for which ``check`` holds."""
-        found = wait_for(lambda: next((one for one in self.causes() if check(one)), None), seconds)
-        assert found is not None, (self.incidents(), self.err_file.read_text())
-        return found
-
-    def wait_causes(self, count: int, seconds: float = 10.0) -> list[dict[str, Any]]:
-        """All causes, once there are so many."""
-        assert wait_for(lambda: len(self.causes()) >= count, seconds), (self.incidents(), self.err_file.read_text())
-        return self.causes()
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The value of one sample of /metrics; 0 if there is none."""
-        from prometheus_client.parser import text_string_to_metric_families
-
-        for family in text_string_to_metric_families(self.get("/metrics")):
-            for sample in family.samples:
-                if sample.name == name and labels.items() <= sample.labels.items():
-                    return sample.value
-        return 0.0
-
-    def kill(self) -> None:
-        """As an out-of-memory kill or a power cut would: no last words."""
-        self.channel.close()
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self, number: int = signal.SIGINT) -> int:
-        """Its exit status; fails if it takes longer than 10 s."""
-        self.channel.close()
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(10)
-
-
-@contextlib.contextmanager
-def running(folder: Path, *options: str) -> Iterator[Collector]:
-    collector = Collector(folder, *options)
-    try:
-        yield collector
-    finally:
-        collector.channel.close()
-        if collector.process.poll() is None:
-            collector.process.kill()
-            collector.process.wait()
-
-
-def life(folder: Path, number: int, *options: str) -> contextlib.AbstractContextManager[Collector]:
-    """One life of a collector; all lives share their data folder."""
-    own = folder / f"life-{number}"
-    own.mkdir()
-    return running(own, "--data", str(folder / "data"), *options)
-
-
-def orphaned(stack: contextlib.ExitStack, folder: Path) -> Job:
-    """A job of four ranks whose collector, the first life, was killed; the last two of them have fallen silent."""
-    first = stack.enter_context(life(folder, 1))
-    job = stack.enter_context(Job(first, 4))
-    job.step()
-    assert wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
-    first.kill()
-    for rank in (2, 3):
-        job.ranks[rank].silent = True
-    return job
-
-
-def wait_for(look: Callable[[], _T], seconds: float = 10.0) -> _T:
-    """What ``look`` returns as soon as that is true; what it returns at the end of the time otherwise."""
-    end = time.monotonic() + seconds
-    while not (found := look()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
-
-
-def attribute(key: str, value: Any) -> KeyValue:
-    if isinstance(value, int):
-        return KeyValue(key=key, value=AnyValue(int_value=value))
-    if isinstance(value, list):
-        return KeyValue(
-            key=key, value=AnyValue(array_value=ArrayValue(values=[AnyValue(string_value=v) for v in value]))
-        )
-    return KeyValue(key=key, value=AnyValue(string_value=value))
 
 
 @dataclass
@@ -422,3 +290,15 @@ class Job:
         before = [rank.number for rank in self.ranks]
         live = [i for i, rank in enumerate(self.ranks) if not rank.ended and not rank.silent]
         assert wait_for(lambda: all(self.ranks[i].number >= before[i] + 2 for i in live))
+
+
+def orphaned(stack: contextlib.ExitStack, folder: Path) -> Job:
+    """A job of four ranks whose collector was killed; the last two of them have fallen silent."""
+    first = stack.enter_context(start(folder, 1))
+    job = stack.enter_context(Job(first, 4))
+    job.step()
+    assert wait_for(lambda: all(rank.number > 5 for rank in job.ranks))
+    first.kill()
+    for rank in (2, 3):
+        job.ranks[rank].silent = True
+    return job

@@ -1,0 +1,149 @@
+"""A real collector, run as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tests.support.grpc_calls import stream, unary
+from tests.support.waiting import wait_for
+
+PROTOBUF = "application/x-protobuf"
+
+
+@dataclass
+class Answer:
+    """An HTTP response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Collector:
+    """A running collector process and what it says. ``tls``: how its HTTP clients see its certificate."""
+
+    def __init__(self, folder: Path, *options: str, tls: ssl.SSLContext | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.tls = tls
+        self.incidents_file = folder / "incidents.jsonl"
+        self.out_file, self.err_file = folder / "out.txt", folder / "err.txt"
+        command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        command += ["--incidents", str(self.incidents_file), *options]
+        with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
+            self.process = subprocess.Popen(command, stdout=out, stderr=err)
+        found = wait_for(lambda: re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text()), 30)
+        assert found, self.err_file.read_text()
+        self.grpc, self.http = found.groups()
+        other = re.search(r"OTLP/HTTP on (\S+);", self.err_file.read_text())
+        self.otlp_http = other[1] if other else ""
+        self.channel = grpc.insecure_channel(self.grpc)
+
+    def unary(self, method: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
+        return unary(self.channel, method)
+
+    def stream(self, method: str) -> grpc.UnaryStreamMultiCallable[bytes, bytes]:
+        return stream(self.channel, method)
+
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return self.unary(method)(data, timeout=20, wait_for_ready=True, **options)
+
+    def post(self, path: str, body: bytes, kind: str = PROTOBUF, **headers: str) -> Answer:
+        url = path if "://" in path else self.otlp_http + path
+        given = {"Content-Type": kind, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return self._open(urllib.request.Request(url, body, given))
+
+    def fetch(self, path: str, **headers: str) -> Answer:
+        return self._open(urllib.request.Request(self.http + path, headers=headers))
+
+    def get(self, path: str) -> str:
+        answer = self.fetch(path)
+        assert answer.status == 200, answer
+        return answer.body.decode()
+
+    def _open(self, request: urllib.request.Request) -> Answer:
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=self.tls) as answer:
+                return Answer(answer.status, dict(answer.headers), answer.read())
+        except urllib.error.HTTPError as error:
+            return Answer(error.code, dict(error.headers), error.read())
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.incidents_file.read_text().splitlines()]
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """The last state of each incident, in order of opening."""
+        return list({line["id"]: line for line in self.lines()}.values())
+
+    def causes(self) -> list[dict[str, Any]]:
+        return [incident for incident in self.incidents() if not incident["caused_by"]]
+
+    def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = 10.0) -> dict[str, Any]:
+        """The first cause for which ``check`` holds."""
+        found = wait_for(lambda: next((one for one in self.causes() if check(one)), None), seconds)
+        assert found is not None, (self.incidents(), self.err_file.read_text())
+        return found
+
+    def wait_causes(self, count: int, seconds: float = 10.0) -> list[dict[str, Any]]:
+        """All causes, once there are so many."""
+        assert wait_for(lambda: len(self.causes()) >= count, seconds), (self.incidents(), self.err_file.read_text())
+        return self.causes()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one sample of /metrics; 0 if there is none."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        for family in text_string_to_metric_families(self.get("/metrics")):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return sample.value
+        return 0.0
+
+    def resident(self) -> int:
+        """The most memory the process has ever had, in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None, status
+        return int(found[1]) * 1024
+
+    def kill(self) -> None:
+        """As an out-of-memory kill or a power cut would: no last words."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """Its exit status; fails if it takes longer than 10 s."""
+        self.channel.close()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(10)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str, tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
+    collector = Collector(folder, *options, tls=tls)
+    try:
+        yield collector
+    finally:
+        collector.channel.close()
+        if collector.process.poll() is None:
+            collector.process.kill()
+            collector.process.wait()
+
+
+def start(folder: Path, number: int, *options: str) -> contextlib.AbstractContextManager[Collector]:
+    """Start ``number`` of a collector; all its starts share their data folder."""
+    return running(folder / f"start-{number}", "--data", str(folder / "data"), *options)

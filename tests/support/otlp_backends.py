@@ -1,0 +1,112 @@
+"""Servers that the collector forwards OTLP requests to; each keeps what it has taken."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+
+from tests.support.grpc_calls import TRACES
+
+
+@dataclass
+class Backend:
+    """What a backend has taken, and how it answers."""
+
+    taken: list[bytes] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    tried: list[float] = field(default_factory=list)
+    busy: int = 0
+    """So many requests more are sent away."""
+    retry_after: float | None = None
+    delay: float = 0.0
+    refuses: bool = False
+    url: str = ""
+
+    def decide(self) -> str:
+        self.tried.append(time.monotonic())
+        time.sleep(self.delay)
+        if self.refuses:
+            return "refused"
+        if self.busy:
+            self.busy -= 1
+            return "busy"
+        return "taken"
+
+    def keep(self, data: bytes, headers: dict[str, str], path: str) -> None:
+        self.taken.append(data)
+        self.at.append(time.monotonic())
+        self.headers.append(headers)
+        self.paths.append(path)
+
+
+@contextlib.contextmanager
+def grpc_backend(address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None) -> Iterator[Backend]:
+    backend = Backend()
+
+    def export(data: bytes, context: grpc.ServicerContext) -> bytes:
+        match backend.decide():
+            case "busy":
+                if backend.retry_after is not None:
+                    from otel_fr_collector.otlp import status as otlp_status
+
+                    context.set_trailing_metadata(otlp_status.retry_trailers(14, "later", backend.retry_after)[:1])
+                context.abort(grpc.StatusCode.UNAVAILABLE, "later")
+            case "refused":
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "never")
+        backend.keep(data, {str(key): str(value) for key, value in context.invocation_metadata()}, "")
+        return b""
+
+    server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
+    _, service, method = TRACES.split("/")
+    handler = {method: grpc.unary_unary_rpc_method_handler(export)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handler),))
+    if credentials is None:
+        backend.url = f"grpc://127.0.0.1:{server.add_insecure_port(address)}"
+    else:
+        backend.url = f"grpcs://localhost:{server.add_secure_port(address, credentials)}"
+    server.start()
+    try:
+        yield backend
+    finally:
+        server.stop(0).wait()
+
+
+@contextlib.contextmanager
+def http_backend() -> Iterator[Backend]:
+    backend = Backend()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            outcome = backend.decide()
+            self.send_response({"taken": 200, "busy": 503, "refused": 400}[outcome])
+            if outcome == "busy" and backend.retry_after is not None:
+                self.send_header("Retry-After", f"{backend.retry_after:.0f}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            if outcome == "taken":
+                backend.keep(data, {key.lower(): value for key, value in self.headers.items()}, self.path)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    backend.url = f"http://127.0.0.1:{server.server_port}/otlp"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield backend
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,21 @@
+"""Bearer tokens, and the tokens file of a collector that knows them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+WRITER, TEAM, READER = "writer-0123456789", "team-a-0123456789", "reader-0123456789"
+TEAM_READER = "team-a-reads-0123456789"
+
+
+def write_tokens(path: Path) -> Path:
+    """A tokens file: who may do all, or what is of team-a."""
+    hashed = hashlib.sha256(READER.encode()).hexdigest()
+    lines = [f"{WRITER} write *", f"{TEAM} write team-a/", f"sha256:{hashed} read *", f"{TEAM_READER} read team-a/"]
+    path.write_text("# who may do what\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
