@@ -19,6 +19,7 @@ from otel_fr.dump.columns import P2P, Mask
 from otel_fr.dump.model import Dump, GroupInfo, Problem
 from otel_fr.dump.read import MAX_RANKS
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
+from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
 
 
@@ -120,8 +121,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     for rank in absent:
         ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False)
     if absent:
-        who = identity.encode_ranks(sorted(absent))
-        undecided.append(f"no file of {'rank' if len(absent) == 1 else 'ranks'} {who}: where it stands is not known")
+        undecided.append(f"no file of {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known")
     undecided.extend(_forget_outdated(dumps, ranks, board.proven()))
     window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
@@ -289,10 +289,4 @@ def _forget_outdated(
 
 def _noted(notes: Iterable[tuple[int, str]]) -> list[str]:
     """One sentence for all ranks that it is true of."""
-    of: dict[str, list[int]] = {}
-    for rank, note in notes:
-        of.setdefault(note, []).append(rank)
-    return [
-        f"{'rank' if len(ranks) == 1 else 'ranks'} {identity.encode_ranks(sorted(ranks))}: {note}"
-        for note, ranks in of.items()
-    ]
+    return [f"{ranks_text(ranks)}: {note}" for note, ranks in ranks_by_text(notes).items()]

@@ -12,6 +12,7 @@ from otel_fr.analyze import overview
 from otel_fr.analyze.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.analyze.result import Report
 from otel_fr.match import Finding
+from otel_fr.presentation import ranks_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&])")
 _BACKTICKS = re.compile(r"`+")
@@ -62,7 +63,7 @@ def _heading(report: Report) -> str:
         return "No fault found" if report.run is not None else "No flight-recorder file could be read"
     culprits = {rank for cause in causes for rank in cause.culprit_ranks}
     names = ", ".join(dict.fromkeys(cause.category.value for cause in causes))
-    return f"{names}: {overview.ranks_of(culprits)}" if culprits else names
+    return f"{names}: {ranks_text(culprits)}" if culprits else names
 
 
 def _finding(finding: Finding, report: Report, view: View) -> list[str]:
@@ -76,7 +77,7 @@ def _finding(finding: Finding, report: Report, view: View) -> list[str]:
         lines += [*_fence(text if view.verbose else text[:_MAX_STACK_LINES]), "", "</details>", ""]
     if view.stacks:
         for ranks, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
-            lines += [f"Call stack of {overview.ranks_of(ranks)}, innermost first:", "", *_fence(frames), ""]
+            lines += [f"Call stack of {ranks_text(ranks)}, innermost first:", "", *_fence(frames), ""]
     followed = overview.consequences(report, finding)
     return lines + _list("What followed from it", [consequence.summary for consequence in followed], MAX_FOLLOWED)
 
@@ -90,7 +91,7 @@ def _progress(report: Report, view: View) -> list[str]:
         texts = [", ".join(dict.fromkeys(cell.text for cell in of)) for of in row.cells]
         behind = [any(cell.behind for cell in of) for of in row.cells]
         cells = [f"**{text}**" if late else text for text, late in zip(texts, behind, strict=True)]
-        who = overview.ranks_of(row.ranks)
+        who = ranks_text(row.ranks)
         rows.append([f"**{who}**" if row.role == "culprit" else who, row.role, *cells])
     headers = ["ranks", "", *map(escape, grid.columns)]
     table = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)

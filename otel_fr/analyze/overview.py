@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump
-from otel_fr.identity import encode_ranks
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
+from otel_fr.presentation import collective_text, group_text, ranks_by_text, ranks_text, site_text
 
 MAX_COLUMNS = 8
 """Process groups with a column each; if there are more, those of one description share one."""
@@ -18,8 +18,6 @@ MAX_FOLLOWED = 6
 
 MAX_LISTED = 20
 """Items of one list that are shown."""
-
-_MAX_RANKS_TEXT = 72
 
 NO_FILE = "no file of rank"
 """How the notes begin that ``--allow-incomplete-ranks`` silences."""
@@ -101,9 +99,7 @@ def consequences(report: Report, cause: Finding) -> list[Finding]:
 
 def headline(finding: Finding) -> str:
     """The category and what happened, in one sentence."""
-    category = finding.category.value
-    summary = finding.summary
-    return summary if summary.startswith(f"{category}: ") else f"{category}: {summary}"
+    return f"{finding.category.value}: {finding.summary}"
 
 
 def verdict(report: Report) -> str:
@@ -116,7 +112,7 @@ def verdict(report: Report) -> str:
         first = headline(found[0])
         return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
     calls = sum(len(dump.entries) for dump in run.dumps)
-    text = f"No fault found in {calls} calls of {ranks_of(dump.rank for dump in run.dumps)}."
+    text = f"No fault found in {calls} calls of {ranks_text(dump.rank for dump in run.dumps)}."
     open_calls = sum(call.state is CallState.IN_FLIGHT for call in run.evidence.calls)
     return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
 
@@ -135,15 +131,6 @@ def roles(report: Report) -> dict[int, str]:
     return found
 
 
-def ranks_of(ranks: Iterable[int]) -> str:
-    """``"rank 3"``, ``"ranks 0-7"``, ``"ranks 5-69:8,85-1021:8"``; of a long list the beginning, and how many."""
-    items = sorted(ranks)
-    text = encode_ranks(items)
-    if len(text) > _MAX_RANKS_TEXT:
-        text = f"{text[:_MAX_RANKS_TEXT].rpartition(',')[0]},... ({len(items)} ranks)"
-    return f"{'rank' if len(items) == 1 else 'ranks'} {text}"
-
-
 def ending_text(rank: Rank, dump: Dump | None) -> str:
     """How a rank stands, in a few words."""
     if dump is not None and dump.source != "otel-fr":
@@ -153,14 +140,14 @@ def ending_text(rank: Rank, dump: Dump | None) -> str:
         Ending.CLEAN: "ended without an error",
         Ending.RAISED: f"raised {rank.exception}" if rank.exception else f"exited with code {rank.exit_code}",
         Ending.KILLED: f"killed by signal {rank.signal}",
-        Ending.GONE: "ended, nobody saw how",
+        Ending.GONE: "ended; how is not known",
         Ending.UNKNOWN: "no file",
     }[rank.ending]
 
 
 def title(group: Group) -> str:
-    """A group's short name."""
-    return group.name if group.description in ("", "undefined") else f"{group.description} ({group.name})"
+    """``"dp (3)"``."""
+    return group_text(group.name, group.description)
 
 
 def grid(report: Report, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid:
@@ -244,7 +231,7 @@ def file_lines(report: Report, view: View) -> list[str]:
     for how, dumps in sorted(alike.items(), key=lambda item: len(item[1])):
         calls = [len(dump.entries) for dump in dumps]
         number = str(calls[0]) if min(calls) == max(calls) else f"{min(calls)} to {max(calls)}"
-        who = f"{ranks_of(dump.rank for dump in dumps)}: {len(dumps)} files" if len(dumps) > 1 else ""
+        who = f"{ranks_text(dump.rank for dump in dumps)}: {len(dumps)} files" if len(dumps) > 1 else ""
         who = who or f"rank {dumps[0].rank}: {dumps[0].path}"
         lines.append(f"{who} ({number} calls{' each' if len(dumps) > 1 else ''}; {how})")
     return lines
@@ -252,26 +239,21 @@ def file_lines(report: Report, view: View) -> list[str]:
 
 def values(finding: Finding) -> list[tuple[list[int], str]]:
     """(ranks, what they brought) where ranks differ; what the fewest brought first."""
-    brought: dict[str, list[int]] = {}
-    for rank, value in sorted(finding.values.items()):
-        brought.setdefault(value, []).append(rank)
-    return sorted(((ranks, value) for value, ranks in brought.items()), key=lambda item: (len(item[0]), item[0]))
+    ranks_of = ranks_by_text(sorted(finding.values.items()))
+    return sorted(((ranks, value) for value, ranks in ranks_of.items()), key=lambda item: (len(item[0]), item[0]))
 
 
 def facts(finding: Finding) -> list[tuple[str, str]]:
     """(title, text) of what a finding rests on: the collective, the group, what differs, who stands where."""
     found: list[tuple[str, str]] = []
     if finding.operation:
-        number = "" if finding.sequence_id is None else f" number {finding.sequence_id}"
-        found.append(("collective", f"{finding.operation}{number}"))
+        found.append(("collective", collective_text(finding.operation, finding.sequence_id)))
     if finding.group is not None:
-        found.append(("process group", f"{title(finding.group)}, {ranks_of(finding.group.ranks)}"))
-    found.extend((finding.field or "value", f"{ranks_of(of)}: {value}") for of, value in values(finding))
+        found.append(("process group", f"{title(finding.group)}, {ranks_text(finding.group.ranks)}"))
+    found.extend((finding.field or "value", f"{ranks_text(of)}: {value}") for of, value in values(finding))
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
-        by_site: dict[str, list[int]] = {}
-        for rank in ranks:
-            by_site.setdefault(finding.call_sites.get(rank, "line of code not known"), []).append(rank)
-        found.extend((word, f"{ranks_of(of)}: {site}") for site, of in by_site.items())
+        by_site = ranks_by_text((rank, site_text(finding.call_sites.get(rank))) for rank in ranks)
+        found.extend((word, f"{ranks_text(of)}: {site}") for site, of in by_site.items())
     return found
 
 

@@ -17,6 +17,7 @@ from otel_fr.analyze.result import FAULT, Report
 from otel_fr.analyze.timeline import timeline
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding
+from otel_fr.presentation import ranks_text
 
 MAX_ROWS = 300
 """Rows of the table of ranks; ranks that stand alike share one."""
@@ -68,7 +69,7 @@ def _heading(report: Report) -> str:
     causes = overview.causes(report)
     if causes:
         culprits = {rank for cause in causes for rank in cause.culprit_ranks}
-        return causes[0].category.value + (f": {overview.ranks_of(culprits)}" if culprits else "")
+        return causes[0].category.value + (f": {ranks_text(culprits)}" if culprits else "")
     return "No fault found" if report.run is not None else "No readable file"
 
 
@@ -96,7 +97,7 @@ def _finding(number: int, finding: Finding, report: Report, view: View) -> str:
     if view.stacks:
         for ranks, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
             lines = "\n".join(map(_text, frames))
-            who = _text(overview.ranks_of(ranks))
+            who = _text(ranks_text(ranks))
             parts.append(f"<details><summary>call stack of {who}</summary><pre>{lines}</pre></details>")
     followed = overview.consequences(report, finding)
     if followed:
@@ -134,7 +135,7 @@ def _grid(report: Report, view: View) -> str:
         for of in row.cells:
             shown = dict.fromkeys((cell.text, cell.behind > 0) for cell in of)
             cells.append("<td>" + ", ".join(f"<b>{text}</b>" if late else text for text, late in shown) + "</td>")
-        who = f'<th scope="row">{_text(overview.ranks_of(row.ranks))}</th>'
+        who = f'<th scope="row">{_text(ranks_text(row.ranks))}</th>'
         rows.append(f'<tr class="{row.role}">{who}<td>{row.role}</td><td>{_text(row.how)}</td>{"".join(cells)}</tr>')
     more = f"<p>and {len(grid.rows) - MAX_ROWS} more rows</p>" if len(grid.rows) > MAX_ROWS else ""
     more += f"<p>and {grid.left_out} more groups (or kinds of group)</p>" if grid.left_out else ""

@@ -12,6 +12,7 @@ from otel_fr.analyze.result import FAULT, HEALTHY, UNUSABLE, Report, load
 from otel_fr.dump.model import Dump
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
+from otel_fr.presentation import collective_text, ranks_by_text, ranks_text, site_text
 
 __all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Report", "analyze", "styled_lines", "to_json", "to_text"]
 
@@ -121,17 +122,14 @@ def _finding(finding: Finding, report: Report, view: View) -> list[Line]:
     lines = [("verdict", overview.headline(finding))]
     group = finding.group
     if group is not None:
-        where = f"group {group.description or group.name} ({group.name!r}), {overview.ranks_of(group.ranks)}"
-        number = "" if finding.sequence_id is None else f" number {finding.sequence_id}"
-        lines.append(("", f"  {finding.operation}{number} of {where}"))
+        where = f"group {overview.title(group)}, {ranks_text(group.ranks)}"
+        lines.append(("", f"  {collective_text(finding.operation, finding.sequence_id)} of {where}"))
     apart = [([rank], value) for rank, value in sorted(finding.values.items())]
     for brought, value in apart if len(apart) <= _MAX_APART else overview.values(finding)[:MAX_LISTED]:
-        lines.append(("value", f"  {overview.ranks_of(brought)}: {finding.field} = {value}"))
+        lines.append(("value", f"  {ranks_text(brought)}: {finding.field} = {value}"))
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
-        by_site: dict[str, list[int]] = {}
-        for rank in ranks:
-            by_site.setdefault(finding.call_sites.get(rank, "line of code not known"), []).append(rank)
-        lines.extend((word, f"  {word} {overview.ranks_of(of)}: {site}") for site, of in list(by_site.items())[:20])
+        by_site = ranks_by_text((rank, site_text(finding.call_sites.get(rank))) for rank in ranks)
+        lines.extend((word, f"  {word} {ranks_text(of)}: {site}") for site, of in list(by_site.items())[:20])
     for rank, stack in sorted(finding.stacks.items())[:MAX_LISTED]:
         text = stack.strip().splitlines()
         lines.append(("title", f"  stack of rank {rank}:"))
@@ -141,7 +139,7 @@ def _finding(finding: Finding, report: Report, view: View) -> list[Line]:
             lines.append(("stack", f"    ({len(text) - limit} more lines in {report.ranks[rank].file})"))
     if view.stacks:
         for alike, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
-            lines.append(("title", f"  call stack of {overview.ranks_of(alike)}, innermost first:"))
+            lines.append(("title", f"  call stack of {ranks_text(alike)}, innermost first:"))
             lines.extend(("stack", f"    {frame}") for frame in frames)
     return lines
 

@@ -16,6 +16,7 @@ from otel_fr.analyze import overview
 from otel_fr.analyze.overview import View, clean
 from otel_fr.analyze.report import styled_lines
 from otel_fr.analyze.result import Report
+from otel_fr.presentation import rank_list
 
 _STYLES = {
     "verdict": "bold red",
@@ -65,7 +66,7 @@ def _table(grid: overview.Grid) -> Table:
         table.add_column(Text(clean(column)), justify="right", overflow="fold")
     for row in grid.rows[:_MAX_ROWS]:
         style = _STYLES.get(row.role, "")
-        who = overview.ranks_of(row.ranks).partition(" ")[2]
+        who = rank_list(row.ranks)
         cells = [_cell(of) for of in row.cells]
         table.add_row(Text(who, style), Text(row.role or "", style), *cells)
     return table

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError, Json
 from otel_fr.console.client import add_arguments as add_client_arguments
-from otel_fr.match.sentences import ranks_text
+from otel_fr.presentation import ranks_text
 from otel_fr.printable import printable
 
 STATES = ("firing", "resolved")

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError, Json
 from otel_fr.console.client import add_arguments as add_client_arguments
+from otel_fr.presentation import ago_text
 from otel_fr.printable import printable
 
 COLORS = {
@@ -110,10 +111,7 @@ def _table(jobs: list[Json]) -> Table:
 
 def _ago(text: str) -> str:
     heard = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    seconds = max(0.0, (datetime.now(tz=timezone.utc) - heard).total_seconds())
-    if seconds < 100:
-        return f"{seconds:.0f} s ago"
-    return f"{seconds / 60:.0f} min ago" if seconds < 6_000 else f"{seconds / 3_600:.0f} h ago"
+    return ago_text((datetime.now(tz=timezone.utc) - heard).total_seconds())
 
 
 def _interval(text: str) -> float:

@@ -7,6 +7,7 @@ from otel_fr.match.endings import describe_ending, gave_up_at_store, was_stopped
 from otel_fr.match.findings import Case
 from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import CallState, Category, Ending, Finding
+from otel_fr.presentation import ranks_text
 
 
 def downstream(case: Case) -> None:
@@ -18,11 +19,7 @@ def downstream(case: Case) -> None:
         if node.behind is not None and node.behind[:2] != key[:2]:
             continue  # All joined it, and there may be one in every group: naming them would bury the others.
         missing = sorted({*node.next, *node.culprits}) or [r for r in node.instance.members if r not in node.waiting]
-        text = sentences.instance_text(node.instance)
-        summary = f"{sentences.ranks_text(node.waiting)} {sentences.verb(node.waiting, 'waits', 'wait')} in {text}"
-        if missing:
-            summary += f" for {sentences.ranks_text(missing)}"
-        summary += ": a consequence"
+        summary = sentences.downstream_text(node.instance, node.waiting, missing)
         finding = case.finding(node.instance, Category.MISSING_RANK, missing, node.waiting, summary)
         finding.caused_by, finding.age = cause, case.age(node)
         case.consequences.append(finding)
@@ -48,9 +45,6 @@ def other_deaths(case: Case) -> None:
     ranks = sorted(case.deaths - told)
     if not ranks:
         return
-    lines = [f"rank {rank} {describe_ending(case.evidence.ranks[rank])}" for rank in ranks[:4]]
-    if len(ranks) > 4:
-        lines.append(f"and {len(ranks) - 4} more")
     finding = Finding(
         key="ranks/" + ",".join(str(rank) for rank in ranks),
         category=Category.RANK_DEAD,
@@ -60,7 +54,7 @@ def other_deaths(case: Case) -> None:
         stream="collective",
         culprit_ranks=tuple(ranks),
         waiting_ranks=(),
-        summary="; ".join(lines),
+        summary=sentences.endings_text(ranks, case.evidence),
         caused_by=case.causes[0].key if case.causes else None,
     )
     case.explain(finding, {})
@@ -78,12 +72,12 @@ def missed_meeting(case: Case) -> None:
     culprits = others if len(others) == 1 else []
     first = gave_up[0]
     summary = (
-        f"{sentences.ranks_text(gave_up)} waited in vain for others at the store:"
+        f"{ranks_text(gave_up)} gave up waiting for other ranks at the job's store:"
         f" rank {first} {describe_ending(ranks[first])}"
     )
     if others:
         where = [sentences.where_text(case.evidence, r, case.lasts.get(r)) for r in others[:4]]
-        summary = "; ".join([summary, f"not there: {sentences.ranks_text(others)}", *where])
+        summary = "; ".join([summary, f"absent: {ranks_text(others)}", *where])
     finding = Finding(
         key="store",
         category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
@@ -108,8 +102,8 @@ def unexplained_failures(case: Case) -> None:
         failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is CallState.FAILED]
         if not failed:
             continue
-        told = "; ".join(f"rank {r} {describe_ending(case.evidence.ranks[r])}" for r in failed[:4])
-        summary = f"{sentences.instance_text(node.instance)} failed, and nothing shows who started it: {told}"
+        endings = sentences.endings_text(failed, case.evidence)
+        summary = f"{sentences.instance_text(node.instance)} failed; the evidence does not show the cause: {endings}"
         finding = case.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
         finding.age = case.age(node)
         case.add(finding)

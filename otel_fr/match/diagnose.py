@@ -143,7 +143,7 @@ class _Diagnosis(Case):
             finding.caused_by = self.same_culprits(culprits) or ahead
             if not node.dead and all(self._is_idle_on_device(rank, node.instance) for rank in culprits):
                 finding.stuck_on = "host"
-                finding.summary += "; what it issued there has completed: it is held up on the host, not on the device"
+                finding.summary += f"; {sentences.host_text(culprits)}"
             self.add(finding)
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             if ahead is None:
@@ -212,10 +212,8 @@ class _Diagnosis(Case):
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):
             node = self.nodes[first]
             calls = [node.instance.call(rank) for rank in node.instance.members]
-            text = sentences.instance_text(node.instance)
             failed = sorted({call.error or "error" for call in calls if call.state is CallState.FAILED})
-            how = f"failed ({', '.join(failed)})" if failed else "does not complete"
-            summary = f"all members joined {text} with matching arguments, and it {how}{self.waited(node)}"
+            summary = sentences.all_joined_text(node.instance, failed, self.age(node))
             if failed:
                 summary += self.raised_text(node.waiting)
             category = Category.STALLED_COLLECTIVE
@@ -229,11 +227,9 @@ class _Diagnosis(Case):
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
 
     def _stragglers(self, node: Node, late: list[Call]) -> None:
-        gaps = ", ".join(f"rank {c.rank} {c.gap or 0:.1f} s after its previous call" for c in late)
         culprits = tuple(c.rank for c in late)
-        text = sentences.instance_text(node.instance)
-        who = f"{sentences.ranks_text(culprits)} came to {text} after the others had given up: {gaps}"
-        finding = self.finding(node.instance, Category.STRAGGLER, culprits, node.waiting, who)
+        summary = sentences.straggler_text(node.instance, late)
+        finding = self.finding(node.instance, Category.STRAGGLER, culprits, node.waiting, summary)
         finding.age = self.age(node)
         self.add(finding)
         self.cause_of[node.instance.key] = finding.key

@@ -98,5 +98,5 @@ def describe_ending(info: Rank) -> str:
     if info.ending is Ending.CLEAN:
         return "has ended without an error"
     if info.ending is Ending.GONE:
-        return "has ended, nobody saw how"
+        return "has ended; how is not known"
     return "is alive"

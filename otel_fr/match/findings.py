@@ -103,7 +103,7 @@ class Case:
         here = next(iter(instance.calls.values()))[-1]
         wanted = "recv" if here.signature.operation == "send" else "send"
         where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker))
-        return f"rank {here.rank} waits in {text}; rank {blocker} never posted the matching {wanted}; {where}"
+        return f"rank {here.rank} waits in {text}; rank {blocker} did not call the matching {wanted}; {where}"
 
     def raised_text(self, ranks: Iterable[int]) -> str:
         """``"; rank 0 raised ValueError: ..."`` of the first of these that raised; "" if none did."""
@@ -117,6 +117,3 @@ class Case:
         calls = [node.instance.call(rank) for rank in node.waiting]
         ages = [c.duration if c.state is CallState.FAILED else c.age for c in calls]
         return max((age for age in ages if age is not None), default=None)
-
-    def waited(self, node: Node) -> str:
-        return sentences.waited_text(self.age(node))

@@ -239,7 +239,7 @@ def first_mismatches(instances: dict[InstanceKey, Instance]) -> list[Mismatch]:
 
 
 def shift_of(instances: dict[InstanceKey, Instance], mismatch: Mismatch) -> str:
-    """``"one call more"`` or ``"one call less"`` if the odd rank seems to have made that, else ``""``.
+    """``"one call more"`` or ``"one call fewer"`` if the odd rank seems to have made that, else ``""``.
 
     Seen from its neighbours: the odd rank's next call fits what the others call now (it has one more), or what it
     calls now fits the others' next (it left one out).
@@ -258,5 +258,5 @@ def shift_of(instances: dict[InstanceKey, Instance], mismatch: Mismatch) -> str:
     if odd in after.calls and compare(instance.group, after.call(odd), instance.call(other)) is None:
         return "one call more"
     if other in after.calls and compare(instance.group, instance.call(odd), after.call(other)) is None:
-        return "one call less"
+        return "one call fewer"
     return ""

@@ -1,4 +1,4 @@
-"""What evidence without findings leaves open: "cannot be decided", said instead of a guess."""
+"""What the evidence leaves open where it shows no fault: said as undecided instead of guessed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import CallState, Evidence
 from otel_fr.match.waiting import Node, fronts, inverted
 
-MAX_TOLD = 4
+MAX_QUESTIONS = 4
+"""Open collectives that are named; the rest are counted."""
 
 
 def open_questions(evidence: Evidence) -> list[str]:
-    """Sentences on what may be a fault, where `diagnose` found none because the evidence does not tell.
+    """Sentences on what may be a fault, where `diagnose` found none because the evidence is not enough.
 
-    A recorder that does not tell since when a call is open cannot tell one that stands still from one under way.
+    Without the time since when a call is in flight, a blocked call and a running one look the same.
     """
     open_: dict[InstanceKey, Node] = {}
     for key, node in Case(evidence).nodes.items():
@@ -24,14 +25,14 @@ def open_questions(evidence: Evidence) -> list[str]:
         ):
             open_[key] = node
     sets = fronts(open_)
-    told = []
-    for first, rest in sets[:MAX_TOLD]:
+    questions = []
+    for first, rest in sets[:MAX_QUESTIONS]:
         text = (
-            f"all members joined {sentences.instance_text(open_[first].instance)} and it had not completed:"
-            " whether it stands still (a fault of the network or of a device) or was under way cannot be told"
+            f"all members joined {sentences.instance_text(open_[first].instance)}, which had not completed:"
+            " the evidence does not show whether it is blocked (by the network or a device) or was still running"
         )
         turned = inverted([open_[key] for key in (first, *rest)])
-        told.append(text if turned is None else f"{text}; if it stands still: {sentences.inverted_text(*turned)}")
-    if len(sets) > MAX_TOLD:
-        told.append(f"the same of {len(sets) - MAX_TOLD} more sets of ranks")
-    return told
+        questions.append(text if turned is None else f"{text}; if it is blocked: {sentences.inverted_text(*turned)}")
+    if len(sets) > MAX_QUESTIONS:
+        questions.append(f"the same holds for {len(sets) - MAX_QUESTIONS} more sets of ranks")
+    return questions

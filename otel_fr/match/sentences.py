@@ -1,4 +1,4 @@
-"""The words: one sentence a person can act on for each finding. Pure text, no decisions."""
+"""The sentence of each finding, which a person can act on. Text only, no decisions."""
 
 from __future__ import annotations
 
@@ -9,65 +9,49 @@ from otel_fr.match.endings import describe_ending
 from otel_fr.match.instances import Instance
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, Ending, Evidence, Group
+from otel_fr.presentation import (
+    collective_text,
+    duration_text,
+    group_text,
+    ranks_by_text,
+    ranks_text,
+    verb,
+)
 
-MAX_RANGES = 12
-"""Ranges of ranks that a sentence names."""
 MAX_STEPS = 6
-"""Ranks of a circle of which a sentence says where they wait."""
+"""Ranks of a cycle whose place in it a sentence names."""
+MAX_ENDINGS = 4
+"""Ranks of which a sentence says how they ended, or where they are."""
 
 
-def ranks_text(ranks: Iterable[int]) -> str:
-    """``[0, 1, 2, 5]`` -> ``"ranks 0-2, 5"``; one: ``"rank 5"``; none: ``"no rank"``; many: the first, and how many."""
-    items = sorted(set(ranks))
-    if not items:
-        return "no rank"
-    parts: list[str] = []
-    start = previous = items[0]
-    for rank in [*items[1:], None]:
-        if rank is not None and rank == previous + 1:
-            previous = rank
-            continue
-        joint = "-" if previous > start + 1 else ", "
-        parts.append(str(start) if start == previous else f"{start}{joint}{previous}")
-        if rank is not None:
-            start = previous = rank
-    if len(parts) > MAX_RANGES + 1:
-        parts[MAX_RANGES:] = [f"... ({len(items)} in all)"]
-    return ("rank " if len(items) == 1 else "ranks ") + ", ".join(parts)
-
-
-def group_text(group: Group) -> str:
-    """``"group dp ('3')"``, ``"group '0'"``."""
-    if group.description and group.description != "undefined":
-        return f"group {group.description} ({group.name!r})"
-    return f"group {group.name!r}"
+def group_of(group: Group) -> str:
+    """``"group dp (3)"``."""
+    return f"group {group_text(group.name, group.description)}"
 
 
 def instance_text(instance: Instance) -> str:
-    """``"all_reduce number 5 of group default_pg ('0')"``, ``"the send from rank 0 to rank 1 ..."``."""
+    """``"all_reduce number 5 of group dp (3)"``, ``"send number 1 from rank 0 to rank 1 (tag 0) of group dp (3)"``."""
     if instance.p2p:
         source, destination, tag, index = instance.p2p
         operation = "recv" if "send" not in {c[-1].signature.operation for c in instance.calls.values()} else "send"
-        return (
-            f"{operation} number {index + 1} from rank {source} to rank {destination}"
-            f" (tag {tag}) in {group_text(instance.group)}"
-        )
-    return f"{instance.operation} number {instance.sequence_id} of {group_text(instance.group)}"
+        message = collective_text(operation, index + 1)
+        return f"{message} from rank {source} to rank {destination} (tag {tag}) of {group_of(instance.group)}"
+    return f"{collective_text(instance.operation, instance.sequence_id)} of {group_of(instance.group)}"
 
 
-def verb(ranks: Iterable[int], one: str, many: str) -> str:
-    return one if len(list(ranks)) == 1 else many
-
-
-def waited_text(seconds: float | None) -> str:
-    return f" for {seconds:.1f} s" if seconds is not None else ""
+def waiting_text(ranks: Iterable[int], seconds: float | None) -> str:
+    """``"ranks 0, 2 have waited there for 4.5 s"``; without a time ``"ranks 0, 2 wait there"``."""
+    ranks = list(ranks)
+    if seconds is None:
+        return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} there"
+    return f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} waited there for {duration_text(seconds)}"
 
 
 def where_text(evidence: Evidence, rank: int, last: Call | None) -> str:
     """What is known of a rank that has not joined: alive or how it ended, where, and its last collective."""
     info = evidence.ranks.get(rank)
     if info is None or info.ending is Ending.UNKNOWN:
-        return f"rank {rank} has sent nothing and left no file (evidence, not proof)"
+        return f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"
     text = f"rank {rank} {describe_ending(info)}"
     site = info.exception_site or info.site
     if info.python_blocked and info.ending is Ending.RUNNING:
@@ -77,28 +61,26 @@ def where_text(evidence: Evidence, rank: int, last: Call | None) -> str:
     if site:
         text += f" at {site}"
     if last is not None:
-        number = "" if last.stream == "p2p" else f" number {last.sequence_id}"
-        text += f"; its last call is {last.signature.operation}{number}"
+        number = None if last.stream == "p2p" else last.sequence_id
+        text += f"; its last call was {collective_text(last.signature.operation, number)}"
     return text
 
 
 def mismatch_text(mismatch: Mismatch, shift: str) -> str:
-    """Who brought what, and whether it can be told who is wrong."""
-    brought: dict[str, list[int]] = {}
-    for rank, value in sorted(mismatch.values.items()):
-        brought.setdefault(value, []).append(rank)
+    """The values that differ with their ranks, and which rank is wrong if a majority shows it."""
+    ranks_of = ranks_by_text(sorted(mismatch.values.items()))
     parts = [
         f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} {value}"
-        for value, ranks in sorted(brought.items(), key=lambda item: (-len(item[1]), item[1]))
+        for value, ranks in sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1]))
     ]
     name = mismatch.field.replace("_", " ")
     text = (
         f"{name} {'differ' if 'sizes' in name else 'differs'} in {instance_text(mismatch.instance)}: {', '.join(parts)}"
     )
     if not mismatch.has_majority:
-        return text + " (no majority: it cannot be told which rank is wrong)"
+        return text + " (no majority shows which rank is wrong)"
     if shift:
-        text += f"; {ranks_text(mismatch.odd)} seems to have made {shift} than the others"
+        text += f"; {ranks_text(mismatch.odd)} appears to have made {shift} than the others"
     return text
 
 
@@ -110,19 +92,19 @@ def holding_text(
     age: float | None,
     lasts: Mapping[int, Call],
 ) -> str:
-    """``"rank 1 did not join X; ranks 0, 2 wait there for 4.5 s; rank 1 is alive at train.py:9 load; ..."``"""
+    """``"rank 1 did not join X; ranks 0, 2 have waited there for 4.5 s; rank 1 is alive at train.py:9 load; ..."``"""
     culprits = list(culprits)
     missing = [rank for rank in culprits if rank not in instance.calls]
-    waiters = f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} there{waited_text(age)}" if waiting else ""
+    waiters = waiting_text(waiting, age) if waiting else ""
     if missing:
         head = f"{ranks_text(missing)} did not join {instance_text(instance)}"
     else:
         head = f"{ranks_text(culprits)} failed in {instance_text(instance)}"
-    details = [where_text(evidence, rank, lasts.get(rank)) for rank in culprits[:4]]
-    if len(culprits) > 4:
-        details.append(f"and {len(culprits) - 4} more")
+    details = [where_text(evidence, rank, lasts.get(rank)) for rank in culprits[:MAX_ENDINGS]]
+    if len(culprits) > MAX_ENDINGS:
+        details.append(f"and {len(culprits) - MAX_ENDINGS} more")
     if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:
-        details.append(f"or {ranks_text(waiting)} made one call more than all of these")
+        details.append(f"or {ranks_text(waiting)} made one extra call")
     return "; ".join(part for part in [head, waiters, *details] if part)
 
 
@@ -131,9 +113,9 @@ def crossed_text(crossed: Crossed) -> str:
     astray, other = crossed.astray, crossed.other
     caller = min(astray.calls)
     text = f"rank {caller} waits in {instance_text(astray)}, which has no counterpart"
-    text += f", while rank {min(other.calls)} waits in {instance_text(other)}, which would fit it"
+    text += f", while rank {min(other.calls)} waits in {instance_text(other)}, which would match it"
     if crossed.tags_differ:
-        return f"{text}: their tags differ, or the order of their calls does"
+        return f"{text}: their tags differ, or they call in a different order"
     members = [rank for rank in astray.members if rank != caller]
     wrong = "sends to" if astray.call(caller).signature.operation == "send" else "receives from"
     left_out = "recv" if wrong == "sends to" else "send"
@@ -141,45 +123,88 @@ def crossed_text(crossed: Crossed) -> str:
 
 
 def one_more_text(caller: int, other: int, message: Instance, step: Instance) -> str:
-    """A message that nobody owes: the other rank went on to ``step`` as in every step before."""
+    """An extra message: the other rank went on to ``step`` after as many messages as in every earlier step."""
     text = f"rank {caller} waits in {instance_text(message)}, which has no counterpart: rank {other} went on to"
-    text += f" {instance_text(step)} after as many messages as in each step before; rank {caller} made one more"
-    return text + (f", or left {instance_text(step)} out" if caller in step.members else "")
+    text += f" {instance_text(step)} after as many messages as in each earlier step; rank {caller} made one more"
+    return text + (f", or skipped {instance_text(step)}" if caller in step.members else "")
 
 
 def device_text(instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int]) -> str:
     """``ahead``: a member that has completed more, and its last completed number."""
     text = (
-        f"{ranks_text(culprits)} {verb(culprits, 'is', 'are')} stuck on the device: issued {instance_text(instance)}"
-        f" and did not complete it, while rank {ahead[0]} has completed number {ahead[1]}"
+        f"{ranks_text(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
+        f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)} and did not complete it,"
+        f" while rank {ahead[0]} has completed number {ahead[1]}"
     )
-    return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} behind it" if waiting else text
+    return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it" if waiting else text
 
 
 def inverted_text(first: Instance, second: Instance, one: int, other: int) -> str:
-    """Two ranks that issued two collectives in opposite orders."""
-    return f"deadlock: rank {one} issued {instance_text(first)} before {instance_text(second)}, rank {other} after it"
+    """Two ranks that enqueued two collectives in opposite orders."""
+    return (
+        f"ranks {one} and {other} enqueued two collectives in opposite orders: rank {one} enqueued"
+        f" {instance_text(first)} before {instance_text(second)}, rank {other} after it"
+    )
 
 
 def deadlock_text(
     steps: list[tuple[int, Instance, int]], odd: tuple[tuple[int, ...], Instance, Instance] | None
 ) -> str:
-    """Say who waits for whom in a circle.
+    """Which rank waits for which in a cycle.
 
     Args:
         steps: (waiting rank, where it waits, the rank it waits for), in the order of the cycle.
-        odd: ranks that went to the second instance without the first, against the order of most; None: no majority.
+        odd: ranks that went to the second instance without the first, unlike most; None: no majority.
     """
-    text = "deadlock: " + ", ".join(
+    text = "ranks wait for each other: " + ", ".join(
         f"rank {rank} waits in {instance_text(instance)} for rank {blocker}"
         for rank, instance, blocker in steps[:MAX_STEPS]
     )
     if len(steps) > MAX_STEPS:
-        text += f", and so on round to rank {steps[0][0]} ({len(steps)} ranks in all)"
+        text += f", and so on back to rank {steps[0][0]} ({len(steps)} ranks in all)"
     if odd is None:
         return text
     ranks, skipped, taken = odd
     return (
-        f"{text}; against the order of most ranks, {ranks_text(ranks)} went to {instance_text(taken)} before"
-        f" {instance_text(skipped)}"
+        f"{text}; unlike most ranks, {ranks_text(ranks)} called {instance_text(taken)} before {instance_text(skipped)}"
     )
+
+
+def all_joined_text(instance: Instance, errors: list[str], seconds: float | None) -> str:
+    """``"all members joined X with matching arguments, but it has not completed for 5.0 s"``; ``errors``: it failed."""
+    if errors:
+        how = f"it failed with {', '.join(errors)}" + ("" if seconds is None else f" after {duration_text(seconds)}")
+    else:
+        how = "it has not completed" + ("" if seconds is None else f" for {duration_text(seconds)}")
+    return f"all members joined {instance_text(instance)} with matching arguments, but {how}"
+
+
+def straggler_text(instance: Instance, late: list[Call]) -> str:
+    """Which ranks joined after the others had timed out, and how long each was busy elsewhere."""
+    gaps = ", ".join(f"rank {c.rank} called it {duration_text(c.gap or 0.0)} after its previous call" for c in late)
+    who = ranks_text(call.rank for call in late)
+    return f"{who} joined {instance_text(instance)} after the others had timed out: {gaps}"
+
+
+def host_text(culprits: Iterable[int]) -> str:
+    """Why ranks are known to be blocked on the host."""
+    ranks = list(culprits)
+    return (
+        f"every collective that {ranks_text(ranks)} enqueued in this group has completed:"
+        f" {verb(ranks, 'it is', 'they are')} blocked on the host, not on the device"
+    )
+
+
+def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[int]) -> str:
+    """A consequence: who waits where because of a fault elsewhere, and for whom."""
+    waiting = list(waiting)
+    text = f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {instance_text(instance)}"
+    return text + (f" for {ranks_text(missing)}" if missing else "") + ", as a consequence"
+
+
+def endings_text(ranks: list[int], evidence: Evidence) -> str:
+    """How ranks ended; the first `MAX_ENDINGS` one by one."""
+    parts = [f"rank {rank} {describe_ending(evidence.ranks[rank])}" for rank in ranks[:MAX_ENDINGS]]
+    if len(ranks) > MAX_ENDINGS:
+        parts.append(f"and {len(ranks) - MAX_ENDINGS} more")
+    return "; ".join(parts)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 
 import urllib3
 
-from otel_fr.identity import encode_ranks
+from otel_fr.presentation import rank_list
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
@@ -192,8 +192,8 @@ def annotations_of(data: dict[str, object], links: Mapping[str, str]) -> dict[st
         "summary": data["summary"],
         "description": "; ".join(where) or data["summary"],
         "category": data["category"],
-        "culprit_ranks": encode_ranks(sorted(culprits)),
-        "waiting_ranks": encode_ranks(sorted(waiting)),
+        "culprit_ranks": rank_list(culprits),
+        "waiting_ranks": rank_list(waiting),
         "operation": data["operation"],
         "sequence_id": data["sequence_id"],
         "attempt": data["attempt"],

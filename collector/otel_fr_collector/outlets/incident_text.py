@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from otel_fr.match.sentences import ranks_text
+from otel_fr.presentation import (
+    collective_text,
+    duration_text,
+    group_text,
+    ranks_by_text,
+    ranks_text,
+    site_text,
+)
 from otel_fr.printable import printable_data
 from otel_fr_collector.incidents.book import ChangeKind
 
@@ -36,7 +43,7 @@ def render(kind: ChangeKind, data: dict[str, object], *, now: float, issued: flo
     if data["trace_id"]:
         lines.append(f"  trace            {data['trace_id']}")
     if issued is not None:
-        lines.append(f"  issued           {max(0.0, now - issued):.1f} s ago")
+        lines.append(f"  started          {duration_text(max(0.0, now - issued))} ago")
     return "\n".join(lines) + "\n"
 
 
@@ -64,11 +71,12 @@ def _facts(data: dict[str, object]) -> list[str]:
     lines = []
     group = data["process_group"]
     if isinstance(group, dict):
-        description = f" ({group['description']})" if group["description"] else ""
-        lines.append(f"  process group    {group['name']}{description}, {ranks_text(_ranks(group['ranks']))}")
+        name = group_text(group["name"], group["description"])
+        lines.append(f"  process group    {name}, {ranks_text(group['ranks'])}")
     if data["operation"]:
-        number = "" if data["sequence_id"] is None else f" number {data['sequence_id']}"
-        lines.append(f"  collective       {data['operation']}{number}")
+        number = data["sequence_id"]
+        text = collective_text(str(data["operation"]), number if isinstance(number, int) else None)
+        lines.append(f"  collective       {text}")
     values = data["values"]
     if data["field"] and isinstance(values, dict):
         shown = [f"rank {rank}: {value}" for rank, value in list(values.items())[:MAX_RANKS]]
@@ -82,7 +90,7 @@ def _culprits(data: dict[str, object]) -> list[str]:
     if not isinstance(culprits, list) or not isinstance(sites, dict) or not isinstance(stacks, dict):
         return []
     for rank in culprits[:MAX_RANKS]:
-        lines.append(f"  {f'culprit rank {rank}':<16} {sites.get(str(rank), 'line of code not known')}")
+        lines.append(f"  {'culprit':<16} rank {rank}: {site_text(sites.get(str(rank)))}")
         if str(rank) in stacks:
             lines += [f"      {line}" for line in trim_stack(stacks[str(rank)])]
     if len(culprits) > MAX_RANKS:
@@ -94,12 +102,10 @@ def _waiting(data: dict[str, object]) -> list[str]:
     waiting, sites = data["waiting_ranks"], data["call_sites"]
     if not isinstance(waiting, list) or not isinstance(sites, dict) or not waiting:
         return []
-    places: dict[str, list[int]] = {}
-    for rank in waiting:
-        places.setdefault(sites.get(str(rank), "line of code not known"), []).append(rank)
-    lines = [f"  {'waiting ' + ranks_text(ranks):<16} {place}" for place, ranks in list(places.items())[:MAX_RANKS]]
-    if len(places) > MAX_RANKS:
-        lines.append(f"  {_more(len(places)).strip()}")
+    by_site = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in waiting)
+    lines = [f"  {'waiting':<16} {ranks_text(ranks)}: {site}" for site, ranks in list(by_site.items())[:MAX_RANKS]]
+    if len(by_site) > MAX_RANKS:
+        lines.append(f"  {_more(len(by_site)).strip()}")
     return lines
 
 
@@ -108,7 +114,7 @@ def _files(data: dict[str, object]) -> list[str]:
     if not isinstance(files, dict) or not files:
         return []
     shown = [f"    rank {rank}: {path}" for rank, path in list(files.items())[:MAX_RANKS]]
-    return [f"  flight recorder files{_more(len(files))}", *shown]
+    return [f"  flight-recorder files{_more(len(files))}", *shown]
 
 
 def _ranks(value: object) -> list[int]:

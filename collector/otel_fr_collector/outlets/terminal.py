@@ -71,7 +71,7 @@ class Terminal:
         known.files.update(new)
         if new and not change.data["caused_by"]:
             self._write(
-                "".join(f"  [{change.incident.id}] flight recorder file of rank {r}: {files[r]}\n" for r in new)
+                "".join(f"  [{change.incident.id}] flight-recorder file of rank {r}: {files[r]}\n" for r in new)
             )
 
     def _write(self, text: str) -> None:

@@ -12,6 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from otel_fr import presentation
+from otel_fr.identity import encode_ranks
 from tests.support.collector_process import running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
@@ -81,7 +83,7 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
         expect(page.locator("#open [data-item]")).to_contain_text("rank 3 did not join all_reduce number 2")
         expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("culprit")
         expect(page.locator("#open-count")).to_have_text("1")
-        expect(page.locator("#grid tr[data-rank='0']")).to_contain_text("in all_reduce 2 for")
+        expect(page.locator("#grid tr[data-rank='0']")).to_contain_text("in all_reduce number 2 for")
         for call in [*waiting, job.ranks[3].issue(job.world)]:
             job.ranks[call.rank].complete(call)
         expect(page.locator("#open [data-item]")).to_have_count(0)
@@ -146,17 +148,17 @@ def test_the_map_is_walked_by_arrow_keys_and_tells_of_each_rank(stage: Stage, wa
     expect(page.locator("#grid tbody tr")).to_have_count(1)
     page.keyboard.press("m")
     said = page.locator("#said")
-    expect(said).to_contain_text("rank 70; default_pg (0): 100 enqueued, 100 completed; 1 behind")
+    expect(said).to_contain_text("rank 70; group default_pg (0): 100 enqueued, 100 completed; 1 behind")
     page.keyboard.press("ArrowDown")
-    expect(said).to_contain_text("rank 86; default_pg (0): 101 enqueued, 100 completed")
+    expect(said).to_contain_text("rank 86; group default_pg (0): 101 enqueued, 100 completed")
     page.keyboard.press("End")
     expect(said).to_contain_text("rank 255")
     page.keyboard.press("ArrowRight")
     expect(said).to_contain_text("rank 255")
     page.keyboard.press("Enter")
-    expect(page.locator("#grid tr.picked")).to_contain_text("in all_reduce 101 for")
+    expect(page.locator("#grid tr.picked")).to_contain_text("in all_reduce number 101 for")
     page.locator("#maps canvas").nth(2).hover(position={"x": 3, "y": 3})
-    expect(said).to_contain_text("rank 0; shard_1")
+    expect(said).to_contain_text("rank 0; group shard_1")
 
 
 def test_everything_is_reached_by_keyboard(stage: Stage, watched: Watched) -> None:
@@ -328,3 +330,48 @@ def test_a_collector_that_asks_for_a_token_is_given_it(stage: Stage, watched: Wa
     assert seen[0] is None
     assert set(seen[1:]) == {"Bearer secret-1"}
     watched.problems = [text for text in watched.problems if "401" not in text]
+
+
+RANKS = [
+    [],
+    [5],
+    [1, 0, 1],
+    [0, 1, 2, 5],
+    [0, 2, 4, 6],
+    list(range(5, 70, 8)),
+    [0, 1, 3, 5, 7, 9, 11],
+    [*range(0, 99, 7), 50],
+]
+SECONDS = [0.0, 4.46, 99.4, 725.0, 18_720.0, 273_600.0]
+
+
+def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: Stage, watched: Watched) -> None:
+    page = watched.page
+    page.goto(stage.url + "/")
+    given = {"ranks": RANKS, "encoded": [encode_ranks(sorted(set(ranks))) for ranks in RANKS], "seconds": SECONDS}
+    shown = page.evaluate(
+        """async (given) => {
+          const text = await import(new URL("page/text.js", location.href));
+          return {
+            ranks: given.ranks.map(text.ranksText),
+            decoded: given.encoded.map((one) => text.rankList(text.decodeRanks(one))),
+            groups: [["3", "dp"], ["3", ""], ["3", "undefined"], ["tp", "tp"]].map(([name, description]) =>
+              text.groupText({ name, description })),
+            others: [text.collectiveText("all_reduce", 5), text.collectiveText("send", null), text.siteText(undefined)],
+            durations: given.seconds.map(text.durationText),
+            ago: given.seconds.map(text.agoText),
+          };
+        }""",
+        given,
+    )
+    assert shown["ranks"] == [presentation.ranks_text(ranks) for ranks in RANKS]
+    assert shown["decoded"] == [presentation.rank_list(ranks) for ranks in RANKS]
+    groups = [("3", "dp"), ("3", ""), ("3", "undefined"), ("tp", "tp")]
+    assert shown["groups"] == [presentation.group_text(name, description) for name, description in groups]
+    assert shown["others"] == [
+        presentation.collective_text("all_reduce", 5),
+        presentation.collective_text("send", None),
+        presentation.site_text(None),
+    ]
+    assert shown["durations"] == [presentation.duration_text(seconds) for seconds in SECONDS]
+    assert shown["ago"] == [presentation.ago_text(seconds) for seconds in SECONDS]

@@ -58,7 +58,7 @@ def test_a_message_that_was_never_sent_is_told_in_rings_that_wrapped(tmp_path: P
     report = load(pair_of_ranks(tmp_path, 100, 101, **OPEN))
     (incident,) = report.incidents
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("unmatched_p2p", [0], [1])
-    assert "rank 0 never posted the matching send" in str(incident["summary"])
+    assert "rank 0 did not call the matching send" in str(incident["summary"])
 
 
 @pytest.mark.parametrize("sent", [100, 101])

@@ -61,7 +61,7 @@ def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Pat
 
     text = to_text(report)
     assert text.splitlines()[0] == f"{incident['category']}: {incident['summary']}"
-    for part in ("culprit rank 1: /job/data.py:31 next_batch", "waiting ranks 0,2,3: /job/train.py:42 step"):
+    for part in ("culprit rank 1: /job/data.py:31 next_batch", "waiting ranks 0, 2, 3: /job/train.py:42 step"):
         assert part in text
     assert "next_batch" in text.partition("stack of rank 1:")[2]
     assert str(tmp_path / "files" / "trace_1") in text

@@ -135,14 +135,14 @@ def test_the_text_of_an_incident() -> None:
     assert show(waiting_ranks=[0, 2, 3], flight_recorder_files={"1": "/d/rank_1"}) == (
         "INCIDENT missing_rank: rank 1 in job job-7 attempt 1 [abc]\n"
         "  rank 1 did not join\n"
-        "  process group    0 (default_pg), ranks 0, 1\n"
+        "  process group    default_pg (0), ranks 0, 1\n"
         "  collective       all_reduce number 5\n"
-        "  culprit rank 1   a.py:1 f\n"
-        "  waiting ranks 0, 2, 3 line of code not known\n"
-        "  flight recorder files\n"
+        "  culprit          rank 1: a.py:1 f\n"
+        "  waiting          ranks 0, 2, 3: call site not known\n"
+        "  flight-recorder files\n"
         "    rank 1: /d/rank_1\n"
         "  trace            ff\n"
-        "  issued           2.5 s ago\n"
+        "  started          2.5 s ago\n"
     )
 
 

@@ -83,7 +83,7 @@ def test_two_collectives_that_two_ranks_issued_in_opposite_orders_are_a_deadlock
     found = judge(calls, {0: {"t": 5, "w": 3}, 1: {"t": 5, "w": 3}, 2: {"w": 3}}, 9.0)
     (cause,) = [f for f in found if f.caused_by is None]
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1))
-    assert "rank 0 issued all_reduce number 5 of group tp ('1') before all_reduce number 3" in cause.summary
+    assert "rank 0 enqueued all_reduce number 5 of group tp (1) before all_reduce number 3" in cause.summary
 
 
 @AGES

@@ -102,7 +102,7 @@ def test_a_circle_of_many_ranks_is_told_in_a_few_words() -> None:
     ranks = {rank: Rank(rank, idle=9.0) for rank in range(size)}
     (cause,) = diagnose(Evidence({"w": world}, calls, ranks, 2.0, size))[:1]
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, world.ranks)
-    assert cause.summary.endswith("and so on round to rank 0 (100 ranks in all)")
+    assert cause.summary.endswith("and so on back to rank 0 (100 ranks in all)")
     assert len(cause.summary) < 1000
 
 

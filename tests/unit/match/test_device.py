@@ -96,6 +96,6 @@ def test_what_the_files_do_not_tell_is_said_instead_of_guessed() -> None:
     assert diagnose(evidence) == []
     (question,) = open_questions(evidence)
     assert "all members joined all_reduce number 7" in question
-    assert "cannot be told" in question
+    assert "the evidence does not show whether it is blocked" in question
     moving = Evidence({"w": WORLD}, [c for c in calls if c.rank], evidence.ranks, 2.0, 4)
     assert open_questions(moving) == [], "a member that has not joined is a matter for the verdict"

@@ -1,5 +1,7 @@
 // Elements from data. Text is only ever set as text: names of jobs, hosts and exceptions are anybody's.
 
+import { agoText } from "./text.js";
+
 export function h(tag, props = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -46,23 +48,6 @@ export function keyed(parent, items, keyOf, make, update) {
   }
 }
 
-// [0, 1, 2, 5] -> "0-2, 5"
-export function ranksText(ranks) {
-  const parts = [];
-  for (let i = 0; i < ranks.length; ) {
-    let j = i;
-    while (j + 1 < ranks.length && ranks[j + 1] === ranks[j] + 1) j++;
-    parts.push(i === j ? `${ranks[i]}` : `${ranks[i]}${j > i + 1 ? "-" : ", "}${ranks[j]}`);
-    i = j + 1;
-  }
-  return parts.join(", ");
-}
-
-export function named(ranks) {
-  if (!ranks.length) return "nobody";
-  return `${ranks.length === 1 ? "rank" : "ranks"} ${ranksText(ranks)}`;
-}
-
 export function number(value) {
   return value.toLocaleString("en");
 }
@@ -74,11 +59,7 @@ export function when(text) {
 }
 
 export function ago(text) {
-  const seconds = Math.max(0, (Date.now() - new Date(text).getTime()) / 1000);
-  if (seconds < 90) return `${Math.round(seconds)} s ago`;
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
-  if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
-  return `${Math.round(seconds / 86400)} days ago`;
+  return agoText((Date.now() - new Date(text).getTime()) / 1000);
 }
 
 // Only http(s) becomes a link: a template of the collector's own, but it costs nothing to be sure.

@@ -3,6 +3,7 @@
 
 import { h, keyed, number, setClass, setText } from "./dom.js";
 import { STATUSES, describe, judge, outliers } from "./status.js";
+import { collectiveText, durationText } from "./text.js";
 
 const TABLE = 64; // ranks up to which every rank has a row
 const ROWS = 100; // rows of the table of outliers
@@ -94,7 +95,7 @@ export function makeGrid() {
     });
     const last = row.children[lanes.length + 2];
     setClass(last, "site");
-    const doing = waits[i] ? `in ${waits[i][0]} ${waits[i][1]} for ${waits[i][3]} s` : "";
+    const doing = waits[i] ? `in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}` : "";
     setText(last, [doing, site[i], host[i]].filter(Boolean).join(" · "));
   }
 

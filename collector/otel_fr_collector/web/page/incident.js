@@ -1,11 +1,12 @@
 // One incident, with its evidence.
 
-import { h, link, named, ranksText, when } from "./dom.js";
+import { h, link, when } from "./dom.js";
+import { collectiveText, groupText, ranksByText, ranksText, siteText } from "./text.js";
 
 const SHOWN = 16; // ranks whose lines are shown at once; the rest are a click away
 
 export function incidentTitle(data) {
-  const who = data.culprit_ranks.length ? `: ${named(data.culprit_ranks.slice(0, 64))}` : "";
+  const who = data.culprit_ranks.length ? `: ${ranksText(data.culprit_ranks)}` : "";
   return `${data.category}${who}`;
 }
 
@@ -26,12 +27,12 @@ function facts(data) {
   const group = data.process_group;
   const rows = [
     ["Detected", when(data.detected_at)],
-    ["Began", when(data.started_at)],
+    ["Started", when(data.started_at)],
     ["Resolved", when(data.resolved_at)],
-    ["Process group", group && `${group.name}${group.description ? ` (${group.description})` : ""}, ${named(group.ranks)}`],
-    ["Collective", data.operation && `${data.operation}${data.sequence_id === null ? "" : ` number ${data.sequence_id}`}`],
-    ["Culprits", data.culprit_ranks.length ? named(data.culprit_ranks) : null],
-    ["Waiting", data.waiting_ranks.length ? named(data.waiting_ranks) : null],
+    ["Process group", group && `${groupText(group)}, ${ranksText(group.ranks)}`],
+    ["Collective", data.operation && collectiveText(data.operation, data.sequence_id)],
+    ["Culprits", data.culprit_ranks.length ? ranksText(data.culprit_ranks) : null],
+    ["Waiting", data.waiting_ranks.length ? ranksText(data.waiting_ranks) : null],
     ["Trace", data.trace_id && h("code", {}, data.trace_id)],
     ["Run", `attempt ${data.attempt}, ${data.run_id}`],
   ];
@@ -41,13 +42,9 @@ function facts(data) {
 function values(data) {
   const found = Object.entries(data.values ?? {});
   if (!data.field || !found.length) return [];
-  const by = new Map();
-  for (const [rank, value] of found) {
-    if (!by.has(value)) by.set(value, []);
-    by.get(value).push(Number(rank));
-  }
+  const by = ranksByText(found.map(([rank, value]) => [Number(rank), value]));
   const rows = [...by].sort((a, b) => b[1].length - a[1].length).map(([value, ranks]) =>
-    h("tr", {}, h("th", { scope: "row" }, named(ranks)), h("td", { class: "site" }, value)));
+    h("tr", {}, h("th", { scope: "row" }, ranksText(ranks)), h("td", { class: "site" }, value)));
   return [h("h3", {}, `What differs: ${data.field}`), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, rows)))];
 }
 
@@ -55,7 +52,7 @@ function culprits(data) {
   if (!data.culprit_ranks.length) return [];
   const parts = data.culprit_ranks.map((rank, i) => {
     const stack = data.stacks?.[rank];
-    const line = h("span", {}, h("span", { class: "badge culprit" }, `rank ${rank}`), " ", h("code", {}, data.call_sites?.[rank] ?? "line of code not known"));
+    const line = h("span", {}, h("span", { class: "badge culprit" }, `rank ${rank}`), " ", h("code", {}, siteText(data.call_sites?.[rank])));
     if (!stack) return h("p", {}, line);
     return h("details", { open: i < 2 }, h("summary", {}, line), h("pre", { tabindex: "0" }, stack));
   });
@@ -64,12 +61,7 @@ function culprits(data) {
 
 function waiting(data) {
   if (!data.waiting_ranks.length) return [];
-  const by = new Map();
-  for (const rank of data.waiting_ranks) {
-    const site = data.call_sites?.[rank] ?? "line of code not known";
-    if (!by.has(site)) by.set(site, []);
-    by.get(site).push(rank);
-  }
+  const by = ranksByText(data.waiting_ranks.map((rank) => [rank, siteText(data.call_sites?.[rank])]));
   const rows = [...by].map(([site, ranks]) => h("tr", {}, h("th", { scope: "row" }, ranksText(ranks)), h("td", { class: "site" }, site)));
   return [h("h3", {}, "Waiting ranks"), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, rows)))];
 }

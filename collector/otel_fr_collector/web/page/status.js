@@ -1,11 +1,13 @@
 // What each cell of the grid shows: one rank in one process group.
 
+import { collectiveText, durationText, groupText } from "./text.js";
+
 export const STATUSES = [
   ["culprit", "culprit"],
   ["dead", "died"],
   ["behind", "behind, and not moving"],
   ["silent", "silent"],
-  ["unheard", "not heard of"],
+  ["unheard", "no report yet"],
   ["waits", "waiting"],
   ["ended", "ended well"],
   ["ok", "at the front, or moving"],
@@ -82,12 +84,12 @@ export function describe(job, judged, lane, i) {
     const queued = job.lanes[lane].enqueued[i];
     const front = job.groups[group].enqueued[1];
     const known = job.groups[group];
-    parts.push(`${known.description || "group"} (${known.name}): ${queued ?? "nothing"} enqueued, ${done ?? "nothing"} completed`);
+    parts.push(`group ${groupText(known)}: ${queued ?? "nothing"} enqueued, ${done ?? "nothing"} completed`);
     if (queued !== null && queued < front) parts.push(`${front - queued} behind`);
   } else if (lane !== null) parts.push(`in no group of ${job.lanes[lane].name}`);
   parts.push(state[i] === "running" ? "running" : `${state[i]}${how[i] ? ` (${how[i]})` : ""}`);
-  if (waits[i]) parts.push(`in ${waits[i][0]} number ${waits[i][1]} for ${waits[i][3]} s`);
-  else if (idle[i] !== null) parts.push(`idle for ${idle[i]} s`);
+  if (waits[i]) parts.push(`in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}`);
+  else if (idle[i] !== null) parts.push(`idle for ${durationText(idle[i])}`);
   if (site[i]) parts.push(`at ${site[i]}`);
   if (host[i]) parts.push(`on ${host[i]}`);
   return parts.join("; ");

@@ -4,6 +4,7 @@ import { Refused, get } from "./api.js";
 import { ago, h, keyed, number, setClass, setText, when } from "./dom.js";
 import { makeGrid } from "./grid.js";
 import { incidentBody, incidentItem, incidentTitle, linkLine } from "./incident.js";
+import { decodeRanks, groupText, rankList } from "./text.js";
 
 const OLDER = 200; // incidents of one page of the list
 
@@ -109,8 +110,8 @@ export function jobView(id) {
     const worst = [...job.groups].sort((a, b) => b.enqueued[1] - b.enqueued[0] - (a.enqueued[1] - a.enqueued[0])).slice(0, 200);
     keyed(groups, worst, (one) => one.id, () => h("tr", {}, h("th", { scope: "row" }), h("td"), h("td"), h("td"), h("td")), (row, one) => {
       const texts = [
-        `${one.name}${one.description ? ` (${one.description})` : ""}`, `${one.size}: ${one.ranks}`,
-        one.enqueued.join(" to "), one.completed.join(" to "), one.behind_count ? `${one.behind_count}: ${one.behind}` : "",
+        groupText(one), `${one.size}: ${rankList(decodeRanks(one.ranks))}`,
+        one.enqueued.join(" to "), one.completed.join(" to "), one.behind_count ? `${one.behind_count}: ${rankList(decodeRanks(one.behind))}` : "",
       ];
       texts.forEach((value, i) => setText(row.children[i], value));
     });

@@ -1,0 +1,78 @@
+// How ranks, groups, collectives, call sites and durations are written for a reader: the same as otel_fr/presentation.py.
+
+const MAX_RANGES = 12; // ranges of ranks that are written out
+const MIN_STEPPED = 5; // ranks in equal steps from which on they are folded
+
+// [0, 1, 2, 5] -> "0-2, 5"; [5, 13, ..., 69] -> "5-69 step 8"; long lists end with their length.
+export function rankList(ranks) {
+  const items = [...new Set(ranks)].sort((a, b) => a - b);
+  const parts = [];
+  for (let start = 0; start < items.length; ) {
+    const end = endOfRange(items, start);
+    const step = items[end] - items[end - 1];
+    parts.push(end === start ? `${items[start]}` : `${items[start]}-${items[end]}${step > 1 ? ` step ${step}` : ""}`);
+    start = end + 1;
+  }
+  if (parts.length > MAX_RANGES + 1) parts.splice(MAX_RANGES, parts.length, `... (${items.length} in all)`);
+  return parts.join(", ");
+}
+
+function endOfRange(items, start) {
+  const step = items[start + 1] - items[start];
+  let end = start + 1;
+  while (items[end + 1] - items[end] === step) end++;
+  return end - start + 1 >= (step === 1 ? 3 : MIN_STEPPED) ? end : start;
+}
+
+export function ranksText(ranks) {
+  const size = new Set(ranks).size;
+  return size ? `${size === 1 ? "rank" : "ranks"} ${rankList(ranks)}` : "no rank";
+}
+
+// The API's "0-3,8-12:2" -> [0, 1, 2, 3, 8, 10, 12]
+export function decodeRanks(text) {
+  const ranks = [];
+  for (const part of text ? text.split(",") : []) {
+    const [first, last, step] = part.split(/[-:]/).map(Number);
+    for (let rank = first; rank <= (last ?? first); rank += step ?? 1) ranks.push(rank);
+  }
+  return ranks;
+}
+
+export function groupText({ name, description }) {
+  return ["", "undefined", name].includes(description) ? name : `${description} (${name})`;
+}
+
+export function collectiveText(operation, number) {
+  return number === null ? operation : `${operation} number ${number}`;
+}
+
+export function siteText(site) {
+  return site || "call site not known";
+}
+
+// Text -> the ranks it is true of.
+export function ranksByText(texts) {
+  const found = new Map();
+  for (const [rank, text] of texts) {
+    if (!found.has(text)) found.set(text, []);
+    found.get(text).push(rank);
+  }
+  return found;
+}
+
+export function durationText(seconds) {
+  if (seconds < 100) return `${seconds.toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 100) return `${minutes} min ${whole % 60} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days ${hours % 24} h`;
+}
+
+export function agoText(seconds) {
+  for (const [limit, size, unit] of [[90, 1, "s"], [5400, 60, "min"], [129600, 3600, "h"]]) {
+    if (seconds < limit) return `${Math.round(Math.max(0, seconds) / size)} ${unit} ago`;
+  }
+  return `${Math.round(seconds / 86400)} days ago`;
+}

@@ -1,0 +1,109 @@
+"""How ranks, groups, collectives, call sites and durations are written for a reader: one spelling everywhere.
+
+Used by the sentences of the match engine, the terminal, alerts, reports from files and the console commands. It works
+on plain values and imports nothing of otel-fr, so the match engine may import it, and the console needs no engine to
+write a list of ranks. The collector's page has the same functions in JavaScript (``web/page/text.js``); a test holds
+both against each other. The form of ranks that programs read is `otel_fr.identity.encode_ranks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MAX_RANGES = 12
+"""Ranges of ranks that are written out; a reader counts no further, and a sentence must stay one."""
+MIN_STEPPED = 5
+"""Ranks in equal steps from which on they are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
+UNKNOWN_SITE = "call site not known"
+
+_UNDEFINED = ("", "undefined")
+"""Descriptions that PyTorch gives to groups without one."""
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """``[0, 1, 2, 5]`` -> ``"0-2, 5"``; ``[5, 13, ..., 69]`` -> ``"5-69 step 8"``; long lists end with their length.
+
+    Ranks are sorted first, and each is named once; "" if there are none.
+    """
+    items = sorted(set(ranks))
+    parts: list[str] = []
+    start = 0
+    while start < len(items):
+        end = _end_of_range(items, start)
+        step = items[end] - items[end - 1] if end > start else 0
+        if end == start:
+            parts.append(str(items[start]))
+        else:
+            parts.append(f"{items[start]}-{items[end]}" + (f" step {step}" if step > 1 else ""))
+        start = end + 1
+    if len(parts) > MAX_RANGES + 1:
+        parts[MAX_RANGES:] = [f"... ({len(items)} in all)"]
+    return ", ".join(parts)
+
+
+def _end_of_range(items: list[int], start: int) -> int:
+    """Index of the last rank of the range that begins at ``start``: ``start`` itself if there is none."""
+    if start + 1 == len(items):
+        return start
+    step = items[start + 1] - items[start]
+    end = start + 1
+    while end + 1 < len(items) and items[end + 1] - items[end] == step:
+        end += 1
+    return end if end - start + 1 >= (3 if step == 1 else MIN_STEPPED) else start
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """``"ranks 0-2, 5"``, ``"rank 5"``, ``"no rank"``."""
+    items = set(ranks)
+    if not items:
+        return "no rank"
+    return ("rank " if len(items) == 1 else "ranks ") + rank_list(items)
+
+
+def verb(ranks: Iterable[int], one: str, many: str) -> str:
+    """The form of a verb that fits so many ranks."""
+    return one if len(set(ranks)) == 1 else many
+
+
+def group_text(name: str, description: str) -> str:
+    """A process group by the user's description and c10d's name, ``"dp (3)"``; without a description ``"3"``."""
+    return name if description in (*_UNDEFINED, name) else f"{description} ({name})"
+
+
+def collective_text(operation: str, sequence_id: int | None) -> str:
+    """``"all_reduce number 5"``."""
+    return operation if sequence_id is None else f"{operation} number {sequence_id}"
+
+
+def site_text(site: str | None) -> str:
+    """``"train.py:42 step"``, or that the call site is not known."""
+    return site or UNKNOWN_SITE
+
+
+def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
+    """Text -> the ranks it is true of, in the order of their first appearance."""
+    found: dict[str, list[int]] = {}
+    for rank, text in texts:
+        found.setdefault(text, []).append(rank)
+    return found
+
+
+def duration_text(seconds: float) -> str:
+    """``"4.5 s"``, ``"12 min 5 s"``, ``"5 h 12 min"``, ``"3 days 4 h"``."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} days {hours % 24} h"
+
+
+def ago_text(seconds: float) -> str:
+    """How long ago, in one unit: ``"12 s ago"``, ``"5 min ago"``, ``"3 h ago"``, ``"2 days ago"``."""
+    for limit, size, unit in ((90, 1, "s"), (5_400, 60, "min"), (129_600, 3_600, "h")):
+        if seconds < limit:
+            return f"{max(0.0, seconds) / size:.0f} {unit} ago"
+    return f"{seconds / 86_400:.0f} days ago"
