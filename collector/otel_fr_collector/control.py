@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
 from otel_fr.control.v1 import control_pb2
-from otel_fr_collector.jobs.runs import RunId
+from otel_fr_collector.jobs.run import RunId
 
 MAX_PENDING = 16
 """Commands kept for one monitor; when it does not read, the oldest are dropped."""

@@ -16,13 +16,14 @@ from otel_fr.match import Finding, diagnose
 from otel_fr_collector.control import Control
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.gauges import JobGauges
-from otel_fr_collector.incidents import correlate
+from otel_fr_collector.incidents import credibility, triggers
 from otel_fr_collector.incidents.book import MAX_INCIDENTS, ChangeKind, Incident, IncidentBook, IncidentChange
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.incidents.relearn import Relearning
+from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs import snapshot as evidence
 from otel_fr_collector.jobs.ingest import Ingest
-from otel_fr_collector.jobs.runs import Run, RunId, Runs
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.outlets.event_stream import Stream
@@ -94,7 +95,7 @@ class Service:
         self.links = links or Links()
         self.stream = Stream()
         self._retention = retention or Retention()
-        self._relearning = Relearning(clock())
+        self._grace = RestartGrace(clock())
         self.control = Control()
         self.ingest = Ingest(self.runs, metrics, clock, wall)
         self._outlets = outlets
@@ -107,7 +108,7 @@ class Service:
         """Published before the restart of a collector that ended before their root spans were queued."""
         self._failed: set[RunId] = set()
         self._saved: dict[RunId, tuple[int, int]] = {}
-        self._judging: dict[RunId, tuple[correlate.Due, asyncio.Task[None]]] = {}
+        self._judging: dict[RunId, tuple[triggers.Due, asyncio.Task[None]]] = {}
         metrics.registry.register(JobGauges(self.runs, self.book.open_data))
         if store is not None:
             self._restore(store)
@@ -165,19 +166,19 @@ class Service:
     def _judge(self, run: Run, now: float, final: bool) -> None:
         if run.is_over or (run.id in self._judging and not final):
             return
-        if self._relearning.waits_for(run, now):
+        if self._grace.waits_for(run, now):
             return  # at the end too: its ranks are on their way back, and whoever comes after us will hear them
         has_open = bool(self.book.open_of(run.id))
         last_change = self.book.changed.get(run.id, float("-inf"))
-        reason = correlate.due(run, now, has_open=has_open, last_change=last_change, final=final)
+        reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
         if run.id in self._judging:  # the collector stops before that verdict is there, so it is found anew
             begun, task = self._judging.pop(run.id)
             task.cancel()
-            reason = correlate.Due(*(a or b for a, b in zip(astuple(begun), astuple(reason), strict=True)))
+            reason = triggers.Due(*(a or b for a, b in zip(astuple(begun), astuple(reason), strict=True)))
         if reason:
             started = time.perf_counter()
             taken = evidence.snapshot(run, now)
-            correlate.mark_judged(run, reason, now)
+            triggers.mark_judged(run, reason, now)
             if not final and taken.size > AT_ONCE:
                 task = asyncio.get_running_loop().create_task(self._judge_aside(run, taken, reason, started))
                 self._judging[run.id] = reason, task
@@ -186,7 +187,7 @@ class Service:
         if has_open or reason:
             self._publish(self.book.add_files(run, now), now)
 
-    async def _judge_aside(self, run: Run, taken: evidence.Snapshot, reason: correlate.Due, started: float) -> None:
+    async def _judge_aside(self, run: Run, taken: evidence.Snapshot, reason: triggers.Due, started: float) -> None:
         """Judge a run of many ranks in another thread, so that the intake goes on meanwhile."""
         try:
             findings = await asyncio.to_thread(lambda: diagnose(taken.evidence()))
@@ -198,7 +199,7 @@ class Service:
             self._judging.pop(run.id, None)
 
     def _conclude(
-        self, run: Run, taken: evidence.Snapshot, reason: correlate.Due, findings: list[Finding], started: float
+        self, run: Run, taken: evidence.Snapshot, reason: triggers.Due, findings: list[Finding], started: float
     ) -> None:
         """Tell what follows from the findings, which hold for the moment of the snapshot."""
         now = self._clock()
@@ -211,8 +212,8 @@ class Service:
             self._credible(run, taken, findings, reason),
             now=now,
             wall=self._wall(),
-            issued=lambda finding: correlate.issue_time(taken, finding),
-            moved_on=lambda finding: correlate.has_moved_on(run, finding),
+            issued=lambda finding: credibility.issue_time(taken, finding),
+            moved_on=lambda finding: credibility.has_moved_on(run, finding),
         )
         self._publish(changes, now)
 
@@ -225,11 +226,11 @@ class Service:
             _log.exception("job %r could not be judged", run.id.job)
 
     def _credible(
-        self, run: Run, taken: evidence.Snapshot, findings: list[Finding], reason: correlate.Due
+        self, run: Run, taken: evidence.Snapshot, findings: list[Finding], reason: triggers.Due
     ) -> list[Finding]:
         """The causes that rest on fresh word, and the consequences of these or of causes published before."""
-        findings = [finding for finding in findings if not correlate.has_completed(run, finding)]
-        causes = [f for f in findings if f.caused_by is None and correlate.is_credible(taken, f, reason)]
+        findings = [finding for finding in findings if not credibility.has_completed(run, finding)]
+        causes = [f for f in findings if f.caused_by is None and credibility.is_credible(taken, f, reason)]
         known = {finding.key for finding in causes}
         known.update(key for incident in self.book.open_of(run.id) for key in incident.keys)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
@@ -246,14 +247,14 @@ class Service:
                 if run is not None:
                     run.world_size, run.resource = known.world_size, known.resource
                     run.restore(known.ranks(now, wall))
-                    self._relearning.expect(run)
+                    self._grace.expect(run)
             self._saved[known.id] = (0, 0)
         for incident in saved.incidents:
             if incident.is_open:
                 # Its run may have been lost: the incident then waits for word of it, or of a newer attempt.
                 lost = self.runs.get(incident.run, now)
                 if lost is not None:
-                    self._relearning.expect(lost)
+                    self._grace.expect(lost)
             trace = incident.data.get("trace_id")
             if isinstance(trace, str):
                 if incident.is_open and traced.get(incident.id) != trace and trace not in self._traced:
@@ -267,7 +268,7 @@ class Service:
             outlet.resume(saved.incidents)
 
     def _keep_house(self, now: float) -> None:
-        self._relearning.step(now)
+        self._grace.step(now)
         self._trace_rest()
         for run in self.runs.forget(now):
             self._close(run.id, now)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from otel_fr_collector.incidents.book import IncidentChange
 from otel_fr_collector.jobs.calls import Interner, RankCall
 from otel_fr_collector.jobs.rank_reports import Report
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.service import Outlets, Service

@@ -10,8 +10,8 @@ from enum import Enum
 
 from otel_fr.incident import incident_dict, incident_id, timestamp
 from otel_fr.match import Category, Finding
-from otel_fr_collector.incidents.correlate import MISMATCHES, instance_key_of
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.incidents.credibility import MISMATCHES, instance_key_of
+from otel_fr_collector.jobs.run import Run, RunId
 
 FIRING, RESOLVED = "firing", "resolved"
 MAX_INCIDENTS = 1_000

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from otel_fr.match import Category, Ending, Finding, Group
 from otel_fr_collector.incidents.book import Incident
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 
 _T = TypeVar("_T")
 Json = dict[str, Any]

@@ -18,7 +18,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_fr import semconv as names
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.rank_reports import parse_report
-from otel_fr_collector.jobs.runs import Run, Runs
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import Origin, Origins, SpanReader, find_text, read_origin
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.partial import parse_trace_request

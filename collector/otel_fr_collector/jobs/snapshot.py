@@ -11,7 +11,7 @@ from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState, OpenInstance
 from otel_fr_collector.jobs.ranks import SILENCE, RankState
-from otel_fr_collector.jobs.runs import Run
+from otel_fr_collector.jobs.run import Run
 
 WAIT_SHARE = 0.87
 """Share of a rank's stall time after which its call counts as waiting: the rest is the way to the alert."""

@@ -29,7 +29,7 @@ from otel_fr_collector.jobs.calls import (
     weight_of,
 )
 from otel_fr_collector.jobs.rank_reports import MAX_RANK
-from otel_fr_collector.jobs.runs import RunId
+from otel_fr_collector.jobs.run import RunId
 
 _TEXTS = frozenset(
     {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}

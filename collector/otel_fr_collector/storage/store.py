@@ -17,7 +17,7 @@ from pathlib import Path
 
 from otel_fr_collector.incidents.book import Incident
 from otel_fr_collector.incidents.records import SavedRun, dump_incident, dump_run, load_incident, load_run
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_calls
 
 Json = dict[str, object]

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
-from otel_fr_collector.jobs.runs import RunId
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.network.tokens import EVERYTHING
 from otel_fr_collector.outlets import event_stream as stream_module
 from otel_fr_collector.outlets.event_stream import Event, Stream

@@ -1,4 +1,4 @@
-"""What the parts do together: forwarding, the store and the relearning over the ends and beginnings of a collector."""
+"""What the parts do together: forwarding, the store and the restart grace over stops and restarts of a collector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector.jobs.rank_reports import Report
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.runs import RunId, Runs
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.runs import Runs
 
 from otel_fr.match import Ending
 from tests.support.collector_process import running, start

@@ -17,10 +17,12 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeL
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from otel_fr_collector.jobs import groups, runs
+from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.bounded import Cache, Ranges
 from otel_fr_collector.jobs.calls import SpanCall, Template
 from otel_fr_collector.jobs.rank_reports import Report, parse_report
-from otel_fr_collector.jobs.runs import Run, RunId, Runs
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES, MalformedError
 from otel_fr_collector.service import Outlets, Service
@@ -194,10 +196,10 @@ def a_run(everything: Runs, name: str = "r") -> Run:
 
 
 def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_RANKS", 10)
-    monkeypatch.setattr(runs, "MAX_GROUPS", 20)
-    monkeypatch.setattr(runs, "MAX_PROGRESS_ENTRIES", 30)
-    monkeypatch.setattr(runs, "MAX_MEMBERS", 100)
+    monkeypatch.setattr(run_module, "MAX_RANKS", 10)
+    monkeypatch.setattr(run_module, "MAX_GROUPS", 20)
+    monkeypatch.setattr(run_module, "MAX_PROGRESS_ENTRIES", 30)
+    monkeypatch.setattr(run_module, "MAX_MEMBERS", 100)
     everything = Runs()
     for name in ("a", "b", "c"):
         run = a_run(everything, name)
@@ -214,7 +216,7 @@ def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest
 
 
 def test_a_job_finds_room_though_somebody_has_invented_a_thousand_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_GROUPS", 100)
+    monkeypatch.setattr(run_module, "MAX_GROUPS", 100)
     everything = Runs()
     for number in range(10):
         invented = a_run(everything, f"invented-{number}")
@@ -230,7 +232,7 @@ def test_a_job_finds_room_though_somebody_has_invented_a_thousand_groups(monkeyp
 
 
 def test_a_run_that_holds_more_than_its_share_drives_out_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_GROUPS", 100)
+    monkeypatch.setattr(run_module, "MAX_GROUPS", 100)
     everything = Runs()
     a_run(everything, "job").add_spans(0, [span(1)], 0.0)
     for _ in range(3):
@@ -240,7 +242,7 @@ def test_a_run_that_holds_more_than_its_share_drives_out_nobody(monkeypatch: pyt
 
 
 def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_MEMBERS", 10)
+    monkeypatch.setattr(run_module, "MAX_MEMBERS", 10)
     run = a_run(Runs())
     run.add_report(report(0, groups=[{"id": "a", "ranks": "0-7"}, {"id": "b", "ranks": "0-7"}]), 0.0)
     assert [len(run.groups[name].group.ranks) for name in ("a", "b")] == [8, 0]
@@ -248,7 +250,7 @@ def test_a_member_list_that_finds_no_room_leaves_the_members_unknown(monkeypatch
 
 
 def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_REPORTED", 200)
+    monkeypatch.setattr(run_module, "MAX_REPORTED", 200)
     everything = Runs()
     run = a_run(everything)
     waits = [
@@ -259,8 +261,12 @@ def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pyte
             run.add_report(report(rank, number, inflight=waits, stack="x" * 5_000), 0.0)
     state = run.ranks[7].report
     assert state is not None
-    assert (len(state.inflight), state.inflight_more, len(state.stack)) == (runs.CUT_CALLS, 56, runs.CUT_STACK)
-    assert everything.usage.reported <= 200 + 8 * (1 + runs.CUT_CALLS + runs.CUT_STACK // 256)
+    assert (len(state.inflight), state.inflight_more, len(state.stack)) == (
+        run_module.CUT_CALLS,
+        56,
+        run_module.CUT_STACK,
+    )
+    assert everything.usage.reported <= 200 + 8 * (1 + run_module.CUT_CALLS + run_module.CUT_STACK // 256)
     everything.forget(runs.IDLE_FORGET + 1)
     assert everything.usage.reported == 0
 
@@ -275,7 +281,7 @@ def test_complete_collectives_are_remembered_in_no_more_than_so_many_streams(mon
 
 
 def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_RANKS", 1)
+    monkeypatch.setattr(run_module, "MAX_RANKS", 1)
     service = Service(Metrics(), Outlets())
     service.runs._max_runs = 2
     for name in ("a", "b", "c", "d"):

@@ -9,7 +9,8 @@ from otel_fr_collector.incidents.book import ChangeKind
 from otel_fr_collector.jobs import groups
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, Template
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.runs import RunId, Runs
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.outlets import incident_text as present
 
 from otel_fr.match import CallState, Group, Signature

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from otel_fr_collector.incidents.book import FIRING, RESOLVED, Incident
 from otel_fr_collector.incidents.records import dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import store as store_module
 from otel_fr_collector.storage.store import Retention, Store

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.relearn import LIFE, PATIENCE, YOUNG, Relearning
+from otel_fr_collector.incidents.restart_grace import LIFE, PATIENCE, YOUNG, RestartGrace
 from otel_fr_collector.jobs.rank_reports import Report
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 
 from otel_fr.match import Category, Finding
 
@@ -25,45 +25,45 @@ def make(world: int | None = 3) -> Run:
 
 
 def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_back() -> None:
-    relearning, run = Relearning(0.0), make()
+    grace, run = RestartGrace(0.0), make()
     heard(run, 0, 1, number=YOUNG + 1)
-    assert relearning.waits_for(run, 1.0)
+    assert grace.waits_for(run, 1.0)
     heard(run, 2, number=YOUNG + 2)
-    assert not relearning.waits_for(run, 2.0)
+    assert not grace.waits_for(run, 2.0)
     run.ranks[2].report = None
-    assert not relearning.waits_for(run, 3.0)  # once is enough: from then on silence is silence
+    assert not grace.waits_for(run, 3.0)  # once is enough: from then on silence is silence
 
 
 def test_the_patience_with_those_who_do_not_come_back_ends() -> None:
-    relearning, run = Relearning(0.0), make()
+    grace, run = RestartGrace(0.0), make()
     heard(run, 0, number=100)
-    assert relearning.waits_for(run, 10.0)
-    assert relearning.waits_for(run, 10.0 + PATIENCE - 0.1)
-    assert not relearning.waits_for(run, 10.0 + PATIENCE)
+    assert grace.waits_for(run, 10.0)
+    assert grace.waits_for(run, 10.0 + PATIENCE - 0.1)
+    assert not grace.waits_for(run, 10.0 + PATIENCE)
 
 
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
-    relearning, run = Relearning(0.0), make()
+    grace, run = RestartGrace(0.0), make()
     heard(run, 0, 1, number=100)
     state = run.rank(2)
     assert state is not None
     state.ended = 0.5
-    assert not relearning.waits_for(run, 1.0)
+    assert not grace.waits_for(run, 1.0)
 
 
 @pytest.mark.parametrize(("started", "number"), [(0.0, YOUNG), (-LIFE - 1.0, 100)])
 def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) -> None:
-    relearning, run = Relearning(started), make()
+    grace, run = RestartGrace(started), make()
     heard(run, 0, number=number)
-    assert not relearning.waits_for(run, 1.0)
+    assert not grace.waits_for(run, 1.0)
 
 
 def test_a_run_that_is_expected_is_waited_for_before_its_first_word_but_not_for_ever() -> None:
-    relearning, run = Relearning(0.0), make(None)
-    relearning.expect(run)
-    assert relearning.waits_for(run, LIFE)
-    relearning.step(LIFE + PATIENCE + 1.0)
-    assert not relearning.waits_for(run, LIFE + PATIENCE + 2.0)
+    grace, run = RestartGrace(0.0), make(None)
+    grace.expect(run)
+    assert grace.waits_for(run, LIFE)
+    grace.step(LIFE + PATIENCE + 1.0)
+    assert not grace.waits_for(run, LIFE + PATIENCE + 2.0)
 
 
 def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:

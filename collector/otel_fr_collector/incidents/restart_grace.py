@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr_collector.jobs.runs import Run, RunId
+from otel_fr_collector.jobs.run import Run, RunId
 
 PATIENCE = 30.0
 """Seconds from a run's first word for which its other ranks may be on their way back.
@@ -16,7 +16,7 @@ LIFE = 600.0
 """Seconds of the collector's life after which nobody comes back to it any more."""
 
 
-class Relearning:
+class RestartGrace:
     """Which runs are being learnt anew. A fault is told of them once all their ranks have been heard again.
 
     Args:

@@ -1,0 +1,117 @@
+"""Is a finding credible: does it rest on recent reports of every rank that it accuses, and does it still hold?
+
+Pure functions of a run's state, a snapshot and a finding.
+"""
+
+from __future__ import annotations
+
+from otel_fr.match import CallState, Category, Ending, Finding
+from otel_fr.match.instances import InstanceKey
+from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, Due
+from otel_fr_collector.jobs.calls import RankCall
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_calls
+
+FRESH_BEFORE = 0.3
+"""Seconds before a call's threshold from which a report of an accused rank counts as fresh."""
+
+MISMATCHES = frozenset(
+    {
+        Category.OP_MISMATCH,
+        Category.SIZE_MISMATCH,
+        Category.DTYPE_MISMATCH,
+        Category.ROOT_MISMATCH,
+        Category.REDUCE_OP_MISMATCH,
+    }
+)
+
+
+def is_credible(taken: Snapshot, finding: Finding, reason: Due) -> bool:
+    """Does the finding rest on fresh word of all it accuses, and of somebody who waits?
+
+    A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
+    of each accused rank from after the wait became long, or that rank's end, or its silence. What has come since the
+    snapshot is no such word, for the finding does not know it.
+    """
+    if finding.category in MISMATCHES:
+        return not taken.mismatch_pending or reason.mismatch
+    if taken.ended_pending and not reason.ended:
+        return False
+    if finding.category is Category.RANK_DEAD:
+        return True
+    reached = _reached(taken, finding)
+    waiting = [_has_word(taken, rank, reached) for rank in finding.waiting_ranks]
+    if waiting and not any(waiting):
+        return False
+    return all(_has_word(taken, rank, reached) for rank in finding.culprit_ranks)
+
+
+def has_completed(run: Run, finding: Finding) -> bool:
+    """Is the collective that a wait was found in complete by now?"""
+    if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
+        return False
+    key, group = instance_key_of(finding), run.groups.get(finding.group.id)
+    return key is not None and group is not None and key not in group.open and key in group.closed
+
+
+def has_moved_on(run: Run, finding: Finding) -> bool:
+    """Has what the finding tells of ended well: nobody waits there any more, nobody failed there, it completed?"""
+    if run.ended_clean:
+        return True
+    if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
+        return False
+    key = instance_key_of(finding)
+    group = run.groups.get(finding.group.id)
+    if group is None or key is None:
+        return False
+    if key not in group.open and key in group.closed:
+        return True
+    if any(call.state is CallState.FAILED for call in _instance_calls(group, key)):
+        return False
+    for rank in finding.waiting_ranks:
+        state = run.ranks.get(rank)
+        if state is None or state.ending not in (Ending.RUNNING, Ending.CLEAN):
+            return False
+        if any(call.key() == key for call in reported_calls(run, state)):
+            return False
+        if len(key) == 3 and key[1] == "collective" and state.progress.get(key[0], [0, 0])[1] < key[2]:
+            return False
+    return True
+
+
+def instance_key_of(finding: Finding) -> InstanceKey | None:
+    """The instance a finding shows in; None: in none."""
+    if finding.group is None:
+        return None
+    if finding.p2p is not None:
+        source, destination, tag, index = finding.p2p
+        return finding.group.id, "p2p", source, destination, tag, index
+    if finding.sequence_id is None:
+        return None
+    return finding.group.id, finding.stream, finding.sequence_id
+
+
+def issue_time(taken: Snapshot, finding: Finding) -> float | None:
+    """Unix time of the earliest known issue of the finding's collective, by the issuing ranks' clocks."""
+    key = instance_key_of(finding)
+    return taken.issued_wall.get(key) if key is not None else None
+
+
+def _instance_calls(group: GroupState, key: InstanceKey) -> list[RankCall]:
+    instance = group.open.get(key)
+    return instance.all_calls() if instance is not None else []
+
+
+def _reached(taken: Snapshot, finding: Finding) -> float:
+    """When the finding's longest wait came within `FRESH_BEFORE` of its threshold, on our clock."""
+    key = instance_key_of(finding)
+    issued = taken.issued.get(key) if key is not None else None
+    if issued is None:
+        return taken.moment - MISMATCH_PATIENCE
+    return issued + WAIT_SHARE * taken.stall - FRESH_BEFORE
+
+
+def _has_word(taken: Snapshot, rank: int, reached: float) -> bool:
+    reported = taken.reported_at.get(rank)
+    return not taken.awaits_unheard if reported is None else reported >= reached

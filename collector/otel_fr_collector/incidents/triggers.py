@@ -1,0 +1,116 @@
+"""When to judge a run: what has arrived that a verdict should take into account, and whether it has settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from otel_fr.match import Ending
+from otel_fr.match.endings import STOP_SIGNALS
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.snapshot import WAIT_SHARE, reported_calls
+
+MISMATCH_SETTLE = 0.3
+"""Seconds after a disagreement in which the other ranks' calls arrive: who is odd is told by the majority."""
+MISMATCH_PATIENCE = 1.5
+"""Longest wait for members that have not shown their call: exporters send once a second."""
+ENDED_SETTLE = 1.0
+"""Seconds after a bad end in which the others' reports arrive: who failed first is told by all of them."""
+STOPPED_SETTLE = 3.0
+"""The same where the only ranks that ended badly were asked to stop: a job that is cancelled ends rank by rank."""
+ENDED_MINIMUM = 0.2
+"""Shortest such wait, when all others have reported since."""
+MIN_INTERVAL = 0.25
+"""Seconds between two diagnoses of one run."""
+SLOW_INTERVAL = 2.0
+"""The same once nothing has changed for `SLOW_AFTER` seconds."""
+SLOW_AFTER = 30.0
+
+
+@dataclass(frozen=True)
+class Due:
+    """Why a run is to be judged now."""
+
+    mismatch: bool = False
+    ended: bool = False
+    stalled: bool = False
+    news: bool = False
+
+    def __bool__(self) -> bool:
+        return self.mismatch or self.ended or self.stalled or self.news
+
+
+def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Due:
+    """Is it time to judge?
+
+    Args:
+        has_open: the run has an open incident, which news may change.
+        last_change: when the run's incidents last changed (monotonic); negative infinity: never.
+        final: the collector stops: what waits to settle is judged as it is.
+    """
+    if not final and now - run.diagnosed < max(MIN_INTERVAL, run.judging_took):
+        return Due()
+    oldest = oldest_wait(run, now)
+    slow = not final and now - run.diagnosed < SLOW_INTERVAL
+    quiet = now - max(last_change, run.first_heard) > SLOW_AFTER and (oldest is None or oldest > SLOW_AFTER)
+    may = not (slow and quiet)
+    return Due(
+        mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
+        ended=run.ended_since is not None and (final or _ended_settled(run, now)),
+        stalled=oldest is not None and may,
+        news=has_open and run.has_news and may,
+    )
+
+
+def oldest_wait(run: Run, now: float) -> float | None:
+    """Seconds by which the longest wait of a live, reporting rank has passed its threshold; None: nobody waits."""
+    worst: float | None = None
+    for state in run.ranks.values():
+        if state.report is None or state.ended is not None or not state.report.inflight:
+            continue
+        threshold = WAIT_SHARE * state.report.stall
+        oldest = min((p.issued for p in state.report.inflight if p.issued is not None), default=now)
+        if now - oldest < threshold or state.is_silent(now, run.silence_floor):
+            continue
+        for call in reported_calls(run, state):
+            if call.key() is not None and call.issued is not None and now - call.issued >= threshold:
+                over = now - call.issued - threshold
+                worst = over if worst is None else max(worst, over)
+    return worst
+
+
+def mark_judged(run: Run, reason: Due, now: float) -> None:
+    """A snapshot of the run is taken to be judged for that reason; what comes from now on waits for the next."""
+    run.diagnosed = now
+    run.has_news = False
+    if reason.mismatch:
+        run.mismatch_since = None
+    if reason.ended:
+        run.ended_since = None
+
+
+def _mismatch_settled(run: Run, now: float) -> bool:
+    since = run.mismatch_since
+    if since is None or now - since < MISMATCH_SETTLE:
+        return False
+    if now - since >= MISMATCH_PATIENCE:
+        return True
+    return all(
+        len(instance.calls) >= instance.members > 0
+        for group in run.groups.values()
+        if group.disagreeing
+        for instance in group.open.values()
+        if instance.disagrees
+    )
+
+
+def _ended_settled(run: Run, now: float) -> bool:
+    since = run.ended_since
+    if since is None or now - since < ENDED_MINIMUM:
+        return False
+    bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
+    if bad and all(state.signal in STOP_SIGNALS for state in bad):
+        return now - since >= STOPPED_SETTLE
+    if now - since >= ENDED_SETTLE:
+        return True
+    known = run.world_size is None or len(run.ranks) >= run.world_size
+    return known and all(state.arrived >= since for state in run.ranks.values())

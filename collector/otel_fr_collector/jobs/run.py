@@ -1,0 +1,292 @@
+"""What the collector knows of one run: per rank the latest report, per group the calls not yet complete. Bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from otel_fr.match import CallState, Ending, Group
+from otel_fr.stacks import site_of
+from otel_fr_collector.jobs.calls import UNENDED, RankCall, SpanCall, expand
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.rank_reports import MAX_RANKS as MAX_GROUP_RANKS
+from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.usage import Usage
+
+MAX_RANKS_PER_RUN = 16_384
+MAX_RANKS = 131_072
+"""Over all runs; about 0.6 kB each."""
+MAX_GROUPS_PER_RUN = 4_096
+MAX_GROUPS = 32_768
+"""Over all runs; about 1 kB each."""
+MAX_MEMBERS = 2_000_000
+"""Ranks in the member lists of all groups of all runs; a group that finds no room has unknown members."""
+MAX_PROGRESS_ENTRIES = 262_144
+"""Pairs of a rank and a group it stands in, over all runs; about 0.6 kB each."""
+MAX_REPORTED = 500_000
+"""What the ranks' latest reports hold over all runs, in the same unit; beyond it new ones are cut short."""
+CUT_CALLS, CUT_STACK = 4, 4_096
+"""Calls in flight, and characters of the stack, that are kept of a report that is cut short."""
+DELAY = 0.5
+"""Seconds that a report may have been under way: so much later than its stack a rank must have moved to be seen to."""
+
+
+@dataclass(frozen=True)
+class RunId:
+    """Which run a request speaks of. ``run``: `identity.run_id`, or made of job and attempt where none was sent."""
+
+    job: str
+    attempt: int
+    run: str
+
+
+@dataclass(slots=True)
+class Run:
+    """One run of one job.
+
+    Attributes:
+        resource: text attributes of the job's resource, for what the collector itself sends about it.
+        mismatch_since, ended_since: when an unjudged disagreement / bad end was first seen; None: nothing waits.
+        has_news: something arrived since the last diagnosis.
+        diagnosed: when the run was last diagnosed. judging_took: seconds that took; it rests for as long.
+        silence_floor: nobody's silence counts from before this time.
+        members, progress_entries: how many its groups' member lists, and its ranks' `progress`, hold.
+        is_over: a newer attempt of its job has replaced it; it is judged no more.
+    """
+
+    id: RunId
+    first_heard: float
+    last_heard: float
+    world_size: int | None = None
+    resource: dict[str, str] = field(default_factory=dict)
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    mismatch_since: float | None = None
+    ended_since: float | None = None
+    has_news: bool = False
+    diagnosed: float = float("-inf")
+    judging_took: float = 0.0
+    members: int = 0
+    progress_entries: int = 0
+    silence_floor: float = 0.0
+    is_over: bool = False
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def weight(self) -> int:
+        """What its open instances hold, in units of one call."""
+        return sum(group.weight for group in self.groups.values())
+
+    @property
+    def call_count(self) -> int:
+        return sum(group.call_count for group in self.groups.values())
+
+    @property
+    def stall(self) -> float:
+        """The shortest stall time of its ranks, seconds."""
+        return min((r.report.stall for r in self.ranks.values() if r.report is not None), default=5.0)
+
+    @property
+    def ended_clean(self) -> bool:
+        """Every rank of the world has ended well."""
+        if not self.ranks or (self.world_size is not None and len(self.ranks) < self.world_size):
+            return False
+        return all(rank.ending is Ending.CLEAN for rank in self.ranks.values())
+
+    def is_live(self, now: float) -> bool:
+        """Some rank has not ended and still reports."""
+        return any(r.ended is None and not r.is_silent(now, self.silence_floor) for r in self.ranks.values())
+
+    def rank(self, rank: int) -> RankState | None:
+        """The rank's state, made at need; None: there are more ranks than are kept."""
+        state = self.ranks.get(rank)
+        if state is None:
+            if len(self.ranks) >= MAX_RANKS_PER_RUN or self.usage.ranks >= MAX_RANKS:
+                self.usage.refuse("ranks", len(self.ranks), MAX_RANKS)
+                return None
+            state = self.ranks[rank] = RankState(rank)
+            self.usage.ranks += 1
+        return state
+
+    def restore(self, ranks: Iterable[RankState]) -> None:
+        """Take in what an earlier life of the collector knew of ranks, as far as there is room.
+
+        What this life has heard itself is younger, so it stays.
+        """
+        for state in ranks:
+            known = self.rank(state.rank)
+            if known is not None and known.report is None:
+                self.ranks[state.rank] = state
+
+    def group(self, group: Group, size: int) -> GroupState | None:
+        """The group's state, made at need; None: there are more groups than are kept."""
+        state = self.groups.get(group.id)
+        if state is None:
+            if len(self.groups) >= MAX_GROUPS_PER_RUN or self.usage.groups >= MAX_GROUPS:
+                self.usage.refuse("groups", len(self.groups), MAX_GROUPS)
+                return None
+            state = self.groups[group.id] = GroupState(replace(group, ranks=()))
+            self.usage.groups += 1
+        if not state.group.ranks:
+            if not group.ranks and size and size == self.world_size and size <= MAX_GROUP_RANKS:
+                # All ranks, which torch keeps in rising order: no need to wait for a report, which may never come.
+                group = replace(group, ranks=tuple(range(size)))
+            if self.usage.members + len(group.ranks) > MAX_MEMBERS:
+                self.usage.refuse("members", self.members, MAX_MEMBERS)
+                group = replace(group, ranks=())
+            self.members += len(group.ranks)
+            self.usage.members += len(group.ranks)
+            state.learn(group, size)
+        return state
+
+    def note_progress(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
+        """The rank has got at least so far in the group; None: there is no room to keep that."""
+        own = state.progress.get(group)
+        if own is None:
+            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES:
+                self.usage.refuse("standings", self.progress_entries, MAX_PROGRESS_ENTRIES)
+                return None
+            own = state.progress[group] = [0, 0]
+            self.progress_entries += 1
+            self.usage.progress_entries += 1
+        own[0] = max(own[0], enqueued)
+        own[1] = max(own[1], completed)
+        return own
+
+    def add_spans(self, rank: int, calls: Iterable[SpanCall], now: float) -> None:
+        """Take in calls that one rank's spans tell of."""
+        state = self.rank(rank)
+        if state is None:
+            return
+        self.last_heard = now
+        self.has_news = True
+        groups, progress, latest = self.groups, state.progress, state.latest
+        previous, previous_end = state.previous_record, state.previous_end
+        completed = CallState.COMPLETED
+        for call in calls:
+            template, sequence, record, _, start, end = call
+            group_id = template.group.id
+            group = groups.get(group_id)
+            if group is None or not group.group.ranks:
+                group = self.group(template.group, template.size)
+                if group is None:
+                    continue
+            of_call = template.state
+            gap = None
+            if of_call is not CallState.IN_FLIGHT:
+                if record == previous + 1:
+                    gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
+                if record > previous:
+                    previous = record
+                    previous_end = max(start, end)
+            compact = (rank, call, gap)
+            if template.stream == "collective":
+                own = progress.get(group_id)
+                if own is None:
+                    own = self.note_progress(state, group_id, sequence, 0)
+                elif sequence > own[0]:
+                    own[0] = sequence
+                if of_call is completed and own is not None:
+                    if sequence > own[1]:
+                        own[1] = sequence
+                        latest[group_id] = compact
+                    elif (known := latest.get(group_id)) is None or known[1][1] <= sequence:
+                        latest[group_id] = compact
+                if of_call is completed and group.add_matching(compact, rank, template, sequence):
+                    continue
+            if group.add(expand(compact)) and self.mismatch_since is None:
+                self.mismatch_since = now
+        state.previous_record, state.previous_end = previous, previous_end
+
+    def add_report(self, report: Report, now: float) -> bool:
+        """Take in one rank's report. False: an older one that came late, or a rank too many."""
+        state = self.rank(report.rank)
+        if state is None or (state.report is not None and report.number <= state.report.number):
+            return False
+        before, state.report, state.arrived = state.report, report, now
+        self.last_heard = now
+        self.has_news = True
+        for item in report.groups:
+            group = self.group(item.group, len(item.group.ranks))
+            if group is not None:
+                if group.uncompared and group.compare_pieces() and self.mismatch_since is None:
+                    self.mismatch_since = now
+                self.note_progress(state, item.group.id, item.enqueued, item.completed)
+        report.groups = []  # what they say is kept; a thousand reports of a thousand groups are not
+        self._end_calls(before, report)
+        for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
+            group = self.groups.get(call.group)
+            if group is not None:
+                self._add_call(group, call, now)
+        self._cut(state, report)
+        self._keep_stack(state, report, now)
+        state.file = report.file or state.file
+        failed_before = {call.record for call in before.failed} if before else set()
+        if any(call.record not in failed_before for call in report.failed):
+            self._ended_badly(now)
+        self._keep_ending(state, report, now)
+        return True
+
+    def _cut(self, state: RankState, report: Report) -> None:
+        """Hold the bound on what reports hold."""
+        self.usage.reported -= state.held
+        if self.usage.reported + _size(report) > MAX_REPORTED:
+            self.usage.refused["reported_calls"] += 1
+            report.inflight_more += len(report.inflight[CUT_CALLS:])
+            report.inflight, report.failed = report.inflight[:CUT_CALLS], report.failed[-CUT_CALLS:]
+            report.stack, report.exception_stack = report.stack[:CUT_STACK], report.exception_stack[:CUT_STACK]
+        state.held = _size(report)
+        self.usage.reported += state.held
+
+    def _keep_ending(self, state: RankState, report: Report, now: float) -> None:
+        """How a rank ended is said once; later reports may say less, and a process ends only once."""
+        state.exception = report.exception or state.exception
+        state.exception_site = report.exception_site or state.exception_site
+        if report.ending is None or state.ended is not None:
+            return
+        if report.ending is not state.ending:
+            state.ending = report.ending
+            self._ended_badly(now)
+        if report.has_exited:
+            state.ended, state.exit_code, state.signal = now, report.exit_code, report.signal
+
+    def _ended_badly(self, now: float) -> None:
+        if self.ended_since is None and not self.ended_clean:
+            self.ended_since = now
+
+    def _end_calls(self, before: Report | None, report: Report) -> None:
+        """Calls that were in flight and are no longer listed have ended; if badly, the report says so elsewhere."""
+        if before is None:
+            return
+        listed = {call.record for call in report.inflight}
+        newest = max(listed, default=-1) if report.inflight_more else None
+        for call in before.inflight:
+            if call.record in listed or (newest is not None and call.record > newest):
+                continue
+            group = self.groups.get(call.group)
+            known = group.known(call) if group is not None else None
+            if group is not None and known is not None and known.state in UNENDED:
+                failed = next((p for p in report.failed if p.record == call.record), None)
+                group.add(failed or known._replace(state=CallState.COMPLETED))
+
+    def _keep_stack(self, state: RankState, report: Report, now: float) -> None:
+        """The last stack and site hold until the rank is seen to have moved."""
+        stack = report.stack or report.exception_stack
+        if stack:
+            state.stack, state.stack_arrived = stack, now
+        elif state.ended is None and report.idle is not None and report.idle + DELAY < now - state.stack_arrived:
+            state.stack = state.site = ""
+        state.site = report.site or (site_of(stack) if stack else state.site)
+        if report.python_blocked is not None or not state.stack:
+            state.python_blocked = bool(report.python_blocked)
+
+    def _add_call(self, group: GroupState, call: RankCall, now: float) -> None:
+        if group.add(call) and self.mismatch_since is None:
+            self.mismatch_since = now
+
+
+def _size(report: Report) -> int:
+    """What a report holds, in units of one call."""
+    texts = len(report.stack) + len(report.exception_stack) + len(report.exception)
+    return 1 + len(report.inflight) + len(report.failed) + texts // 256
