@@ -91,8 +91,8 @@ def _one_per_rank(dumps: Iterable[Dump]) -> tuple[list[Dump], list[Problem]]:
 
 def _worth(dump: Dump) -> tuple[int, int, int]:
     entries = dump.entries
-    sites = np.array([bool(place.site) for place in entries.places] or [False])
-    return dump.integer("written_at") or 0, int(entries.record.max(initial=-1)), int(sites[entries.place].sum())
+    sites = np.array([bool(call_site.site) for call_site in entries.call_sites] or [False])
+    return dump.integer("written_at") or 0, int(entries.record.max(initial=-1)), int(sites[entries.call_site].sum())
 
 
 def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:

@@ -74,7 +74,7 @@ def _without_rank(name: str, rank: int) -> str:
 def _newest(members: _Set) -> tuple[int, int, int, str]:
     """Sorts sets by the moment they tell of, then by how much they tell of it."""
     moment = max(_moment(dump) for dump in members) // _SAME_MOMENT_NS
-    known = sum(len(dump.entries.places) for dump in members)
+    known = sum(len(dump.entries.call_sites) for dump in members)
     return moment, sum(len(dump.entries) for dump in members), known, members[0].path
 
 

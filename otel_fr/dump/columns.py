@@ -1,4 +1,4 @@
-"""The entries of one file as columns: a sequence of `Entry` that is cheap to make, to keep and to send on."""
+"""The entries of one file as columns: a sequence of `Entry` that is cheap to build, keep and send to a process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
 COMPLETED, IN_FLIGHT = STATES.index(CallState.COMPLETED), STATES.index(CallState.IN_FLIGHT)
 
 NONE = -(1 << 63)
-"""What stands for None in a column of integers; in one of floats it is NaN."""
+"""None in a column of integers; in a column of floats None is NaN."""
 
 _CHUNK = 4096
-"""Entries that iteration makes at a time."""
+"""Entries that iteration builds at a time."""
 
 T = TypeVar("T")
 
 
 class Label(NamedTuple):
-    """What many entries of a file have in common, beside group and signature."""
+    """What many entries of a file have in common, apart from group and signature."""
 
     timeout: float | None
     error: str | None
@@ -40,7 +40,7 @@ class Label(NamedTuple):
     thread: str
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """A call site: the line of the user's code, and all recorded frames, innermost first."""
 
     site: str
@@ -48,13 +48,13 @@ class Place(NamedTuple):
 
 
 class Entries(Sequence[Entry]):
-    """The entries of one file, oldest first. Read only: what changes them makes a new one.
+    """The entries of one file, oldest first. Immutable: `take` and `replace` return new ones.
 
-    Every column has one value per entry. A column that is None has no value for any entry.
+    Every column has one value per entry; a column is None if it has no value for any entry.
 
     Attributes:
-        groups, signatures, labels, places: tables; the columns ``group``, ``signature``, ``label`` and ``place`` are
-            indices into them. Two entries' signatures are equal only if their indices are.
+        groups, signatures, labels, call_sites: tables. The columns ``group``, ``signature``, ``label`` and
+            ``call_site`` are indices into them; two entries' signatures are equal only if their indices are.
         stream, state: indices into `STREAMS` and `STATES`.
         sequence_id, record: as in `Entry`. pair_index, batch: `NONE` where an entry has none.
         age, duration, gap: seconds, NaN where not known. created, started, ended: ns, `NONE` where not known.
@@ -64,6 +64,8 @@ class Entries(Sequence[Entry]):
     __slots__ = (
         "age",
         "batch",
+        "call_site",
+        "call_sites",
         "created",
         "duration",
         "ended",
@@ -73,8 +75,6 @@ class Entries(Sequence[Entry]):
         "label",
         "labels",
         "pair_index",
-        "place",
-        "places",
         "record",
         "sequence_id",
         "signature",
@@ -84,7 +84,7 @@ class Entries(Sequence[Entry]):
         "stream",
     )
     _COLUMNS = (
-        "group", "stream", "sequence_id", "record", "signature", "state", "label", "place",
+        "group", "stream", "sequence_id", "record", "signature", "state", "label", "call_site",
         "pair_index", "age", "duration", "gap", "batch", "created", "started", "ended",
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ class Entries(Sequence[Entry]):
         groups: Sequence[str],
         signatures: Sequence[Signature],
         labels: Sequence[Label],
-        places: Sequence[Place],
+        call_sites: Sequence[CallSite],
         *,
         group: Indices,
         stream: Codes,
@@ -102,7 +102,7 @@ class Entries(Sequence[Entry]):
         signature: Indices,
         state: Codes,
         label: Indices,
-        place: Indices,
+        call_site: Indices,
         pair_index: Integers | None = None,
         age: Floats | None = None,
         duration: Floats | None = None,
@@ -112,13 +112,13 @@ class Entries(Sequence[Entry]):
         started: Integers | None = None,
         ended: Integers | None = None,
     ) -> None:
-        """Of columns of one length."""
-        self.groups, self.signatures, self.labels, self.places = groups, signatures, labels, places
+        """All columns must have the same length."""
+        self.groups, self.signatures, self.labels, self.call_sites = groups, signatures, labels, call_sites
         self.group, self.stream, self.sequence_id, self.record = group, stream, sequence_id, record
-        self.signature, self.state, self.label, self.place = signature, state, label, place
-        self.pair_index, self.batch = _told(pair_index), _told(batch)
-        self.created, self.started, self.ended = _told(created), _told(started), _told(ended)
-        self.age, self.duration, self.gap = _known(age), _known(duration), _known(gap)
+        self.signature, self.state, self.label, self.call_site = signature, state, label, call_site
+        self.pair_index, self.batch = _values(pair_index), _values(batch)
+        self.created, self.started, self.ended = _values(created), _values(started), _values(ended)
+        self.age, self.duration, self.gap = _finite(age), _finite(duration), _finite(gap)
 
     def __len__(self) -> int:
         return len(self.record)
@@ -152,8 +152,8 @@ class Entries(Sequence[Entry]):
         return self.replace(**{name: column[chosen] for name, column in self._columns().items()})
 
     def replace(self, **changes: Any) -> Entries:
-        """The same with other columns or tables."""
-        tables = [changes.pop(name, getattr(self, name)) for name in ("groups", "signatures", "labels", "places")]
+        """These entries with other columns or tables."""
+        tables = [changes.pop(name, getattr(self, name)) for name in ("groups", "signatures", "labels", "call_sites")]
         return Entries(*tables, **{**self._columns(), **changes})
 
     def at(self, positions: npt.NDArray[Any]) -> list[Entry]:
@@ -167,7 +167,7 @@ class Entries(Sequence[Entry]):
     def _made(self, start: int, stop: int) -> Iterator[Entry]:
         span = slice(start, stop)
         count = len(self.record[span])
-        groups, signatures, labels, places = self.groups, self.signatures, self.labels, self.places
+        groups, signatures, labels, call_sites = self.groups, self.signatures, self.labels, self.call_sites
         rows = zip(
             self.group[span].tolist(),
             self.stream[span].tolist(),
@@ -176,7 +176,7 @@ class Entries(Sequence[Entry]):
             self.signature[span].tolist(),
             self.state[span].tolist(),
             self.label[span].tolist(),
-            self.place[span].tolist(),
+            self.call_site[span].tolist(),
             *(_integers(column, span, count) for column in (self.pair_index, self.batch)),
             *(_floats(column, span, count) for column in (self.age, self.duration, self.gap)),
             *(_integers(column, span, count) for column in (self.created, self.started, self.ended)),
@@ -200,16 +200,16 @@ class Entries(Sequence[Entry]):
             started,
             ended,
         ) in rows:
-            label, place = labels[lab], places[at]
+            label, call_site = labels[lab], call_sites[at]
             yield Entry(
                 groups[group], STREAMS[stream], seq, record, signatures[sig], STATES[state], pair, age, took, gap,
-                label.timeout, label.error, place.site, batch, place.frames, created, started, ended,
+                label.timeout, label.error, call_site.site, batch, call_site.frames, created, started, ended,
                 label.backend, label.thread,
             )  # fmt: skip
 
 
 class Table(dict[T, int]):
-    """Values -> their index, given out in the order of their first use."""
+    """Value -> its index; looking up a new value gives it the next index."""
 
     def __missing__(self, value: T) -> int:
         index = self[value] = len(self)
@@ -217,11 +217,11 @@ class Table(dict[T, int]):
 
 
 def entries_of(items: Sequence[Entry]) -> Entries:
-    """Objects as columns."""
+    """Entries from `Entry` objects."""
     groups: Table[str] = Table()
     signatures: Table[Signature] = Table()
     labels: Table[Label] = Table()
-    places: Table[Place] = Table()
+    call_sites: Table[CallSite] = Table()
     return Entries(
         group=indices([groups[e.group] for e in items]),
         stream=codes([STREAMS.index(e.stream) for e in items]),
@@ -230,7 +230,7 @@ def entries_of(items: Sequence[Entry]) -> Entries:
         signature=indices([signatures[e.signature] for e in items]),
         state=codes([STATES.index(e.state) for e in items]),
         label=indices([labels[Label(e.timeout, e.error, e.backend, e.thread)] for e in items]),
-        place=indices([places[Place(e.site, e.frames)] for e in items]),
+        call_site=indices([call_sites[CallSite(e.site, e.frames)] for e in items]),
         pair_index=integers([e.pair_index for e in items]),
         age=floats([e.age for e in items]),
         duration=floats([e.duration for e in items]),
@@ -242,7 +242,7 @@ def entries_of(items: Sequence[Entry]) -> Entries:
         groups=list(groups),
         signatures=list(signatures),
         labels=list(labels),
-        places=list(places),
+        call_sites=list(call_sites),
     )
 
 
@@ -266,11 +266,11 @@ def codes(values: Sequence[int]) -> Codes:
     return np.array(values, np.int8)
 
 
-def _told(column: Integers | None) -> Integers | None:
+def _values(column: Integers | None) -> Integers | None:
     return None if column is None or bool((column == NONE).all()) else column
 
 
-def _known(column: Floats | None) -> Floats | None:
+def _finite(column: Floats | None) -> Floats | None:
     return None if column is None or bool(np.isnan(column).all()) else column
 
 

@@ -1,4 +1,4 @@
-"""What a flight-recorder file says: one rank's records and progress, and how the rank stands."""
+"""The contents of a flight-recorder file: a rank's records, its progress in each group, and its state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
 
 SCHEMA = "2.10"
-"""Version of PyTorch's flight-recorder schema that the files follow (torch 2.13)."""
+"""Version of PyTorch's flight-recorder schema that the files follow (that of torch 2.13)."""
 
 FORMAT = 1
-"""Version of what otel-fr adds to it."""
+"""Version of the ``otel_fr`` keys that are added to it."""
 
 
 def _stream(kind: int) -> str:
@@ -27,14 +27,14 @@ def _stream(kind: int) -> str:
 
 
 @dataclass(slots=True)
-class Snapshot:
-    """All that goes into one file.
+class DumpContents:
+    """Everything that goes into one file.
 
     Attributes:
         rank: global rank.
         facts: what otel-fr adds to PyTorch's schema (docs/dump-format.md), without ``groups``.
         groups: progress of every group. records: oldest first.
-        now_ns: monotonic, when it was taken. wall_offset_ns: wall clock minus monotonic.
+        now_ns: monotonic, when they were read. wall_offset_ns: wall clock minus monotonic.
     """
 
     rank: int
@@ -55,14 +55,14 @@ class Snapshot:
         reason: str,
         rank_info: Mapping[str, Any] | None = None,
         wall_offset_ns: int | None = None,
-    ) -> Snapshot:
-        """Take what the ring holds now.
+    ) -> DumpContents:
+        """Read what the ring holds now.
 
         Args:
             reason: why the file is written (``"stall"``, ``"exit"``, ``"signal"``, ...).
             rank_info: what else is known of the rank, with the keys of the rank report (docs/telemetry.md): ``exit``,
                 ``exception``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
-            wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was made.
+            wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
 
         Raises:
             RingFormatError: the ring cannot be read.
@@ -72,7 +72,7 @@ class Snapshot:
         groups = reader.groups()
         head, lost, torn = reader.head, reader.lost, reader.torn
         meta, info = dict(reader.meta), dict(rank_info or {})
-        # A call that ended while the records were read is open in one of the two counts only.
+        # A call that ended while the records were read is in flight in only one of the two counts.
         still_open = sum(record.state is RecordState.IN_FLIGHT for record in records)
         whole = (bool(records) and records[0].record_id == 0 and not torn) or head == 0
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
@@ -103,14 +103,14 @@ class Snapshot:
         return cls(rank if isinstance(rank, int) else 0, plain_dict(facts), groups, records, now, offset)
 
     def header(self) -> dict[str, Any]:
-        """Every top-level key of the file but ``entries``, ``otel_fr`` first."""
+        """Every top-level key of the file except ``entries``, ``otel_fr`` first."""
         config: dict[str, dict[str, Any]] = {}
         recorded: dict[str, list[Record]] = {}
         for progress in self.groups:
             config[self._key(progress.group)] = _config(progress.group.name, progress.group, progress.group.ranks)
         for record in self.records:
             recorded.setdefault(record.group.id, []).append(record)
-            key, ranks = self._place(record)
+            key, ranks = self._config_key(record)
             if key not in config:
                 config[key] = _config(key, record.group, ranks)
         live = {progress.group.id for progress in self.groups}
@@ -159,7 +159,7 @@ class Snapshot:
         }
 
     def _gone_group(self, records: Sequence[Record]) -> dict[str, Any]:
-        """A group that was destroyed: its progress is what the records tell."""
+        """A group that was destroyed: its progress as far as the records show it."""
         collectives = [record for record in records if _stream(record.kind) == STREAM_COLLECTIVE]
         done = [record.coll_seq for record in collectives if record.state is RecordState.COMPLETED]
         enqueued = max((record.coll_seq for record in collectives), default=0)
@@ -174,7 +174,7 @@ class Snapshot:
         return not self.records or self.records[0].record_id == 0
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """PyTorch's entries, oldest first; made one at a time, so that a large ring costs little memory."""
+        """PyTorch's entries, oldest first; yielded one at a time, so that a large ring costs little memory."""
         previous_end: int | None = None
         for record in self.records:
             yield self._entry(record, previous_end)
@@ -182,15 +182,15 @@ class Snapshot:
                 previous_end = max(record.ended_ns, previous_end or 0)
 
     def _key(self, group: GroupDef) -> str:
-        """Name of the group in ``pg_config``: c10d's own, unless another group of this file has it already."""
+        """Key of the group in ``pg_config``: c10d's name, unless another group of this file has it already."""
         key = self._keys.get(group.id)
         if key is None:
             key = group.name if group.name not in self._keys.values() else f"{group.name} ({group.id[:8]})"
             self._keys[group.id] = key
         return key
 
-    def _place(self, record: Record) -> tuple[str, Sequence[int]]:
-        """Under which ``pg_config`` key the record stands, and that entry's ranks."""
+    def _config_key(self, record: Record) -> tuple[str, Sequence[int]]:
+        """The ``pg_config`` key of the record, and the ranks listed there."""
         key, signature = self._key(record.group), record.signature
         if record.kind == KIND_P2P:
             pair = torchview.pair(key, signature.operation, self.rank, signature.peer, signature.tag)
@@ -247,7 +247,7 @@ class Snapshot:
         return frames
 
     def _signature(self, record: Record) -> dict[str, Any]:
-        """The part of an entry that all calls of one signature share."""
+        """The part of an entry that all calls with one signature share."""
         known = (id(record.signature), record.group.id, record.kind)
         part = self._views.get(known)
         if part is None:
@@ -261,7 +261,7 @@ class Snapshot:
             name = torchview.pair("", signature.operation, self.rank, signature.peer, signature.tag).name
         backend = (signature.backend or record.group.backend).replace(":", "_") or "unknown"
         part: dict[str, Any] = {
-            "process_group": (self._place(record)[0], record.group.description),
+            "process_group": (self._config_key(record)[0], record.group.description),
             "profiling_name": f"{backend}:{name}",
             "input_sizes": seen.input_sizes,
             "input_dtypes": list(signature.input_dtypes),
@@ -292,7 +292,7 @@ def _open_calls(groups: Sequence[GroupProgress]) -> int:
 
 
 def plain_dict(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` as builtins only, so that a reader that refuses to load anything else can load it."""
+    """``values`` converted to builtin types, so that a reader that refuses all others can load them."""
     return {str(key): _plain(value) for key, value in values.items()}
 
 

@@ -12,14 +12,14 @@ class Entry(NamedTuple):
 
     Attributes:
         group: `GroupInfo.key`.
-        signature: as the file has it; for a send or receive ``peer`` is a rank within the group unless ``exact``.
-        pair_index: p2p: its number among those with this peer, direction and tag; None: not recorded.
+        signature: as recorded; ``peer`` is a global rank in otel-fr's files, in others a rank within the group.
+        pair_index: of a send or receive: its number among those with this peer, direction and tag; None: not recorded.
         age, duration: seconds; None: not recorded.
-        site: ``"file:line function"`` of the user's code; empty: unknown. frames: the whole recorded traceback, each
-            frame in that form, innermost first.
-        batch: record id of the entry that ends its batch; None: stands alone.
-        created_ns, started_ns, ended_ns: the rank's wall clock, to show a time line; never to be compared with
-            another rank's. None: not recorded.
+        site: ``"file:line function"`` of the user's code; empty: unknown. frames: the whole recorded stack in
+            that form, innermost first.
+        batch: record id of the entry that ends its coalesced batch; None: not in a batch.
+        created_ns, started_ns, ended_ns: the rank's wall clock, for a timeline; never compared with another rank's.
+            None: not recorded.
         backend: ``"nccl"``, ``"gloo"``, ...; empty: not recorded. thread: name of the thread that issued it.
     """
 

@@ -1,8 +1,8 @@
 """The entries of a flight-recorder file, whoever wrote it, as `Entries`.
 
-What most calls of a job have in common (group, name, sizes, dtypes, state, ...) is read once per file and then known
-again by its bytes; only what is every call's own (numbers, times, call site) is read for each, column by column. A
-file in which anything is unusual is read call by call. Both ways give the same.
+What most calls of a job have in common (group, name, sizes, dtypes, state, ...) is read once per file and then
+recognised by its bytes; only the fields of a single call (numbers, times, call site) are read for each entry, column
+by column. A file with anything unusual in it is read call by call. Both ways give the same result.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from otel_fr.dump.columns import (
     NONE,
     STATES,
     STREAMS,
+    CallSite,
     Entries,
     Floats,
     Integers,
     Label,
-    Place,
     Table,
     codes,
     floats,
@@ -37,7 +37,7 @@ from otel_fr.dump.safe_parse import UnreadableDump
 from otel_fr.match.model import CallState, Signature, Sizes, Stream
 
 MAX_NUMBERS = 100_000_000
-"""Numbers in the sizes of one file: a small pickle can refer to one long list many times."""
+"""Numbers in the tensor sizes of one file: a small pickle can refer to one long list many times."""
 
 _MANY = MAX_NUMBERS // 16
 """Numbers in the sizes, and items of other lists, above which a file is read call by call."""
@@ -45,7 +45,7 @@ _MANY = MAX_NUMBERS // 16
 _MAX_LAYOUTS = 64
 _MAX_KEYS = 64
 _MAX_FRAME_TEXT = 32 << 20
-"""Characters of all different frames of one file that are kept."""
+"""Characters of all distinct frames of one file together."""
 
 Signatures = dict[tuple[object, ...], Signature]
 
@@ -53,7 +53,7 @@ _REFUSED = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Kind(NamedTuple):
-    """What the calls of one kind have in common. ``end``: see `resolve.ENDS`."""
+    """What the calls of one kind have in common. ``end``: see `resolve.BATCH_ENDS`."""
 
     group: str
     stream: Stream
@@ -64,7 +64,7 @@ class Kind(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is a call's own: the columns of `Entries` of these names."""
+    """The fields of a single call: one row of the columns of `Entries` with these names."""
 
     sequence_id: int
     record: int
@@ -81,22 +81,22 @@ class EntryReader(ABC):
     """Reads the entries of one file.
 
     Attributes:
-        notes: what was found odd, as sentences.
-        ends: per entry read, whether it ends a batch (`resolve.ENDS`).
+        notes: irregularities found, as sentences.
+        ends: for each entry read, whether it ends a batch (`resolve.BATCH_ENDS`).
     """
 
     _SIZES: tuple[str, ...]
     _LISTS: tuple[str, ...]
     _SCALARS: tuple[str, ...]
-    """Fields that make a `Kind`, by what they hold."""
+    """Fields that determine a `Kind`, by the type of their values."""
     _WHOLE_FRAMES: bool
-    """The first frame is the user's."""
+    """The recorder stores only the user's frames: the first one is the call site."""
 
     def __init__(self, signatures: Signatures) -> None:
-        """Of one file.
+        """For one file.
 
         Args:
-            signatures: those of the files read before; equal ones become one object. Added to.
+            signatures: those of the files read before, so that equal ones become one object; new ones are added.
         """
         self.notes: list[str] = []
         self.ends = codes([])
@@ -105,35 +105,35 @@ class EntryReader(ABC):
         self._frames: dict[int, str] = {}
         self._frame_texts: dict[str, str] = {}
         self._frame_room = _MAX_FRAME_TEXT
-        self._places: Table[Place] = Table()
-        self._place_of: dict[int | tuple[int, ...], int] = {}
+        self._call_sites: Table[CallSite] = Table()
+        self._call_site_of: dict[int | tuple[int, ...], int] = {}
 
     def read(self, raw: list[Any]) -> Entries:
-        """All usable entries, oldest first, as they stand in the file."""
+        """All usable entries, in the order of the file (oldest first)."""
         found = self.read_columns(raw)
         return self.read_calls(raw) if found is None else found
 
-    # The careful way.
+    # Call by call: for any file.
 
     def read_calls(self, raw: list[Any]) -> Entries:
-        """The same, call by call."""
+        """`read`, call by call."""
         kinds: list[Kind] = []
         rows: list[Row] = []
-        places: list[int] = []
+        call_sites: list[int] = []
         unusable = 0
         for item in raw:
             try:
                 kind = self._kind(item)
                 row = self._row(item, kind)
-                place = self._place(item.get("frames"))
+                call_site = self._call_site(item.get("frames"))
             except _REFUSED:
                 unusable += 1
                 continue
             kinds.append(kind)
             rows.append(row)
-            places.append(place)
+            call_sites.append(call_site)
         if unusable:
-            self.notes.append(f"{unusable} of {len(raw)} entries lack fields that every entry has; they were left out")
+            self.notes.append(f"{unusable} of {len(raw)} entries lack required fields and were left out")
         table: Table[Kind] = Table()
         which = [table[kind] for kind in kinds]
         columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)
@@ -142,12 +142,12 @@ class EntryReader(ABC):
             name: floats(values[name]) if name in ("age", "duration", "gap") else integers(values[name])
             for name in Row._fields
         }
-        return self._entries(list(table), indices(which), indices(places), made)
+        return self._entries(list(table), indices(which), indices(call_sites), made)
 
-    # The quick way.
+    # Column by column: fast, for files of the usual form.
 
     def read_columns(self, raw: list[Any]) -> Entries | None:
-        """The same, column by column; None: not every entry is of the usual form."""
+        """`read`, column by column; None: not every entry has the usual form."""
         table = _transposed(raw)
         if table is None or not self._bounded(table):
             return None
@@ -156,56 +156,56 @@ class EntryReader(ABC):
             columns = self._columns(table, kinds, which)
             if columns is None:
                 return None
-            places = self._place_column(table)
+            call_sites = self._call_site_column(table)
         except _REFUSED:
             return None
-        return self._entries(kinds, which, places, columns)
+        return self._entries(kinds, which, call_sites, columns)
 
     def _bounded(self, table: RawColumns) -> bool:
-        """The fields of a kind, written out, are no longer than a file's could be."""
+        """The fields that determine a kind are no larger than a recorder's can be."""
         return (
-            all(fields.bounded_scalars(table.told(name)) for name in self._SCALARS)
-            and all(fields.bounded_sizes(table.told(name), _MANY) for name in self._SIZES)
-            and all(fields.bounded_lists(table.told(name), _MANY) for name in self._LISTS)
-            and _bounded_pairs(table.told("process_group"))
+            all(fields.bounded_scalars(table.present(name)) for name in self._SCALARS)
+            and all(fields.bounded_sizes(table.present(name), _MANY) for name in self._SIZES)
+            and all(fields.bounded_lists(table.present(name), _MANY) for name in self._LISTS)
+            and _bounded_pairs(table.present("process_group"))
         )
 
     def _kinds(self, raw: list[dict[str, Any]], table: RawColumns) -> tuple[list[Kind], Any]:
-        """The different kinds, and for each entry the index of its own."""
+        """The distinct kinds, and for each entry the index of its kind."""
         names = ("process_group", *self._SCALARS, *self._SIZES, *self._LISTS)
         columns = [table.columns[name] for name in names if name in table.columns]
         if not columns:
             raise KeyError
-        # Format 0: equal values give equal bytes, whether they are one object or several.
+        # Version 0 of marshal: equal values give equal bytes, whether they are one object or several.
         keys = list(map(marshal.dumps, zip(*columns, strict=True), repeat(0)))
         first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
         kinds: Table[Kind] = Table()
         kind_of = {key: kinds[self._kind(raw[at])] for key, at in sorted(first.items(), key=itemgetter(1))}
         return list(kinds), indices([kind_of[key] for key in keys])
 
-    def _place_column(self, table: RawColumns) -> Any:
+    def _call_site_column(self, table: RawColumns) -> Any:
         column = table.optional("frames")
         ids = list(map(id, column))
-        places = {key: self._place(frames) for key, frames in dict(zip(ids, column, strict=True)).items()}
-        return indices([places[key] for key in ids])
+        call_sites = {key: self._call_site(frames) for key, frames in dict(zip(ids, column, strict=True)).items()}
+        return indices([call_sites[key] for key in ids])
 
-    # What the recorders differ in.
+    # What differs between recorders.
 
     @abstractmethod
     def _kind(self, item: Mapping[str, Any]) -> Kind:
-        """The kind of one entry; KeyError, ValueError, TypeError if it is no entry."""
+        """The kind of one entry. Raises KeyError, ValueError or TypeError if it is not an entry."""
 
     @abstractmethod
     def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
-        """What is its own; the same errors."""
+        """The fields of one entry that are not part of its kind. Raises as `_kind` does."""
 
     @abstractmethod
     def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
-        """`Row` for all entries, as columns; None (or an error) where only the careful way is right."""
+        """`_row` of all entries as columns; None (or an error) if the file must be read call by call."""
 
-    # Both.
+    # Common to both ways.
 
-    def _entries(self, kinds: list[Kind], which: Any, places: Any, columns: dict[str, Any]) -> Entries:
+    def _entries(self, kinds: list[Kind], which: Any, call_sites: Any, columns: dict[str, Any]) -> Entries:
         groups: Table[str] = Table()
         signatures: Table[Signature] = Table()
         labels: Table[Label] = Table()
@@ -219,18 +219,18 @@ class EntryReader(ABC):
             list(groups),
             list(signatures),
             list(labels),
-            list(self._places),
+            list(self._call_sites),
             group=group[which],
             stream=stream[which],
             signature=signature[which],
             state=state[which],
             label=label[which],
-            place=places,
+            call_site=call_sites,
             **columns,
         )
 
     def _signature(self, *values: Any) -> Signature:
-        """The signature of these fields, whose sizes and dtypes are checked only when they are seen first."""
+        """The signature with these fields; sizes and dtypes are checked only when they are first seen."""
         known = self._signatures.get(values)
         if known is None:
             operation, ins, outs, in_types, out_types, *rest = values
@@ -241,7 +241,7 @@ class EntryReader(ABC):
         return known
 
     def _sizes(self, value: object) -> Sizes:
-        """Shapes, if that is what the value holds (its numbers are checked later); empty if not."""
+        """The value as shapes (whose numbers are checked later); empty if it is not a list of lists."""
         if type(value) is not list:
             return ()
         try:
@@ -250,27 +250,27 @@ class EntryReader(ABC):
             if widest > fields.MAX_DIMENSIONS:
                 return ()
             if self._numbers > MAX_NUMBERS:
-                raise UnreadableDump(f"its calls' sizes are more than {MAX_NUMBERS} numbers; record fewer entries")
+                raise UnreadableDump(f"its tensor sizes are more than {MAX_NUMBERS} numbers; record fewer entries")
             return tuple(map(tuple, value))
         except TypeError:
             return ()
 
-    def _place(self, frames: object) -> int:
+    def _call_site(self, frames: object) -> int:
         """Index of the call site."""
         if type(frames) is not list:
-            return self._places[Place("", ())]
-        # Objects of one file live until all of it is read, so that an id names one of them: a list that many calls
-        # share, or the frames that the lists of many calls share.
-        place = self._place_of.get(id(frames))
-        if place is None:
+            return self._call_sites[CallSite("", ())]
+        # Objects of a file live until all of it is read, so an id identifies one of them. Many calls share one list
+        # of frames, or have lists of the same frames.
+        call_site = self._call_site_of.get(id(frames))
+        if call_site is None:
             key = tuple(map(id, frames))
-            place = self._place_of.get(key)
-            if place is None:
-                place = self._place_of[key] = self._new_place(frames)
-            self._place_of[id(frames)] = place
-        return place
+            call_site = self._call_site_of.get(key)
+            if call_site is None:
+                call_site = self._call_site_of[key] = self._new_call_site(frames)
+            self._call_site_of[id(frames)] = call_site
+        return call_site
 
-    def _new_place(self, frames: list[Any]) -> int:
+    def _new_call_site(self, frames: list[Any]) -> int:
         texts: list[str] = []
         for frame in frames:
             known = self._frames.get(id(frame))
@@ -279,7 +279,7 @@ class EntryReader(ABC):
             if known:
                 texts.append(known)
         whole = tuple(texts)
-        return self._places[Place(fields.users_frame(whole, self._WHOLE_FRAMES), whole)]
+        return self._call_sites[CallSite(fields.users_frame(whole, self._WHOLE_FRAMES), whole)]
 
     def _frame_text(self, frame: object) -> str:
         written = fields.frame_text(frame)
@@ -287,25 +287,27 @@ class EntryReader(ABC):
         if known is None:
             self._frame_room -= len(written)
             if self._frame_room < 0:
-                raise UnreadableDump(f"its frames are more than {_MAX_FRAME_TEXT} characters; record fewer entries")
+                raise UnreadableDump(
+                    f"its stack frames are more than {_MAX_FRAME_TEXT} characters; record fewer entries"
+                )
             known = self._frame_texts[written] = written
         return known
 
 
 class RawColumns:
-    """A file's entries, field by field, as they stand in it.
+    """A file's entries field by field, unchecked.
 
     Attributes:
-        columns: one value per entry; where an entry lacks the field, an ellipsis, which no file can hold.
-        count: of the entries. even: no entry lacks a field that another has.
+        columns: field -> one value per entry; an ellipsis, which no file can contain, where an entry lacks the field.
+        count: number of entries. even: all entries have the same fields.
     """
 
     def __init__(self, columns: dict[str, Sequence[Any]], count: int, even: bool) -> None:
-        """Of columns of ``count`` values."""
+        """Each column has ``count`` values."""
         self.columns, self.count, self.even = columns, count, even
 
-    def told(self, name: str) -> Sequence[Any]:
-        """The values that there are."""
+    def present(self, name: str) -> Sequence[Any]:
+        """The values of the entries that have the field."""
         column = self.columns.get(name, ())
         return column if self.even else [value for value in column if value is not ...]
 
@@ -315,7 +317,7 @@ class RawColumns:
         Raises:
             KeyError: an entry has none.
         """
-        column = self.told(name)
+        column = self.present(name)
         if len(column) < self.count:
             raise KeyError(name)
         return column
@@ -329,7 +331,7 @@ class RawColumns:
 
 
 def _transposed(raw: list[Any]) -> RawColumns | None:
-    """None: not all are dicts, or their fields are too many or too different."""
+    """None: not all are dicts, or they have too many fields, or too many different sets of fields."""
     if not raw or set(map(type, raw)) != {dict}:
         return None
     names, sizes = tuple(raw[0]), set(map(len, raw))
@@ -347,7 +349,7 @@ def _transposed(raw: list[Any]) -> RawColumns | None:
 
 
 def _bounded_pairs(column: Sequence[Any]) -> bool:
-    """True if all are two short texts."""
+    """True if each value is a pair of short texts."""
     if not column:
         return True
     return (
@@ -372,7 +374,7 @@ def integer_column(values: Sequence[Any]) -> Integers:
 
 
 def exact_column(values: Sequence[Any]) -> Integers:
-    """`fields.exact` of each; its error."""
+    """`fields.exact` of each. Raises as that does."""
     found = _in_range(values) if set(map(type, values)) == {int} else None
     return integers([fields.exact(value) for value in values]) if found is None else found
 
@@ -387,7 +389,7 @@ def seconds_column(values: Sequence[Any], scale: float) -> Floats:
 
 
 def times_column(values: Sequence[Any]) -> Integers:
-    """`fields.integer` of each; 0 says that it is not known."""
+    """`fields.integer` of each; 0 means unknown."""
     kinds = set(map(type, values))
     found = integer_column([value or 0 for value in values] if kinds == {int, type(None)} else values)
     found[found == 0] = NONE

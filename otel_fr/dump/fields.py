@@ -12,18 +12,18 @@ MAX_DIMENSIONS = 64
 """PyTorch's limit of a tensor's dimensions."""
 
 _LARGEST = 1 << 62
-"""No number that a recorder writes is larger; columns of 64 bits hold it."""
+"""Recorders write no larger number; columns of 64 bits hold sums of two such."""
 
 _MAX_DTYPES = 4096
 _MAX_NAME = 1024
 """Characters of a file name or function name that are kept."""
 
 _OTHERS_CODE = ("/torch/", "/otel_fr/", "/torchcomms/", "<frozen ")
-"""Parts of the paths of frames between a collective and the line of the user's code that asked for it."""
+"""In the paths of the frames between a collective and the user's code that called it."""
 
 
 def integer(value: object) -> int | None:
-    """An integer, or a text that is one (PyTorch's JSON has such); None for anything else."""
+    """An integer, or a text that is one (PyTorch's JSON has these); None for anything else."""
     if isinstance(value, str) and len(value) < 20:
         try:
             value = int(value)
@@ -35,7 +35,7 @@ def integer(value: object) -> int | None:
 
 
 def exact(value: object) -> int:
-    """The same for a field that every entry has.
+    """`integer` of a field that every entry must have.
 
     Raises:
         ValueError: it is no integer.
@@ -52,7 +52,7 @@ def text(value: object) -> str | None:
 
 
 def short_text(value: object) -> str:
-    """A text of a name's length; empty for anything else."""
+    """A text, cut to the length of a name; empty for anything else."""
     return value[:_MAX_NAME] if isinstance(value, str) else ""
 
 
@@ -64,19 +64,19 @@ def seconds(value: object, scale: float = 1.0) -> float | None:
 
 
 def checked_sizes(shapes: Sizes) -> Sizes:
-    """The shapes if they say something."""
+    """The shapes; empty if they are not shapes of integers, or are the ``((),)`` that stands for none."""
     if shapes == ((),) or not all(type(number) is int for shape in shapes for number in shape):
         return ()
     return shapes
 
 
 def dtypes(value: object) -> tuple[str, ...]:
-    """Names (checked later). A tensor has one: many equal ones tell no more than a few, and might be a trap."""
+    """Names of dtypes, one per tensor; checked by `checked_dtypes`. Cut, since a small pickle can repeat one list."""
     return tuple(value[:_MAX_DTYPES]) if type(value) is list else ()
 
 
 def checked_dtypes(names: tuple[object, ...]) -> tuple[str, ...]:
-    """Those that are names."""
+    """The names among them."""
     return tuple(name for name in names if isinstance(name, str) and name)
 
 
@@ -94,7 +94,7 @@ def frame_text(frame: object) -> str:
 
 
 def users_frame(frames: tuple[str, ...], whole: bool) -> str:
-    """The frame of the user's code. ``whole``: that is the first."""
+    """The innermost frame of the user's code; empty if there is no frame. ``whole``: it is the first one."""
     for frame in () if whole else frames:
         if not any(part in frame.rpartition(":")[0] for part in _OTHERS_CODE):
             return frame
@@ -107,9 +107,9 @@ def in_range(least: int, most: int) -> bool:
 
 
 def bounded_sizes(column: Sequence[Any], most: int) -> bool:
-    """True if every value is a list of shapes of integers, and all of them together are at most ``most`` numbers.
+    """True if every value is a list of shapes of integers, with at most ``most`` numbers in all.
 
-    Lists in a pickle may be one list many times, so that what is small as a file is endless when written out.
+    A pickle can refer to one list many times, so a small file can describe unbounded data.
     """
     if not column:
         return True
@@ -135,7 +135,7 @@ def bounded_numbers(column: Sequence[Any]) -> bool:
 
 
 def bounded_lists(column: Sequence[Any], most: int) -> bool:
-    """True if every value is None, or a list of short texts or of integers, and all of them at most ``most`` items."""
+    """True if every value is None, or a list of short texts or of integers, with at most ``most`` items in all."""
     if not column:
         return True
     kinds = set(map(type, column))

@@ -12,7 +12,7 @@ from pathlib import Path
 from otel_fr.dump.safe_parse import Limits, UnreadableDump
 
 MAX_FILES = 100_000
-"""Files of a folder that are looked at."""
+"""Files of a folder that are examined."""
 
 RING_MAGIC = b"OTELFRRB"
 """The first bytes of a ring file (docs/ring-format.md)."""
@@ -23,7 +23,7 @@ _GZIP = b"\x1f\x8b"
 _CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """What `torch.save` began files with before torch 1.6."""
 _SIGNS = (b"pg_config", b"otel_fr", b"profiling_name", b"collective_seq_id")
-"""Words that stand in every flight-recorder file, whoever wrote it."""
+"""Words of which every flight-recorder file contains one, whoever wrote it."""
 _MAX_NAMED = 3
 _NAMED_RANK = re.compile(r"(?<![a-z])(local|node|group)?[_\-.]?rank[_\-.=]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -36,7 +36,7 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], bool]:
     found: list[Path] = []
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        # Hidden files are other programs' bookkeeping, or a dump that is being written.
+        # Hidden files are other programs' own data, or a dump that is being written.
         wanted = sorted(name for name in names if name.startswith(prefix or "") and not name.startswith("."))
         found.extend(Path(folder, name) for name in wanted)
         if len(found) > MAX_FILES:
@@ -45,7 +45,7 @@ def find(path: Path, prefix: str | None) -> tuple[list[Path], bool]:
 
 
 def size(path: Path) -> int:
-    """Its bytes; 0 if they cannot be told."""
+    """Its size in bytes; 0 if that cannot be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -53,7 +53,7 @@ def size(path: Path) -> int:
 
 
 def pieces(paths: Sequence[Path], most: int) -> Iterator[list[Path]]:
-    """The files in lists of about ``most`` bytes."""
+    """Split the files into lists of about ``most`` bytes each."""
     piece: list[Path] = []
     room = most
     for path in paths:
@@ -67,14 +67,14 @@ def pieces(paths: Sequence[Path], most: int) -> Iterator[list[Path]]:
 
 
 def is_ring(path: Path) -> bool:
-    """True if it is a ring file by its first bytes."""
+    """True if its first bytes are those of a ring file."""
     return _head(path, len(RING_MAGIC)) == RING_MAGIC
 
 
 def may_be_one(path: Path, limits: Limits) -> bool:
-    """False for files (logs, pictures, checkpoints, ...) that are certainly no flight-recorder files. Quick."""
+    """False for files (logs, images, checkpoints, ...) that are certainly not flight-recorder files. Fast."""
     if not path.is_file():
-        return True  # says so when it is read
+        return True  # reading it reports why it cannot be used
     head = _head(path, 64)
     if head.startswith(_CHECKPOINT):
         return False
@@ -89,7 +89,7 @@ def may_be_one(path: Path, limits: Limits) -> bool:
 
 
 def looks_like_one(path: Path) -> bool:
-    """True if name or content are a flight-recorder file's: if it is unusable, it must be told why."""
+    """True if name or content are a flight-recorder file's; if it cannot be used, the user must be told why."""
     suffix = path.suffix.lower()
     plain = suffix in _ENDINGS or not re.fullmatch(r"\.[a-z][a-z0-9]{0,9}", suffix)
     return (plain and suffix != ".json" and bool(_NUMBER.search(path.name))) or _has_signs(path)
@@ -101,7 +101,7 @@ def _has_signs(path: Path) -> bool:
 
 
 def _head(path: Path, count: int, unpack: bool = False) -> bytes:
-    """The first bytes, those of the unpacked file if asked; empty if they cannot be read."""
+    """The first ``count`` bytes, with ``unpack`` of what a gzip file contains; empty if they cannot be read."""
     try:
         if not path.is_file():  # a pipe or a device would block
             return b""
@@ -116,20 +116,20 @@ def _head(path: Path, count: int, unpack: bool = False) -> bytes:
         return b""
 
 
-def passed_over(paths: Sequence[Path]) -> str:
-    """One sentence for all files that are no flight-recorder files."""
+def skipped(paths: Sequence[Path]) -> str:
+    """One sentence for all files that are not flight-recorder files."""
     some = ", ".join(sorted(path.name for path in paths)[:_MAX_NAMED])
     more = ", ..." if len(paths) > _MAX_NAMED else ""
     what = (
-        "1 file is no flight-recorder file and was"
+        "1 file is not a flight-recorder file and was"
         if len(paths) == 1
-        else (f"{len(paths)} files are no flight-recorder files and were")
+        else f"{len(paths)} files are not flight-recorder files and were"
     )
-    return f"{what} passed over ({some}{more})"
+    return f"{what} skipped ({some}{more})"
 
 
 def rank_of(path: Path, prefix: str = "") -> int | None:
-    """The rank that the file's name tells; if it has no number, that of a folder ``rank_3``.
+    """The rank in the file's name, or, if the name has no number, in that of its folder (``rank_3``).
 
     Raises:
         UnreadableDump: several numbers in the name may be the rank.
@@ -140,10 +140,10 @@ def rank_of(path: Path, prefix: str = "") -> int | None:
 
 
 def rank_of_name(name: str, prefix: str = "") -> int | None:
-    """The rank a file's name tells: ``rank_1.json``, ``_dump_9``, ``trace_0.gz``, ``host12_rank_3_abc``; None: none.
+    """The rank in a file's name: ``rank_1.json``, ``_dump_9``, ``trace_0.gz``, ``host12_rank_3_abc``; None: no number.
 
-    The number behind ``prefix`` if there is one (as torchfrtrace's ``-p`` has it), else the one behind "rank", else
-    the one at the end, else the only one.
+    The number after ``prefix`` if there is one (as with torchfrtrace's ``-p``), else the one after "rank", else the
+    one at the end, else the only one.
 
     Raises:
         UnreadableDump: several numbers may be the rank.
@@ -163,6 +163,6 @@ def rank_of_name(name: str, prefix: str = "") -> int | None:
         return int(numbers[-1])
     if len(numbers) > 1:
         raise UnreadableDump(
-            f"its rank is not known: {name} holds several numbers; rename it so that it ends with the rank (trace_0)"
+            f"its rank is unknown: {name} contains several numbers; rename it so that it ends with the rank (trace_0)"
         )
     return None

@@ -1,4 +1,4 @@
-"""A flight-recorder file, read: the same plain data whoever wrote it."""
+"""A flight-recorder file after reading: plain data, the same for every recorder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Source = Literal["otel-fr", "pytorch", "torchcomms"]
 
 @dataclass(slots=True)
 class GroupInfo:
-    """A process group as one file tells of it.
+    """A process group as one file describes it.
 
     Attributes:
-        key: names it within the file.
+        key: identifies it within the file.
         id: `identity.group_id`, if the file has it; else "".
-        ranks: global, in the order of the ranks within the group; empty: the file does not say.
-        enqueued, completed: last collective sequence id issued / completed; None: the file does not say.
-        first_recorded: the oldest collective in the file, if older ones are not in it any more; else None.
+        ranks: global, in the order of the ranks within the group; empty: not recorded.
+        enqueued, completed: last sequence number of a collective enqueued / completed; None: not recorded.
+        first_recorded: sequence number of the oldest collective in the file if older ones were overwritten; else None.
     """
 
     key: str
@@ -39,13 +39,13 @@ class Dump:
     """One rank's file.
 
     Attributes:
-        entries: a sequence of `Entry`, oldest first. Roots and peers of ours are global ranks, others' peers are ranks
-            within the group.
-        partial: the file holds not every call: older ones were overwritten, or completed ones left out.
-        gapless: of what came after its first call none is left out.
-        has_completions: the recorder tells when calls end.
-        facts: what otel-fr adds (the file's ``otel_fr`` key, checked); empty in files of others.
-        notes: what was found odd in it, as sentences.
+        entries: a sequence of `Entry`, oldest first. In otel-fr's files roots and peers are global ranks; in files of
+            other recorders peers are ranks within the group.
+        partial: calls are missing: older ones were overwritten, or completed ones left out.
+        gapless: no call after the first one is missing.
+        has_completions: the recorder records when calls end.
+        facts: the file's ``otel_fr`` key, checked; empty in files of other recorders.
+        notes: irregularities found, as sentences.
         modified_ns: when the file was last written, by its file system; 0: not known.
     """
 
@@ -63,19 +63,19 @@ class Dump:
     modified_ns: int = 0
 
     def text(self, key: str) -> str:
-        """A fact that is text; "" if it is missing or something else."""
+        """The fact if it is text; else ""."""
         value = self.facts.get(key)
         return value if isinstance(value, str) else ""
 
     def integer(self, key: str) -> int | None:
-        """A fact that is an integer of 64 bits; None if it is missing or something else."""
+        """The fact if it is an integer of 64 bits; else None."""
         value = self.facts.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file that could not be used, or only in part: which, what is wrong, what to do."""
+    """A file that could not be used, or only partly: its path, and what is wrong and what to do."""
 
     path: str
     text: str

@@ -1,4 +1,4 @@
-"""One name per operation, whatever a recorder calls it, and the names PyTorch's analyzer knows.
+"""One name per operation for all recorders' spellings, and the names that PyTorch's analyzer knows.
 
 Sources of the spellings: the ``profiling_name`` of torch's ProcessGroupNCCL / Gloo / XCCL, torch's c10d
 operators, and torchcomms' flight-recorder hook.
@@ -35,10 +35,10 @@ OPERATIONS = {spelling: name for name, others in _SPELLINGS.items() for spelling
 """Spelling (without the backend) -> `torch.distributed`'s name. A spelling that is not here is kept as it is."""
 
 COALESCED = "coalesced"
-"""Ends a batch: what the calls before it with the same number did together."""
+"""Ends a batch: the coalesced operation of the preceding calls with the same number."""
 
 UNEVEN_LISTS = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
-"""Ends a batch that is one list operation, done by the backend piece by piece."""
+"""Ends a batch that is one list operation, which the backend executed piece by piece."""
 
 TORCH_NAMES = {
     "all_reduce_coalesced": "allreduce_coalesced",
@@ -50,21 +50,21 @@ TORCH_NAMES = {
 }
 """`torch.distributed`'s name -> what torch's flight-recorder analyzer (2.13) calls it, where that differs.
 
-all_to_all_single: as ProcessGroupNCCL records it; under its own name the analyzer takes uneven splits for a fault.
+all_to_all_single: as ProcessGroupNCCL records it; under its own name the analyzer reports uneven splits as a fault.
 """
 
 _P2P = re.compile(r"(send|recv)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)$")
 
 
 class Name(NamedTuple):
-    """A recorder's ``profiling_name``, read.
+    """A recorder's ``profiling_name``, parsed.
 
     Attributes:
         backend: ``""`` if the name has none.
-        operation: `torch.distributed`'s name, or the recorder's if it is none of those.
+        operation: `torch.distributed`'s name; the recorder's if the spelling is unknown.
         raw: the recorder's spelling without the backend.
-        source, destination: ranks within the process group, of a send or receive; None: not said.
-        any_source: a receive from whoever sends.
+        source, destination: ranks within the process group, of a send or receive; None: not recorded.
+        any_source: a receive that accepts any sender.
     """
 
     backend: str

@@ -1,7 +1,8 @@
-"""Skeletons of the entries seen so far, so that the next like them are checked at one blow.
+"""Rows of pickle instructions met before, so that further rows of the same form are checked with one regex match.
 
-The entries of a recorder's pickles are all made of the same few rows of instructions; only the arguments differ. Such
-a row becomes a pattern that has exactly these instructions, each checked as `safe_parse` checks it alone.
+A row is the instructions that build one entry. The entries of a recorder's pickles consist of the same few rows; only
+the arguments differ. A row that recurs becomes a pattern of exactly these instructions, each checked by the same rule
+that `safe_parse` applies to a single instruction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _STEP = re.compile(
     rb"|(?P<wide>\x8a\x08.{8}|\x8a\x05.{5}|[G\x95].{8})"
     rb")"
 )
-"""One instruction; these, with these arguments, are all ones that `safe_parse` allows."""
+"""One instruction. `safe_parse` allows all of these with these arguments."""
 
 _PUSH = re.compile(rb"[KMJhjX\x8cG\x8aN\x88\x89]")
 _TUPLE2 = re.escape(b"\x86")
@@ -28,24 +29,24 @@ _GET, _PUT, _KEY = (b"h", b"j"), (b"q", b"r", b"\x94"), (b"h", b"j", b"X", b"\x8
 
 _MAX_STEPS = 600
 _HOT = 4
-"""Times that a row is seen before it becomes a pattern."""
+"""Occurrences of a row after which it becomes a pattern."""
 _TOGETHER = 32
 _MAX_PATTERNS = 32
 _MAX_LOOKS = 2_000
-"""Rows looked at, from the start of the process: where there are no few rows, looking on only takes time."""
+"""Rows examined per process: in files without recurring rows, examining more only costs time."""
 ENOUGH = 256 * 1024
-"""Bytes of a pickle from which on looking for rows pays."""
+"""Size of a pickle in bytes from which looking for rows saves time."""
 
 
-class Skeletons:
+class KnownRows:
     """The rows that this process has met. A row ends with SETITEMS.
 
     Attributes:
-        get, put: tuples of some row are made of gets, or are put into the memo.
+        get, put: some row builds tuples from memo gets, or puts a tuple into the memo.
     """
 
     def __init__(self, enough: int = ENOUGH) -> None:
-        """Of none yet. ``enough``: bytes of a pickle from which on looking for rows pays."""
+        """``enough``: size of a pickle in bytes from which rows are looked for."""
         self.get = self.put = False
         self._enough = enough
         self._seen: dict[bytes, int] = {}
@@ -55,14 +56,14 @@ class Skeletons:
         self._pattern: re.Pattern[bytes] | None = None
 
     def skip(self, data: bytes, position: int) -> int:
-        """Where the known rows end that stand at ``position``; ``position`` if there are none."""
+        """The position after the known rows that begin at ``position``; ``position`` if none does."""
         if self._pattern is None:
             return position
         found = self._pattern.match(data, position)
         return found.end() if found is not None else position
 
     def look(self, data: bytes, position: int) -> int:
-        """Learn the row at ``position``, if it pays, and return where it ends; ``position`` if nothing was checked."""
+        """Check and learn the row at ``position``. Returns its end; ``position`` if it was not checked."""
         if self._looks <= 0 or len(data) < self._enough or (len(self._hot) >= _MAX_PATTERNS and self._compiled):
             return position
         self._looks -= 1
@@ -87,17 +88,17 @@ class Skeletons:
         if times == _HOT:
             self._hot.append(row)
             self._compiled = False
-        # Making a pattern takes as long as looking at many rows: not anew for each.
+        # Compiling the pattern takes as long as examining many rows, so it is not done for each new one.
         if not self._compiled and self._looks % _TOGETHER == 0:
             self._compiled = True
             self._pattern = re.compile(b"(?s:(?:" + b"|".join(self._hot) + b"){0,4000})")
         return at
 
     def _flat(self, parts: list[bytes]) -> bool:
-        """True if each tuple is one that `tuples.Tuples.proven` knows how to judge: of two texts or gets."""
+        """True if each tuple has a form that `pickle_tuples.TupleCheck.proven` covers: of two texts or gets."""
         for before, part in pairwise(parts):
             if part[:1] in _PUT and before[:1] in _GET:
-                return False  # what is got, a tuple it may be, gets another number
+                return False  # the value, possibly a tuple, is stored under a second memo number
         for index, part in enumerate(parts):
             if part != _TUPLE2:
                 continue
@@ -121,7 +122,7 @@ class Skeletons:
 
 
 def _part(data: bytes, step: re.Match[bytes]) -> tuple[bytes, int]:
-    """The pattern of an instruction, and where the instruction ends."""
+    """The pattern of an instruction, and the position after the instruction."""
     end = step.end()
     kind = step.lastgroup
     if kind == "integer":

@@ -1,11 +1,11 @@
-"""No tuple of a pickle holds another: else a few bytes can make a key whose hash takes for ever.
+"""Checks that no tuple of a pickle contains another: else a few bytes can build a key whose hash takes unbounded time.
 
 ``t1 = (t0, t0)``, ``t2 = (t1, t1)``, ... doubles the time that hashing takes with every line, and a dict hashes its
 keys. Recorders write flat tuples only (the name and description of a process group).
 
-`Tuples` proves that at next to no cost while `safe_parse` goes through a file: each tuple is built of pushes that stand
-directly before it, and none of the memo's numbers that they get is one under which a tuple was put. Only where that
-proof fails, `walk` follows the file instruction by instruction.
+`TupleCheck` proves it at almost no cost while `safe_parse` scans a file: each tuple is built from the pushes directly
+before it, and none of the memo numbers that these read holds a tuple. Where that proof fails, `walk` follows the file
+instruction by instruction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CODES = b"t\x85\x86\x87"
 MAX_ITEMS = 64
 """Items of one tuple: each use of it as a key hashes all of them."""
 MAX_WALK = 128 * 1024 * 1024
-"""Bytes that `walk` goes through (about a microsecond each, at worst)."""
+"""Bytes that `walk` follows at most (about a microsecond each, at worst)."""
 
 _MAX_GETS = 4096
 _STEP = re.compile(
@@ -28,36 +28,36 @@ _STEP = re.compile(
     rb"|(?P<mark>\()|(?P<other>\x95.{8}|\x80.|[}\]ldaseu\x86]))"
 )
 _PAIR = re.compile(rb"(?s)\x86(?<=(.{10})\x86)(?=(q.|r.{4}|)[hjX\x8c])")
-"""TUPLE2 as rows of instructions may have it: (what is before, the put after it), then comes a text or get."""
+"""A TUPLE2 in a row of instructions: (the ten bytes before it, the put after it), followed by a text or get."""
 _MAX_PAIRS = 4_000_000
 _SIMPLE, _TUPLE, _OTHER, _MARK = b"sto("
 _ARGUMENT = {op.code.encode("latin-1")[0]: op.arg for op in pickletools.opcodes}
 
 
 class NestedTuple(Exception):  # noqa: N818 - it is the file that is at fault
-    """The pickle holds a tuple in a tuple, or a very long one; the text says which."""
+    """The pickle contains a tuple in a tuple, or a very long tuple; the text says which."""
 
 
-class Tuples:
-    """What is known of the tuples of one file.
+class TupleCheck:
+    """The proof for one file, built up while it is scanned.
 
     Attributes:
         doubtful: the proof failed.
     """
 
     def __init__(self) -> None:
-        """Of a file of which nothing was seen."""
+        """For a file of which nothing has been scanned yet."""
         self.doubtful = False
         self._unnumbered = False
         self._gets: set[int] = set()
         self._puts: set[int] = set()
 
     def add(self, data: bytes, pieces: Iterable[tuple[int, int]], at: int) -> None:
-        """A tuple instruction at ``at``.
+        """Take account of a tuple instruction at ``at``.
 
         Args:
-            pieces: (start, end) of rows of instructions that `_STEP` knows, the last one ending at ``at``; between
-                each of them and the next stands a text. The first begins at any instruction.
+            pieces: (start, end) of runs of instructions that `_STEP` knows, the last one ending at ``at``, with one
+                text between each two. The first run may begin at any instruction.
         """
         kinds: list[int | None] = []  # memo number of a get, -1: another simple push, None: anything else
         for index, (start, end) in enumerate(pieces):
@@ -95,12 +95,11 @@ class Tuples:
             self.doubtful = True
 
     def proven(self, data: bytes, rows_get: bool, rows_put: bool) -> bool:
-        """True if no tuple of the file holds a tuple.
+        """True if no tuple of the file contains a tuple.
 
         Args:
-            rows_get, rows_put: among the tuples not told of with `add` may be some that are made of gets, or that are
-                put into the memo. All of those are a TUPLE2 of two texts, two gets, or a text and a get, before
-                another text or get.
+            rows_get, rows_put: tuples that were not passed to `add` may be built from gets, or put into the memo. All
+                of these are a TUPLE2 of two texts, two gets, or a text and a get, followed by another text or get.
         """
         if self.doubtful:
             return False
@@ -110,7 +109,7 @@ class Tuples:
             return False
         if not (rows_get or rows_put):
             return not self._gets & self._puts
-        # Without following the instructions: a few of these may be parts of texts and times.
+        # Searched without following the instructions, so some matches may be parts of texts or times.
         if data.count(b"\x86") > _MAX_PAIRS:
             return False
         gets = set(self._gets)
@@ -126,7 +125,7 @@ class Tuples:
 
 
 def _got(tail: bytes) -> list[tuple[bytes, int]]:
-    """What ``tail`` may end with: (what is before, memo number of the get)."""
+    """The gets that ``tail`` may end with: (the bytes before it, memo number of the get)."""
     found = []
     if tail[-2:-1] == b"h":
         found.append((tail[:-2], tail[-1]))
@@ -140,13 +139,13 @@ def _number(instruction: bytes) -> int:
 
 
 def walk(data: bytes) -> None:
-    """Follow the file as the unpickler will, with the kind of each value only.
+    """Execute the file as the unpickler will, but keep only the kind of each value.
 
     Raises:
-        NestedTuple: a tuple in a tuple, or a very long one, or more than may be followed.
+        NestedTuple: a tuple in a tuple, a tuple of more than `MAX_ITEMS`, or a file of more than `MAX_WALK` bytes.
     """
     if len(data) > MAX_WALK:
-        raise NestedTuple(f"tuples that may hold each other, in more than {MAX_WALK >> 20} MiB")
+        raise NestedTuple(f"tuples that may contain each other, in more than {MAX_WALK >> 20} MiB")
     stack = bytearray()
     memo = bytearray(1 << 16)
     used = position = 0
@@ -223,7 +222,7 @@ _COUNTS |= {"bytes4": 4, "bytes8": 8, "long1": 1}
 
 
 def _argument(data: bytes, position: int) -> tuple[object, int]:
-    """The argument of the instruction at ``position``, if it is a number, and where the next one begins."""
+    """The argument of the instruction at ``position`` if it is a number, and the position of the next instruction."""
     argument = _ARGUMENT[data[position]]
     name = argument.name if argument is not None else ""
     position += 1

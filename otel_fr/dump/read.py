@@ -1,6 +1,6 @@
 """Read flight-recorder files: otel-fr's, PyTorch's (pickle or JSON), torchcomms' (JSON or pickle); gzip'd too.
 
-Nothing in a file is trusted: no code of it runs (`safe_parse`), and every field is checked when it is used.
+Nothing in a file is trusted: no code in it runs (`safe_parse`), and every field is checked before it is used.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from otel_fr.dump.columns import COLLECTIVE, COMPLETED
 from otel_fr.dump.entry_reader import Signatures
 from otel_fr.dump.fields import integer
 from otel_fr.dump.model import Dump, GroupInfo, Problem, Source
-from otel_fr.dump.recorders import OthersReader, OwnReader, group_key, numbered_groups
+from otel_fr.dump.recorders import OtelFrReader, PyTorchReader, group_key, numbered_groups
 from otel_fr.dump.ring_files import read_ring
 from otel_fr.dump.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
 
 MAX_RANKS = 1_000_000
-"""Members of all process groups of one file together that are believed."""
+"""Members of all process groups of one file together; what a file lists beyond this is ignored."""
 
 PARALLEL_BYTES = 8 * 1024 * 1024
-"""From this many bytes on it pays to start processes for the reading."""
+"""Total size of the files from which starting worker processes is faster than reading them in this one."""
 
 _PIECE_BYTES = 4 * 1024 * 1024
-"""Of files that one process reads at a time."""
+"""Total size of the files that a worker process reads as one task."""
 
 Progress = Callable[[int, int], None]
 """Called with (files done, files in all)."""
@@ -80,8 +80,8 @@ def load_folder(
             one that `multiprocessing` can start again ("spawn").
 
     Returns:
-        what could be read, by rank, and a problem for each flight-recorder file that could not. Files that are
-        none are told of in one problem together.
+        the dumps, sorted by rank, and a problem for each flight-recorder file that could not be read. Files of other
+        kinds share one problem.
     """
     found, truncated = files.find(Path(path), prefix)
     problems: list[Problem] = []
@@ -106,7 +106,7 @@ def load_folder(
         if progress is not None:
             progress(done, len(found))
     if foreign:
-        problems.append(Problem(str(path), files.passed_over(foreign)))
+        problems.append(Problem(str(path), files.skipped(foreign)))
     dumps.sort(key=lambda dump: (dump.rank, dump.path))
     return dumps, problems
 
@@ -115,14 +115,14 @@ _Read = list[tuple[Path, Dump | Problem]]
 
 
 def _read(paths: list[Path], limits: Limits, workers: int, prefix: str) -> Iterator[_Read]:
-    """The files in pieces, each as soon as it is read, in their order."""
+    """Yield the results piece by piece, in the order of ``paths``."""
     pieces = list(files.pieces(paths, _PIECE_BYTES))
     done = 0
     if workers > 1 and len(pieces) > 1 and sum(map(files.size, paths)) > PARALLEL_BYTES:
         every = len(pieces)
-        # The values all live until they are sent back: looking for garbage among them only takes time.
+        # All values live until they are sent back, so the garbage collector would only cost time.
         with (
-            contextlib.suppress(BrokenProcessPool, OSError),  # no processes to be had here, or one was killed
+            contextlib.suppress(BrokenProcessPool, OSError),  # no worker processes can be started, or one was killed
             ProcessPoolExecutor(min(workers, every), _context(), gc.disable) as pool,
         ):
             for piece in pool.map(_read_piece, pieces, [limits] * every, [prefix] * every):
@@ -133,7 +133,7 @@ def _read(paths: list[Path], limits: Limits, workers: int, prefix: str) -> Itera
 
 
 def _context() -> multiprocessing.context.BaseContext:
-    """Forking is quick; it is safe only if no other thread can hold a lock meanwhile."""
+    """Fork where it is safe (no other thread can hold a lock meanwhile), since it is faster; else spawn."""
     quick = sys.platform == "linux" and threading.active_count() == 1
     return multiprocessing.get_context("fork" if quick else "spawn")
 
@@ -156,13 +156,13 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         raise UnreadableDump("not a flight-recorder file: it has no pg_config and entries")
     rank = integer(facts.get("rank")) if facts else files.rank_of(path, prefix)
     if rank is None or rank < 0:
-        raise UnreadableDump("its rank is not known: a file's name must end with the rank (trace_0); rename it")
-    raw = data.pop("entries", [])  # absent: torchcomms had none, or PyTorch was told to leave them out
+        raise UnreadableDump("its rank is unknown: the file name must end with the rank (trace_0); rename the file")
+    raw = data.pop("entries", [])  # absent: torchcomms had none, or PyTorch was configured to omit them
     if not isinstance(raw, list):
         raise UnreadableDump(f"entries is a {type(raw).__name__} instead of a list: the file is damaged")
     version = str(data.get("version", ""))[:32]
     if facts:
-        own = OwnReader(signatures, clock or _issue_clock(facts), integer(facts.get("wall_offset_ns")))
+        own = OtelFrReader(signatures, clock or _issue_clock(facts), integer(facts.get("wall_offset_ns")))
         entries = own.read(raw)
         partial = facts.get("complete") is not True
         return Dump(
@@ -170,13 +170,13 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         )
     groups = _groups(data.get("pg_config"))
     source = _source(groups, raw)
-    reader = OthersReader(signatures, rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
+    reader = PyTorchReader(signatures, rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
     recorded = reader.read(raw)
     entries = resolve.resolve_batches(recorded, reader.ends)
-    kept = resolve.newest_lives(entries)
+    kept = resolve.drop_replaced_groups(entries)
     if len(kept) < len(entries):
         left = len(entries) - len(kept)
-        reader.notes.append(f"{left} calls of process groups that were made anew later were left out")
+        reader.notes.append(f"{left} calls of process groups that were re-created later were left out")
     for key, (name, description) in reader.groups.items():
         groups.setdefault(key, GroupInfo(key, "", name, description, reader.members.get(key, ())))
     partial = len(kept) > 0 and (int(kept.record[0]) > 0 or not resolve.is_whole(recorded))
@@ -193,13 +193,13 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
 
 
 def _is_early(data: Mapping[str, Any]) -> bool:
-    """PyTorch's first versions had no pg_config."""
+    """A file of one of PyTorch's first versions, which wrote no pg_config."""
     raw = data.get("entries")
     return isinstance(raw, list) and any(isinstance(item, dict) and "profiling_name" in item for item in raw[:1])
 
 
 def _issue_clock(facts: Mapping[str, Any]) -> int | None:
-    """When our file was written, on the clock of ``otel_fr_issued_ns``."""
+    """When an otel-fr file was written, on the clock of ``otel_fr_issued_ns``; None: not recorded."""
     written, offset = integer(facts.get("written_at")), integer(facts.get("wall_offset_ns"))
     return None if written is None or offset is None else written - offset
 
@@ -233,7 +233,7 @@ def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
 
 
 def _groups(config: object) -> dict[str, GroupInfo]:
-    """PyTorch's ``pg_config``. gloo's ``{"": ...}`` says nothing and is left out."""
+    """The groups of PyTorch's ``pg_config``, without gloo's ``{"": ...}``, which is empty."""
     found: dict[str, GroupInfo] = {}
     room = MAX_RANKS
     for key, item in config.items() if isinstance(config, dict) else ():
@@ -248,25 +248,25 @@ def _groups(config: object) -> dict[str, GroupInfo]:
 
 
 def _source(groups: Mapping[str, GroupInfo], raw: list[Any]) -> Source:
-    """torchcomms describes a group by its backend, the same that stands before the operations' names."""
+    """torchcomms files are recognised by their groups: described by the backend that prefixes the operations' names."""
     backends = {operation_names.parse(_text(e.get("profiling_name"))).backend for e in raw[:64] if isinstance(e, dict)}
     described = {group.description for group in groups.values()}
     return "torchcomms" if described and described == backends else "pytorch"
 
 
 def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: Source) -> None:
-    """Set how far each group came: from the entries, and from ``pg_status`` where that can be believed."""
+    """Set each group's progress from the entries, and from ``pg_status`` where it is reliable."""
     reported = _reported(dump.groups, status, local_ids) if source == "pytorch" else {}
-    reaches = resolve.reach(dump.entries)
+    ranges = resolve.sequence_ranges(dump.entries)
     for key, group in dump.groups.items():
-        reach = reaches.get(key, resolve.Reach(None, None, None, False))
+        found = ranges.get(key, resolve.SequenceRange(None, None, None, False))
         enqueued, completed = reported.get(key, (None, None))
-        if reach.others:
-            enqueued = completed = None  # its numbers may be those of a send or receive
-        group.enqueued = max((n for n in (reach.newest, enqueued) if n is not None), default=None)
-        group.completed = max((n for n in (reach.completed, completed) if n is not None), default=None)
-        if reach.oldest is not None:
-            group.first_recorded = reach.oldest if reach.oldest > 1 else None
+        if found.others:
+            enqueued = completed = None  # pg_status may count its sends and receives
+        group.enqueued = max((n for n in (found.newest, enqueued) if n is not None), default=None)
+        group.completed = max((n for n in (found.completed, completed) if n is not None), default=None)
+        if found.oldest is not None:
+            group.first_recorded = found.oldest if found.oldest > 1 else None
         elif enqueued:
             group.first_recorded = enqueued + 1
         elif not dump.partial:
@@ -276,7 +276,7 @@ def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: 
 def _reported(
     groups: Mapping[str, GroupInfo], status: object, local_ids: Mapping[int, str]
 ) -> dict[str, tuple[int, int]]:
-    """``pg_status`` by group. Its keys are numbers of this rank, which the entries' ``pg_id`` explain."""
+    """``pg_status`` by group. Its keys are the rank's local numbers of groups, as the entries' ``pg_id``."""
     numbers: dict[int, tuple[int, int]] = {}
     for key, item in status.items() if isinstance(status, dict) else ():
         if isinstance(item, dict) and isinstance(key, (int, str)) and integer(key) is not None:
@@ -284,12 +284,12 @@ def _reported(
             completed = integer(item.get("last_completed_collective"))
             if enqueued is not None and completed is not None:
                 numbers[int(key)] = (max(enqueued, 0), max(completed, 0))
-    places = dict(local_ids)
-    # PyTorch gives out both names and local numbers in the order of creation, so that as many of both pair up in
-    # that order; believed only if it agrees with every pair that the entries show.
+    group_of = dict(local_ids)
+    # PyTorch assigns names and local numbers in the order of creation. If there are as many of each, they pair up in
+    # that order; used only if every pair that the entries show agrees.
     by_name = sorted((int(group.name), key) for key, group in groups.items() if group.name.isdigit())
     if len(by_name) == len(groups) == len(numbers):
         in_order = {number: key for number, (_, key) in zip(sorted(numbers), by_name, strict=True)}
         if all(in_order.get(number) == key for number, key in local_ids.items()):
-            places = in_order
-    return {places[number]: values for number, values in numbers.items() if number in places}
+            group_of = in_order
+    return {group_of[number]: values for number, values in numbers.items() if number in group_of}

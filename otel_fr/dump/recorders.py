@@ -1,4 +1,4 @@
-"""The entries of each recorder: PyTorch's and torchcomms', and otel-fr's own."""
+"""One entry reader per file format: PyTorch's (which torchcomms writes too), and otel-fr's."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from otel_fr.dump.entry_reader import (
     seconds_column,
     times_column,
 )
-from otel_fr.dump.resolve import ENDS
+from otel_fr.dump.resolve import BATCH_ENDS
 from otel_fr.identity import encode_ranks
 from otel_fr.match.model import CallState
 
 _STATES = {state.value: state for state in CallState}
 _UNKNOWN_SPLITS: tuple[int, ...] = ()
-_END_CODES = {raw: place for place, raw in enumerate(ENDS, 1)}
+_BATCH_END_CODES = {raw: code for code, raw in enumerate(BATCH_ENDS, 1)}
 
 
 def group_key(name: str, description: str) -> str:
-    """Names a group within a file of others: c10d's name and description together."""
+    """The key of a group in a file of PyTorch or torchcomms: c10d's name and description together."""
     return f"{name}\x1f{description}"
 
 
 def numbered_groups(config: object, most: int) -> dict[int, tuple[int, ...]]:
-    """PyTorch's ``pg_config`` of version 1.4: the rank's own number of a group -> its members.
+    """PyTorch's ``pg_config`` of version 1.4: the rank's local number of a group -> its members.
 
-    Groups beyond ``most`` members in all are left out.
+    Groups are left out once all together have ``most`` members.
     """
     found: dict[int, tuple[int, ...]] = {}
     for key, ranks in config.items() if isinstance(config, dict) else ():
@@ -49,12 +49,12 @@ def numbered_groups(config: object, most: int) -> dict[int, tuple[int, ...]]:
     return found
 
 
-class OthersReader(EntryReader):
-    """PyTorch's entries, of any version of its schema, and torchcomms'.
+class PyTorchReader(EntryReader):
+    """Reads PyTorch's entries, of any version of its schema, and torchcomms'.
 
     Attributes:
         groups: `Entry.group` -> (name, description). local_ids: ``pg_id`` -> `Entry.group`.
-        members: `Entry.group` -> its members, of groups that only their members name (version 1.4).
+        members: `Entry.group` -> its members, for groups that are identified by them only (version 1.4).
     """
 
     _SIZES = ("input_sizes", "output_sizes")
@@ -65,7 +65,7 @@ class OthersReader(EntryReader):
     def __init__(
         self, signatures: Signatures, rank: int = 0, members: Mapping[int, tuple[int, ...]] | None = None
     ) -> None:
-        """Of the file of one rank. ``members``: `numbered_groups` of its ``pg_config``."""
+        """For the file of one rank. ``members``: `numbered_groups` of its ``pg_config``."""
         super().__init__(signatures)
         self.members: dict[str, tuple[int, ...]] = {}
         self._numbered = members or {}
@@ -87,13 +87,13 @@ class OthersReader(EntryReader):
         elif isinstance(local, int) and list(self._numbered.values()).count(self._numbered.get(local, ())) == 1:
             name, description = encode_ranks(self._numbered[local]), "of these ranks"
         else:
-            # Up to version 1.4 only the rank's own number of the group is recorded: not comparable between ranks.
+            # Up to version 1.4 only the rank's local number of the group is recorded, which differs between ranks.
             name, description = str(fields.exact(local)), f"of rank {self._rank}"
             if not self._nameless:
                 self._nameless = True
                 self.notes.append(
-                    "its version does not name process groups: only the default one was compared, and those whose"
-                    " members it tells"
+                    "this version of the format does not name process groups: only the default group and groups"
+                    " whose members are recorded were compared"
                 )
         key = group_key(name, description)
         if key not in self.groups:
@@ -116,7 +116,7 @@ class OthersReader(EntryReader):
         ins, outs = self._sizes(item["input_sizes"]), self._sizes(item["output_sizes"])
         splits: tuple[int, ...] | None = None
         if operation in ("all_to_all", "all_to_all_single"):
-            # NCCL records both alike, and no recorder the splits.
+            # NCCL records both the same way, and no recorder records the splits.
             operation = "all_to_all_single" if len(ins) == len(outs) == 1 else operation
             splits = _UNKNOWN_SPLITS if operation == "all_to_all_single" else None
         signature = self._signature(
@@ -133,7 +133,7 @@ class OthersReader(EntryReader):
             splits,
             name.any_source or (p2p and peer is None),
         )
-        # gloo and torchcomms on a CPU never leave "scheduled": being retired is what tells.
+        # gloo, and torchcomms on a CPU, never leave "scheduled": only "retired" shows that a call completed.
         done = item.get("retired") is True or item.get("state") == "completed"
         timeout = fields.seconds(item.get("timeout_ms"), 1e3) or None
         return Kind(
@@ -142,7 +142,7 @@ class OthersReader(EntryReader):
             signature,
             CallState.COMPLETED if done else CallState.IN_FLIGHT,
             Label(timeout, None, name.backend, fields.short_text(item.get("thread_name"))),
-            _END_CODES.get(name.raw, 0),
+            _BATCH_END_CODES.get(name.raw, 0),
         )
 
     def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
@@ -196,11 +196,11 @@ class OthersReader(EntryReader):
 
 
 _POSTED = 1
-"""``otel_fr_waited_ns`` of a call that nobody waits for yet (otel_fr.ring.POSTED)."""
+"""``otel_fr_waited_ns`` of a call that no thread waits for (otel_fr.ring.POSTED)."""
 
 
-class OwnReader(EntryReader):
-    """otel-fr's entries."""
+class OtelFrReader(EntryReader):
+    """Reads otel-fr's entries."""
 
     _SIZES = ("input_sizes", "output_sizes", "otel_fr_input_sizes", "otel_fr_output_sizes")
     _LISTS = ("input_dtypes", "output_dtypes", "otel_fr_input_splits", "otel_fr_output_splits")
@@ -212,11 +212,11 @@ class OwnReader(EntryReader):
     _WHOLE_FRAMES = True
 
     def __init__(self, signatures: Signatures, written_ns: int | None, wall_offset_ns: int | None) -> None:
-        """Of one file.
+        """For one file.
 
         Args:
             written_ns: when it was written, on the clock of ``otel_fr_issued_ns``; None: not known.
-            wall_offset_ns: what makes that clock wall time; None: not known.
+            wall_offset_ns: wall clock minus that clock; None: not known.
         """
         super().__init__(signatures)
         self._written_ns = written_ns
@@ -275,9 +275,9 @@ class OwnReader(EntryReader):
 
     def _columns(self, table: RawColumns, kinds: list[Kind], which: Any) -> dict[str, Any] | None:
         issued = exact_column(table.required("otel_fr_issued_ns"))
-        told = table.required("otel_fr_ended_ns")
-        open_ = np.array([value is None for value in told])
-        ended = exact_column([0 if value is None else value for value in told])
+        recorded = table.required("otel_fr_ended_ns")
+        open_ = np.array([value is None for value in recorded])
+        ended = exact_column([0 if value is None else value for value in recorded])
         if min(issued.min(), ended.min(), self._wall_offset_ns or 0) < 0:
             return None  # sums and differences might need more than 64 bits
         waited = times_column(table.optional("otel_fr_waited_ns"))

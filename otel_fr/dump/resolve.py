@@ -1,4 +1,4 @@
-"""What the entries of a file say together: batches, groups that were made anew, how far each group came."""
+"""What only all entries of a file together show: coalesced batches, re-created groups, each group's progress."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from otel_fr.dump import operation_names
 from otel_fr.dump.columns import COLLECTIVE, COMPLETED, NONE, P2P, Codes, Entries, Integers, Mask
 from otel_fr.match.model import Signature
 
-ENDS = (operation_names.COALESCED, *operation_names.UNEVEN_LISTS)
-"""Recorders' spellings of what ends a batch; a column of batch ends holds the place in it plus one, 0 for others."""
+BATCH_ENDS = (operation_names.COALESCED, *operation_names.UNEVEN_LISTS)
+"""Recorders' names of the entry that ends a batch. A column of batch ends holds an index into it plus 1; 0: none."""
 
 _MISSING = -(1 << 62)
 
 
 def resolve_batches(entries: Entries, ends: Codes) -> Entries:
-    """Resolve coalesced batches: the members share a number, stay "scheduled" for ever, and an end entry follows.
+    """Resolve coalesced batches. Recorders write the members with one number, always "scheduled", then an end entry.
 
-    The members take the end's state; the end itself goes, or, where the batch is one list operation that the backend
-    did piece by piece, the pieces go and the end becomes that operation. Its list is unknown where the oldest entry
-    of a ring that wrapped is a piece of it: others may have been before it.
+    The members take the state of the end, which is removed. Where the batch is one list operation that the backend
+    executed piece by piece, the pieces are removed and the end becomes that operation; its list is unknown if the
+    oldest entry of a ring that wrapped is one of the pieces, since earlier pieces may be lost.
 
-    Members without their end, in a file that does not hold every call, had one that completed and was left out.
+    Members without an end, in a file that does not hold every call: their batch completed, and its end was left out.
     """
     wrapped = not is_whole(entries)
     if not wrapped and not ends.any():
         return entries
-    place = _places(entries)
-    ended = np.zeros(int(place.max()) + 1, np.bool_)
-    ended[place[ends > 0]] = True
-    positions = np.flatnonzero(ended[place])
+    batch_of = _batch_numbers(entries)
+    ended = np.zeros(int(batch_of.max()) + 1, np.bool_)
+    ended[batch_of[ends > 0]] = True
+    positions = np.flatnonzero(ended[batch_of])
     kept = np.ones(len(entries), np.bool_)
     parts: list[int] = []
     ends_of: list[int] = []
     signatures = {signature: index for index, signature in enumerate(entries.signatures)}
     signature = entries.signature.copy()
     open_: dict[int, list[int]] = {}
-    for at, where, end in zip(positions.tolist(), place[positions].tolist(), ends[positions].tolist(), strict=True):
+    for at, where, end in zip(positions.tolist(), batch_of[positions].tolist(), ends[positions].tolist(), strict=True):
         if not end:
             open_.setdefault(where, []).append(at)
             continue
         batch = open_.pop(where, [])
         if not batch:
             continue
-        operation = operation_names.UNEVEN_LISTS.get(ENDS[end - 1])
+        operation = operation_names.UNEVEN_LISTS.get(BATCH_ENDS[end - 1])
         if operation is None:
             kept[at] = False
             parts.extend(batch)
@@ -62,7 +62,7 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
     state, record = entries.state.copy(), entries.record
     state[parts] = state[ends_of]
     if wrapped:
-        state[(np.bincount(place)[place] > 1) & ~ended[place]] = COMPLETED
+        state[(np.bincount(batch_of)[batch_of] > 1) & ~ended[batch_of]] = COMPLETED
     changes = {"state": state, "signature": signature, "signatures": list(signatures)}
     batches = np.full(len(entries), NONE, np.int64)
     batches[parts] = record[ends_of]
@@ -77,26 +77,26 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
 
 
 def is_whole(entries: Entries) -> bool:
-    """These are all calls of a recorder: none was overwritten, and none left out because it had completed."""
+    """These are all calls of a recorder: none was overwritten, and no completed call was left out."""
     return not len(entries) or (int(entries.record[0]) <= 0 and is_gapless(entries))
 
 
 def is_gapless(entries: Entries) -> bool:
-    """From the first of these calls on it is all of the recorder's: none was left out because it had completed."""
+    """After the first of these calls none of the recorder's calls is missing."""
     return not len(entries) or int(entries.record.max()) - int(entries.record.min()) < len(entries)
 
 
-def _places(entries: Entries) -> Integers:
-    """For each entry a number that it shares with those of the same group, stream and sequence number."""
+def _batch_numbers(entries: Entries) -> Integers:
+    """Number the entries so that those of one group, stream and sequence number share a number."""
     keys = (entries.sequence_id, entries.stream, entries.group)
     order = np.lexsort(keys)
     first = np.zeros(len(order), np.bool_)
     for key in keys:
         found = key[order]
         first[1:] |= found[1:] != found[:-1]
-    place = np.empty(len(order), np.int64)
-    place[order] = np.cumsum(first)
-    return place
+    batch_of = np.empty(len(order), np.int64)
+    batch_of[order] = np.cumsum(first)
+    return batch_of
 
 
 def _list_operation(operation: str, end: Signature, pieces: list[Signature]) -> Signature:
@@ -110,17 +110,17 @@ def _list_operation(operation: str, end: Signature, pieces: list[Signature]) -> 
     return Signature(operation, sizes, end.output_sizes, end.input_dtypes or dtypes, end.output_dtypes or dtypes)
 
 
-def newest_lives(entries: Entries) -> Entries:
-    """Without the calls of groups that were destroyed and made again: their numbers began anew."""
+def drop_replaced_groups(entries: Entries) -> Entries:
+    """Drop the calls of groups that were destroyed and created again: the new group counts from the start."""
     calls = np.flatnonzero(entries.stream == COLLECTIVE)
     calls = calls[np.argsort(entries.group[calls], kind="stable")]
     here, after = calls[:-1], calls[1:]
     number, group = entries.sequence_id, entries.group
-    anew = number[here] > number[after]
-    again = number[here] == number[after]
+    restarted = number[here] > number[after]
+    repeated = number[here] == number[after]
     if entries.batch is not None:
-        again &= (entries.batch[here] == NONE) | (entries.batch[here] != entries.batch[after])
-    ends = here[(group[here] == group[after]) & (anew | again)]
+        repeated &= (entries.batch[here] == NONE) | (entries.batch[here] != entries.batch[after])
+    ends = here[(group[here] == group[after]) & (restarted | repeated)]
     if not len(ends):
         return entries
     last = np.full(len(entries.groups), -1, np.int64)
@@ -129,9 +129,9 @@ def newest_lives(entries: Entries) -> Entries:
 
 
 def number_by_order(entries: Entries) -> Entries:
-    """Number the calls within their group, from 0: torchcomms counts them over all groups of a rank.
+    """Number the calls within their group, from 0; torchcomms counts them over all groups of a rank.
 
-    A receive or send is recorded without its peer, so it can neither be numbered nor matched.
+    torchcomms records sends and receives without their peer, so they are neither numbered nor matched.
     """
     calls = np.flatnonzero(entries.stream != P2P)
     calls = calls[np.argsort(entries.group[calls], kind="stable")]
@@ -144,12 +144,12 @@ def number_by_order(entries: Entries) -> Entries:
     return entries.replace(sequence_id=number)
 
 
-class Reach(NamedTuple):
-    """What the entries of one group say of it.
+class SequenceRange(NamedTuple):
+    """The sequence numbers in the entries of one group.
 
     Attributes:
-        oldest, newest, completed: sequence numbers of collectives; None: no such entry.
-        others: there are calls that are no collectives.
+        oldest, newest: of its collectives; completed: the highest completed one. None: no such entry.
+        others: it has sends, receives or monitored barriers too.
     """
 
     oldest: int | None
@@ -158,18 +158,18 @@ class Reach(NamedTuple):
     others: bool
 
 
-def reach(entries: Entries) -> Mapping[str, Reach]:
-    """`Reach` of each group that has entries."""
+def sequence_ranges(entries: Entries) -> Mapping[str, SequenceRange]:
+    """The `SequenceRange` of each group that has entries, by `Entry.group`."""
     count = len(entries.groups)
     collective = entries.stream == COLLECTIVE
-    newest, completed = _most(entries, collective), _most(entries, collective & (entries.state == COMPLETED))
+    newest, completed = _highest(entries, collective), _highest(entries, collective & (entries.state == COMPLETED))
     oldest = np.full(count, -_MISSING, np.int64)
     np.minimum.at(oldest, entries.group[collective], entries.sequence_id[collective])
     others = np.zeros(count, np.bool_)
     others[entries.group[~collective]] = True
     rows = zip(oldest.tolist(), newest.tolist(), completed.tolist(), others.tolist(), strict=True)
     return {
-        key: Reach(
+        key: SequenceRange(
             None if newest == _MISSING else oldest,
             None if newest == _MISSING else newest,
             None if completed == _MISSING else completed,
@@ -179,7 +179,7 @@ def reach(entries: Entries) -> Mapping[str, Reach]:
     }
 
 
-def _most(entries: Entries, which: Mask) -> Integers:
+def _highest(entries: Entries, which: Mask) -> Integers:
     found = np.full(len(entries.groups), _MISSING, np.int64)
     np.maximum.at(found, entries.group[which], entries.sequence_id[which])
     return found

@@ -1,8 +1,8 @@
 """Bytes of a dump -> plain Python values, without running anything that is in them, in bounded time and memory.
 
 A pickle is a program. Before Python's unpickler sees one, every instruction is checked against a list of those
-that only build plain values; anything that could name, call or build an object ends the file's reading. The
-unpickler itself then refuses names as well, should the list ever be wrong.
+that only build plain values; one that could import, call or build an object makes the file unreadable. The unpickler
+itself refuses imports as well, in case the list is wrong.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dump.pickle_rows import Skeletons
+from otel_fr.dump.pickle_rows import KnownRows
 from otel_fr.dump.pickle_tuples import CODES as TUPLE_CODES
-from otel_fr.dump.pickle_tuples import NestedTuple, Tuples, walk
+from otel_fr.dump.pickle_tuples import NestedTuple, TupleCheck, walk
 
 MIB = 1024 * 1024
 
 
 class UnreadableDump(Exception):  # noqa: N818 - it is the file that is at fault
-    """The file cannot be used; the text says what is wrong with it and what to do."""
+    """A file that cannot be used; the text says what is wrong with it and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one file may cost.
+    """What reading one file may cost.
 
     Attributes:
         max_bytes: size of the file, and of what a gzip file unpacks to.
@@ -83,7 +83,7 @@ def parse(data: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
     """The dict that a pickle (any protocol) or JSON file holds.
 
     Raises:
-        UnreadableDump: neither of both, damaged, too costly, or a pickle that does more than hold plain values.
+        UnreadableDump: neither a pickle nor JSON, damaged, too large, or a pickle that contains more than plain values.
     """
     if data[:64].lstrip()[:1] in (b"{", b"["):
         value = _parse_json(data, limits)
@@ -108,14 +108,14 @@ def _parse_json(data: bytes, limits: Limits) -> Any:
     except RecursionError as error:
         raise UnreadableDump("nested too deeply for a flight-recorder file") from error
     except ValueError as error:
-        raise UnreadableDump(f"damaged or cut short JSON ({error}); copy it again") from error
+        raise UnreadableDump(f"damaged or truncated JSON ({error}); copy it again") from error
 
 
 _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
 _PLAIN = b"|".join(
     (
         rb"[Kq\x80].",  # BININT1 BINPUT PROTO
-        # A tuple as `Tuples.proven` finds it by itself: two gets, TUPLE2, a put or none, then a text or get.
+        # A tuple that `TupleCheck.proven` finds itself: two gets, TUPLE2, a put or none, then a text or get.
         rb"(?P<get>(?:h.|j.{4}){2})\x86(?P<put>q.|r..[\x00-\x0f]\x00)?(?=[hjX\x8c])",
         rb"(?:h.|j.{4})(?![qrp\x94])",  # BINGET LONG_BINGET, unless put under another number
         rb"[(N}\])ldase\x88\x89\x94]",  # MARK NONE, containers, booleans, MEMOIZE: no argument
@@ -128,11 +128,11 @@ _PLAIN = b"|".join(
         rb"\x95..[\x00-\x0f]\x00{5}",  # FRAME of less than 1 MiB: the unpickler reads it whole
     )
 )
-"""Instructions that only build plain values and cost no more room than they take up."""
+"""Instructions that only build plain values, with no more memory than they take up in the file."""
 _RUN = re.compile(b"(?s:(?:" + _PLAIN + b"){0,4000}u?)")
-"""Up to the end of a dict (SETITEMS), where a known row of instructions may begin."""
+"""Instructions up to the end of a dict (SETITEMS), after which a known row of instructions may begin."""
 _ROW_END = ord("u")
-_SKELETONS = Skeletons()
+_KNOWN_ROWS = KnownRows()
 _COUNTED = {  # -> width of the length that precedes the bytes
     "SHORT_BINUNICODE": 1,
     "BINUNICODE": 4,
@@ -146,14 +146,14 @@ _COUNTED = {  # -> width of the length that precedes the bytes
 }
 _WITH_ARGUMENT = frozenset(["BININT1", "BINPUT", "PROTO", "BININT2", "BININT", "BINFLOAT"])
 _DOUBTFUL = {"POP": 1, "POP_MARK": 1, "BINGET": 2, "LONG_BINGET": 5}
-"""Allowed, but no pickler writes them so; -> their lengths."""
+"""Allowed, though no pickler writes them in this position; -> their lengths in bytes."""
 _LINES = frozenset(["INT", "LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT"])
-"""Protocol 0: the argument is a line of text."""
+"""Instructions of protocol 0, whose argument is a line of text."""
 _MAX_DIGITS = 21
-"""Of an integer of 64 bits in text, with its sign or the letter L."""
+"""Characters of a 64-bit integer as text, with its sign or the letter L."""
 _LONG_INTEGER = (
-    "a pickle with an integer of more than 64 bits, as no flight-recorder file has: as keys of a dict, such integers"
-    " can be made to take for ever; do not load it"
+    "a pickle that contains an integer of more than 64 bits, which no flight recorder writes and which as a dict key"
+    " can make loading take unbounded time: do not load it"
 )
 _CONTAINERS = (b"}", b"]", b"t", b"l", b"d", b"\x85", b"\x86", b"\x87")
 """Instructions that make a list, dict or tuple: one byte each, up to 72 bytes of memory."""
@@ -162,21 +162,23 @@ _LOOK_AHEAD = 256 * 1024
 _MAX_PIECES = 8
 _MAX_SECONDS = 5.0
 _MAX_SECONDS_PER_BYTE = 1.0 / MIB
-"""Of processor time; the unpickler takes about 0.02 s for a MiB of a recorder's file."""
+"""CPU time that each byte adds; the unpickler takes about 0.02 s for 1 MiB of a recorder's file."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
-        raise UnreadableDump(f"a pickle that names {module}.{name}, as no flight-recorder file does: do not load it")
+        raise UnreadableDump(
+            f"a pickle that refers to {module}.{name}, as no flight-recorder file does: do not load it"
+        )
 
     def persistent_load(self, pid: Any, /) -> Any:
-        raise UnreadableDump("a pickle that refers to objects outside of it: do not load it")
+        raise UnreadableDump("a pickle that refers to objects outside the file: do not load it")
 
 
 class _Timed(io.RawIOBase):
-    """A file of these bytes that ends the reading if the unpickler takes far longer for them than for plain values.
+    """These bytes as a file; reading fails once the unpickler has taken far longer than plain values need.
 
-    The keys of a dict can be numbers chosen so that finding a place for each takes as long as there are keys.
+    Dict keys can be integers chosen to collide, and inserting each then takes time linear in their number.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -190,7 +192,7 @@ class _Timed(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         if time.thread_time() > self._until:
-            raise UnreadableDump("a pickle made to take for ever (its keys collide): do not load it")
+            raise UnreadableDump("a pickle built to take unbounded time (its dict keys collide): do not load it")
         piece = self._data[self._at : self._at + len(buffer)]
         buffer[: len(piece)] = piece
         self._at += len(piece)
@@ -201,7 +203,7 @@ class _Timed(io.RawIOBase):
 def _parse_pickle(data: bytes, limits: Limits) -> Any:
     _check(data, limits)
     try:
-        # The unpickler looks ahead in a buffered reader; of any other file it asks for each string with a call.
+        # From a buffered reader the unpickler reads ahead; on any other file it makes one call per string.
         file = io.BufferedReader(_Timed(data), _LOOK_AHEAD)
         return _PlainUnpickler(file, encoding="utf-8", errors="replace").load()
     except UnreadableDump:
@@ -213,29 +215,29 @@ def _parse_pickle(data: bytes, limits: Limits) -> Any:
 
 
 def _check(data: bytes, limits: Limits) -> None:
-    """Raise unless the first pickle in ``data`` builds plain values only, and no more of them than allowed.
+    """Raise unless the first pickle in ``data`` builds plain values only, and no more of them than ``limits`` allows.
 
-    Memory is bounded by the size of the file and the number of containers, if no instruction takes room for more
-    than one value: that holds but for "put at number N", where the unpickler makes room for N values; so N must be
-    below 2**20 or the number of bytes read so far (picklers count from 0).
+    Memory is bounded by the size of the file and the number of containers as long as each instruction allocates one
+    value. The exception is "put at number N", for which the unpickler allocates N values; so N must be below 2**20 or
+    the number of bytes read so far (picklers count from 0).
     """
     if sum(data.count(code) for code in _CONTAINERS) > limits.max_objects:
         raise UnreadableDump(f"holds more than {limits.max_objects} values; record fewer entries")
-    tuples = Tuples()
-    # Rows of instructions with a text between each two: what the next tuple may be made of.
+    tuples = TupleCheck()
+    # Runs of instructions with a text between each two: what the next tuple may be built from.
     pieces: deque[tuple[int, int]] = deque(maxlen=_MAX_PIECES)
     start = position = 0
     end = len(data)
     get = put = False
     while position < end:
         if data[position - 1] == _ROW_END:
-            after = _SKELETONS.skip(data, position)
+            after = _KNOWN_ROWS.skip(data, position)
             if after == position:
-                after = _SKELETONS.look(data, position)
+                after = _KNOWN_ROWS.look(data, position)
             if after > position:
                 start = position = after
                 pieces.clear()
-                get, put = get or _SKELETONS.get, put or _SKELETONS.put
+                get, put = get or _KNOWN_ROWS.get, put or _KNOWN_ROWS.put
                 continue
         run = _RUN.match(data, position)
         if run is not None and run.end() > position:
@@ -280,24 +282,24 @@ def _check(data: bytes, limits: Limits) -> None:
             start = position = position + _DOUBTFUL[name]
             pieces.clear()
         elif name == "FRAME":
-            raise UnreadableDump("a pickle in one piece that is far larger than picklers write: do not load it")
+            raise UnreadableDump("a pickle with a frame far larger than picklers write: do not load it")
         elif name in _WITH_ARGUMENT:
-            break  # it would have been part of the run, were its argument there
+            break  # it would have been part of the run if its argument were complete
         else:
             raise UnreadableDump(
-                f"a pickle that does more than hold plain values ({name} at byte {position}): do not load it;"
-                " if it is a flight-recorder file, write it again"
+                f"a pickle that contains more than plain values ({name} at byte {position}): do not load it;"
+                " if a flight recorder wrote it, have it write the file again"
             )
-    raise UnreadableDump("cut short: the pickle does not end; the disk was full or the writer was killed")
+    raise UnreadableDump("truncated: the pickle does not end; the disk was full or the writer was killed")
 
 
 def _walk(data: bytes) -> None:
     try:
         walk(data)
     except NestedTuple as error:
-        raise UnreadableDump(f"a pickle made to take for ever ({error}): do not load it") from error
+        raise UnreadableDump(f"a pickle built to take unbounded time ({error}): do not load it") from error
 
 
 def _check_memo(number: int, position: int) -> None:
     if number > max(position, 1 << 20):
-        raise UnreadableDump("a pickle made to exhaust memory (a memo number far too high): do not load it")
+        raise UnreadableDump("a pickle built to exhaust memory (a memo number far too high): do not load it")

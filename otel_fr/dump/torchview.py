@@ -1,8 +1,8 @@
-"""How a call must be written so that PyTorch's analyzer (``torchfrtrace``, torch 2.13) judges it right.
+"""How a call must be written so that PyTorch's analyzer (``torchfrtrace``, torch 2.13) judges it correctly.
 
-That analyzer compares fields by rules of its own. Where a call that is legal would look like a fault under them,
-it is written the way ProcessGroupNCCL writes it, or, where that fails as well, without the part that is compared;
-what was recorded then stands beside it under an ``otel_fr_`` key. docs/dump-format.md lists each case.
+That analyzer has its own rules for comparing fields. A legal call that would be a fault under them is written the way
+ProcessGroupNCCL writes it, or, where that fails too, without the field that is compared; what was recorded is then
+kept under an ``otel_fr_`` key. docs/dump-format.md lists each case.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from otel_fr.dump.operation_names import TORCH_NAMES
 
 Sizes = Sequence[Sequence[int]]
 _NO_SIZES: list[list[int]] = [[]]
-"""What the analyzer passes over when it compares sizes; it cannot read a list without a first item."""
+"""Sizes that the analyzer skips when it compares; it cannot read a list without a first item."""
 
 _SAME_OUTPUT = frozenset(["all_reduce", "all_reduce_coalesced", "broadcast", "reduce"])
 
 
 class View(NamedTuple):
-    """What stands in ``profiling_name`` (after the backend), ``input_sizes`` and ``output_sizes``."""
+    """The values for ``profiling_name`` (after the backend), ``input_sizes`` and ``output_sizes``."""
 
     name: str
     input_sizes: list[list[int]]

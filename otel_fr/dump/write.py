@@ -1,4 +1,4 @@
-"""Write a flight-recorder file: whole or not at all, in PyTorch's pickle or JSON schema (docs/dump-format.md)."""
+"""Writes flight-recorder files atomically, in PyTorch's schema as pickle or JSON (docs/dump-format.md)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pickle
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from otel_fr.dump.contents import Snapshot
+from otel_fr.dump.contents import DumpContents
 
-__all__ = ["Snapshot", "is_ours", "write_dump"]
+__all__ = ["DumpContents", "is_ours", "write_dump"]
 
 _PICKLE_START = b"\x80\x02}X\x07\x00\x00\x00otel_fr"
 """Protocol 2, an empty dict, its first key. PyTorch's files begin with another key."""
 _JSON_START = b'{"otel_fr": '
 _BATCH = 256
-"""Entries whose parts are written once and referred to; the pickler keeps those entries in memory."""
+"""Entries between which equal parts are written once; the pickler keeps that many in memory."""
 
 
 def is_ours(path: Path) -> bool:
@@ -31,24 +31,24 @@ def is_ours(path: Path) -> bool:
     return start.startswith(_JSON_START) or start == _PICKLE_START
 
 
-def write_dump(path: Path, snapshot: Snapshot, fmt: Literal["pickle", "json"] = "pickle") -> None:
-    """Write ``snapshot`` so that ``path`` holds either the whole of it or what it held before.
+def write_dump(path: Path, contents: DumpContents, fmt: Literal["pickle", "json"] = "pickle") -> None:
+    """Write ``contents`` so that ``path`` holds either the whole of it or what it held before.
 
-    The folder is made if need be (for its owner only); the file is readable by its owner only.
+    A missing folder is created, for its owner only; the file is readable by its owner only.
 
     Raises:
-        FileExistsError: something other than otel-fr wrote the file that is there; it is left alone.
+        FileExistsError: a file exists that otel-fr did not write; it is left alone.
         OSError: the folder or file cannot be written; nothing is left behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.path.lexists(path) and not is_ours(path):
         raise FileExistsError(f"{path} exists and was not written by otel-fr; it is left alone")
-    # A name that starts with a dot: readers that take every file of a folder pass over it.
+    # Readers that take every file of a folder skip names that start with a dot.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
-            (_write_json if fmt == "json" else _write_pickle)(file, snapshot)
+            (_write_json if fmt == "json" else _write_pickle)(file, contents)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -68,8 +68,8 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_pickle(file: BinaryIO, snapshot: Snapshot) -> None:
-    """One pickle of the whole dict, put together from pickles of its parts, so that the parts need not live at once."""
+def _write_pickle(file: BinaryIO, contents: DumpContents) -> None:
+    """One pickle of the whole dict, built from pickles of its parts so that not all parts are in memory at once."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, 2)
 
@@ -80,26 +80,26 @@ def _write_pickle(file: BinaryIO, snapshot: Snapshot) -> None:
         return buffer.getvalue()[2:-1]  # without "protocol 2" and "stop"
 
     file.write(pickle.PROTO + b"\x02" + pickle.EMPTY_DICT)
-    file.writelines(part(key) + part(value) + pickle.SETITEM for key, value in snapshot.header().items())
+    file.writelines(part(key) + part(value) + pickle.SETITEM for key, value in contents.header().items())
     file.write(part("entries") + pickle.EMPTY_LIST + pickle.MARK)
     known = pickler.memo.copy()
-    for index, entry in enumerate(snapshot.entries()):
+    for index, entry in enumerate(contents.entries()):
         if index % _BATCH == 0:
             pickler.memo = known
         file.write(part(entry))
     file.write(pickle.APPENDS + pickle.SETITEM + pickle.STOP)
 
 
-def _write_json(file: BinaryIO, snapshot: Snapshot) -> None:
+def _write_json(file: BinaryIO, contents: DumpContents) -> None:
     """PyTorch's JSON conventions: 0 for a time that is not known, numbers of ``pg_status`` as text."""
-    header = snapshot.header()
+    header = contents.header()
     header["pg_status"] = {
         key: {name: str(number) for name, number in status.items()} for key, status in header["pg_status"].items()
     }
     file.write(b"{")
     file.writelines(_json(key) + b": " + _json(value) + b", " for key, value in header.items())
     file.write(b'"entries": [')
-    for index, entry in enumerate(snapshot.entries()):
+    for index, entry in enumerate(contents.entries()):
         for name in ("time_discovered_started_ns", "time_discovered_completed_ns"):
             entry[name] = entry[name] or 0
         file.write((b",\n" if index else b"\n") + _json(entry))

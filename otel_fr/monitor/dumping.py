@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from otel_fr.config import Config
-from otel_fr.dump.write import Snapshot, is_ours, write_dump
+from otel_fr.dump.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor.rank_identity import Who
 from otel_fr.ring import RingFormatError, RingReader
 
@@ -177,12 +177,12 @@ class Dumper:
         info = {STARTED_AT: self._started_at, **request.info}
         try:
             with RingReader.open(self._ring) as reader:
-                snapshot = Snapshot.from_ring(reader, reason=request.reason, rank_info=info)
+                snapshot = DumpContents.from_ring(reader, reason=request.reason, rank_info=info)
         except (OSError, RingFormatError) as error:
             return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in request.files]
         return [self._write_one(request.reason, snapshot, path, fmt) for path, fmt in request.files]
 
-    def _write_one(self, reason: str, snapshot: Snapshot, path: Path, fmt: Format) -> Result:
+    def _write_one(self, reason: str, snapshot: DumpContents, path: Path, fmt: Format) -> Result:
         try:
             if self._started_at and is_ours(path) and (written_for(path) or 0) > self._started_at:
                 return Result(reason, path, superseded=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from otel_fr.dump.write import Snapshot, write_dump
+from otel_fr.dump.write import DumpContents, write_dump
 from otel_fr.identity import group_id, run_id
 from otel_fr.ring import (
     KIND_COLLECTIVE,
@@ -145,9 +145,9 @@ class RankRing:
         if state is not RecordState.IN_FLIGHT:
             writer.complete(ticket, index, counts[0], state, issued + int(took_s * 1e9))
 
-    def snapshot(self, reason: str = "stall", **rank_info: object) -> Snapshot:
+    def snapshot(self, reason: str = "stall", **rank_info: object) -> DumpContents:
         with RingReader.open(self.writer.path) as reader:
-            return Snapshot.from_ring(reader, reason=reason, rank_info=rank_info)
+            return DumpContents.from_ring(reader, reason=reason, rank_info=rank_info)
 
     def write(self, folder: Path, fmt: Literal["pickle", "json"] = "pickle", **rank_info: Any) -> Path:
         path = folder / f"trace_{self.rank}{'.json' if fmt == 'json' else ''}"

@@ -1,4 +1,4 @@
-"""Small files made to take for ever, or all memory: each is refused or read within seconds."""
+"""Small files built to take unbounded time or memory: each is refused or read within seconds."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_keys_whose_hash_takes_for_ever_are_refused(tmp_path: Path, name: str) -> None:
     said = outcome(tmp_path, ENDLESS[name])
-    assert "refused: a pickle made to take for ever (a tuple in a tuple" in said
+    assert "refused: a pickle built to take unbounded time (a tuple in a tuple" in said
 
 
 def wide(number: int) -> bytes:
@@ -188,7 +188,7 @@ def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
     ]
     path = tmp_path / "trace_0"
     path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {**CONFIG, **config}, "entries": entries}, 2))
-    assert path.stat().st_size > safe_parse._SKELETONS._enough
+    assert path.stat().st_size > safe_parse._KNOWN_ROWS._enough
     assert len(load(path).entries) == 3_000
 
 

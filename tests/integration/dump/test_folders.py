@@ -88,9 +88,9 @@ def test_what_is_no_dump_is_passed_over_in_one_sentence(tmp_path: Path) -> None:
     said = {Path(problem.path).name: problem.text for problem in problems}
     assert set(said) == {"trace_1", "trace_2", tmp_path.name}
     assert said[tmp_path.name] == (
-        "8 files are no flight-recorder files and were passed over (_SUCCESS, config.json, logs.tar.gz, ...)"
+        "8 files are not flight-recorder files and were skipped (_SUCCESS, config.json, logs.tar.gz, ...)"
     )
-    assert said["trace_1"].startswith("cut short")
+    assert said["trace_1"].startswith("truncated")
 
 
 def test_progress_is_told_file_by_file_up_to_all(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_fr.dump.model import Dump
-from otel_fr.dump.pickle_rows import Skeletons
+from otel_fr.dump.pickle_rows import KnownRows
 from otel_fr.dump.read import load
 from otel_fr.dump.safe_parse import UnreadableDump
 from tests.support.paths import DUMPS
@@ -102,7 +102,7 @@ def test_any_instructions_are_read_or_refused(tmp_path: Path, program: list[byte
 def test_what_skeletons_skip_is_what_is_allowed_one_by_one(rows: list[tuple[list[bytes], int]], tail: bytes) -> None:
     """Every instruction of what was skipped is one that only builds plain values, and ends where another begins."""
     data = b"".join((b"".join(row) + b"u") * times for row, times in rows) + tail
-    known = Skeletons(enough=0)
+    known = KnownRows(enough=0)
     at = 0
     while at < len(data):
         after = known.skip(data, at)

@@ -218,7 +218,7 @@ def test_bad_files_do_not_cost_the_good_ones(tmp_path: Path) -> None:
     assert set(said) == {"trace_2", "trace_3", tmp_path.name, "nameless"}
     assert "do not load it" in said["trace_2"]
     assert said["trace_3"].startswith("empty")
-    assert said[tmp_path.name] == "2 files are no flight-recorder files and were passed over (notes.txt, settings.json)"
+    assert said[tmp_path.name] == "2 files are not flight-recorder files and were skipped (notes.txt, settings.json)"
     assert "name must end with the rank" in said["nameless"]
     assert not (tmp_path / "mark").exists()
 

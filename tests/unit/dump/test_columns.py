@@ -18,7 +18,7 @@ from otel_fr.dump.columns import Entries, codes, entries_of
 from otel_fr.dump.entry import Entry
 from otel_fr.dump.entry_reader import EntryReader
 from otel_fr.dump.read import load
-from otel_fr.dump.recorders import OthersReader, OwnReader
+from otel_fr.dump.recorders import OtelFrReader, PyTorchReader
 from otel_fr.dump.safe_parse import UnreadableDump
 from otel_fr.match import CallState, Signature
 from tests.support.rings import OPERATIONS, RankRing, RecordState, signature
@@ -89,7 +89,7 @@ def both_ways(made: Callable[[], EntryReader], raw: list[Any]) -> tuple[Entries,
 @settings(max_examples=200, deadline=None)
 @given(raw=st.lists(ENTRY, min_size=1, max_size=12))
 def test_usual_entries_are_read_the_quick_way_with_the_same_result(raw: list[dict[str, Any]]) -> None:
-    _, fast = both_ways(lambda: OthersReader({}), raw)
+    _, fast = both_ways(lambda: PyTorchReader({}), raw)
     assert fast is not None
     assert len(fast) == len(raw)
 
@@ -108,7 +108,7 @@ def test_odd_entries_give_the_same_both_ways(
     for index, name in gone:
         raw[index % len(raw)].pop(name, None)
     try:
-        slow, _ = both_ways(lambda: OthersReader({}), raw)
+        slow, _ = both_ways(lambda: PyTorchReader({}), raw)
     except UnreadableDump:
         return
     assert entries_of(list(slow)) == slow
@@ -140,13 +140,13 @@ def test_our_own_entries_give_the_same_both_ways(own: dict[str, Any], data: st.D
     clock = data.draw(st.none() | st.integers(0, 2**61))
     offset = data.draw(st.none() | st.integers(-(2**61), 2**61))
     try:
-        both_ways(lambda: OwnReader({}, clock, offset), raw)
+        both_ways(lambda: OtelFrReader({}, clock, offset), raw)
     except UnreadableDump:
         return
 
 
 def test_our_own_files_are_read_the_quick_way(own: dict[str, Any]) -> None:
-    _, fast = both_ways(lambda: OwnReader({}, 10**18, 10**18), own["entries"])
+    _, fast = both_ways(lambda: OtelFrReader({}, 10**18, 10**18), own["entries"])
     assert fast is not None
     assert len(fast) == len(own["entries"])
 
@@ -274,7 +274,7 @@ def newest_one_by_one(calls: list[Entry]) -> list[Entry]:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(CALL, max_size=10))
 def test_calls_of_groups_made_anew_are_left_out(calls: list[Entry]) -> None:
-    assert resolve.newest_lives(entries_of(calls)) == newest_one_by_one(calls)
+    assert resolve.drop_replaced_groups(entries_of(calls)) == newest_one_by_one(calls)
     counts: dict[str, int] = {}
     for at, call in enumerate(calls):
         if call.stream == "collective":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.dump.write import Snapshot, is_ours, write_dump
+from otel_fr.dump.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor import dumping
 from otel_fr.monitor.rank_identity import Who
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter
@@ -155,7 +155,7 @@ def test_the_start_is_found_behind_long_facts(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     with RingReader.open(rank.writer.path) as reader:
         info = {"a": "x" * 20_000, dumping.STARTED_AT: 7_000_000_000_000, "stack": "y" * 5000}
-        snapshot = Snapshot.from_ring(reader, reason="signal", rank_info=info)
+        snapshot = DumpContents.from_ring(reader, reason="signal", rank_info=info)
     for fmt in ("pickle", "json"):
         write_dump(tmp_path / fmt, snapshot, fmt)
         assert dumping.written_for(tmp_path / fmt) == 7_000_000_000_000
