@@ -285,4 +285,4 @@ def _tensors(sizes: Iterable[tuple[int, ...]], dtypes: tuple[str, ...]) -> str:
 
 
 def _micro(seconds: float | None) -> int:
-    return -1 if seconds is None else round(min(seconds, _LONGEST) * 1e6)
+    return -1 if seconds is None else round(max(-_LONGEST, min(seconds, _LONGEST)) * 1e6)

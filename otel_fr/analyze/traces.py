@@ -137,7 +137,7 @@ def _spans(run: Run, dumps: dict[int, Dump], collective: Collective, root: Span)
 def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
     """One rank's call. Where its times are not known, those of the incident; a call in flight ends with it."""
     start = moment(entry.created_ns) or root.start_time_unix_nano
-    took = 0 if entry.duration is None else int(min(entry.duration, 1e9) * 1e9)
+    took = 0 if entry.duration is None else int(max(0.0, min(entry.duration, 1e9)) * 1e9)
     end = moment(entry.ended_ns) or (
         start + took if entry.state is not CallState.IN_FLIGHT else root.end_time_unix_nano
     )

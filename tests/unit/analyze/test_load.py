@@ -104,6 +104,7 @@ calls = st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=6)
 @example(ranks=[[{"time_created_ns": (1 << 64) - 1, "state": "scheduled", "retired": False}], []])
 @example(ranks=[[{"collective_seq_id": 1 << 63, "state": "scheduled", "retired": False}], []])
 @example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_created_ns": 1}], []])
+@example(ranks=[[{"duration_ms": -1.7976931348623157e308, "time_created_ns": 1}], []])
 def test_whatever_the_files_hold_every_form_can_be_made(tmp_path: Path, ranks: list[list[dict[str, Any]]]) -> None:
     groups = {"0": group("0", "default_pg", range(len(ranks))), "1": group("1", "pair", [0, 1])}
     files = {
