@@ -11,10 +11,10 @@ __all__ = ["__version__", "dump", "instrument", "uninstrument"]
 
 
 def instrument() -> None:
-    """Record this process's collectives from the next process group it creates.
+    """Record this process's collectives, starting with the next process group that it creates.
 
-    Needless where the package's entry points are active (they are after installation); calling it again does nothing.
-    Does nothing either unless an OTLP endpoint or ``OTEL_FR_ENABLED=1`` is set and nothing disables otel-fr.
+    Not needed where the package's entry points are active, as they are after installation. Does nothing if called
+    again, or if neither an OTLP endpoint nor ``OTEL_FR_ENABLED=1`` is set, or if otel-fr is disabled.
     """
     from otel_fr import config
     from otel_fr.capture import hook
@@ -24,17 +24,17 @@ def instrument() -> None:
 
 
 def uninstrument() -> None:
-    """Stop recording, remove every hook and let the rank's monitor finish. Does nothing if not instrumented."""
+    """Stop recording, remove all hooks, and let the rank's monitor finish. Does nothing if not instrumented."""
     from otel_fr.capture import hook
 
     hook.uninstall()
 
 
 def dump(reason: str = "request") -> None:
-    """Ask this rank's monitor to write the flight-recorder file now. Returns at once; does nothing if not recording.
+    """Request a flight-recorder file from this rank's monitor. Returns at once; does nothing if not recording.
 
     Args:
-        reason: kept in the file.
+        reason: recorded in the file.
     """
     from otel_fr.capture import hook
 

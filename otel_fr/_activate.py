@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def torch_backend_loaded() -> None:
-    """Instrument this process if the environment asks for it. Never raises: that would break ``import torch``."""
+    """Instrument this process if the environment enables it. Never raises: that would break ``import torch``."""
     try:
         import otel_fr
 

@@ -11,10 +11,10 @@ import otel_fr
 
 
 class OtelFrInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Switches otel-fr on and off. Does not import torch: the hook is set when torch.distributed is imported."""
+    """Enables and disables otel-fr. Does not import torch: the hook is installed when torch.distributed is imported."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What must be installed for this to make sense."""
+        """The packages that this instruments."""
         return ["torch >= 2.6"]
 
     def _instrument(self, **kwargs: Any) -> None:

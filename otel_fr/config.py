@@ -1,7 +1,7 @@
 """Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them).
 
 The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by
-OpenTelemetry's own exporters and only looked at here to decide whether otel-fr is active.
+OpenTelemetry's own exporters; here they only decide whether otel-fr is active.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_BUFFER_SIZE = 10_000_000
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
 TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
-"""Where ``otel-fr top`` and ``otel-fr incidents`` look for the collector; the ranks do not read these."""
+"""The collector's address for ``otel-fr top`` and ``otel-fr incidents``. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -29,7 +29,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
 
 
 def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
-    """True when this process should record: an OTLP endpoint (or ``OTEL_FR_ENABLED=1``), and nothing against it."""
+    """True if this process should record: an OTLP endpoint or ``OTEL_FR_ENABLED=1`` is set, and nothing disables it."""
     own = env.get("OTEL_FR_ENABLED", "").strip().lower()
     if own in _FALSE or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
@@ -40,7 +40,7 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
-    """The first usable of ``names``; a value that is not a number in range is named in a warning and passed over."""
+    """The value of the first usable variable; one that is not a number in range is skipped with a warning."""
     for name in names:
         text = env.get(name, "").strip()
         if not text:
@@ -65,7 +65,7 @@ class Config:
 
     Attributes:
         buffer_size: records kept in the ring.
-        stall_seconds: seconds from a collective's issue to the incident, if it does not complete.
+        stall_seconds: seconds in flight after which a rank counts as waiting.
         dump_dir: folder of the flight-recorder files; None: ``~/.cache/otel-fr/JOB_ID``.
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
         dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
@@ -94,7 +94,7 @@ class Config:
             job_id = env.get("SLURM_JOB_ID", "") or env.get("LSB_JOBID", "") or env.get("PBS_JOBID", "")
         dump_format = env.get("OTEL_FR_DUMP_FORMAT", "").strip().lower() or "pickle"
         if dump_format not in DUMP_FORMATS:
-            _log.warning("OTEL_FR_DUMP_FORMAT=%r is none of %s; using pickle", dump_format, ", ".join(DUMP_FORMATS))
+            _log.warning("OTEL_FR_DUMP_FORMAT=%r is not one of %s; using pickle", dump_format, ", ".join(DUMP_FORMATS))
             dump_format = "pickle"
         own_dir = env.get("OTEL_FR_DUMP_DIR", "").strip()
         torch_prefix = env.get("TORCH_FR_DUMP_TEMP_FILE", "").strip()

@@ -1,8 +1,8 @@
-"""Who is who, computed alike by every rank so that nothing need be negotiated.
+"""Ids of runs, groups, traces and spans, which every rank computes for itself.
 
-All ranks' spans of one collective carry one trace id because each rank hashes the same facts:
-the run, the process group, and the call's number in that group. blake2b is in the standard
-library and takes under a microsecond.
+All ranks' spans of one collective have the same trace id because each rank hashes the same values:
+the run, the process group, and the call's sequence number in that group. blake2b is in the standard
+library and takes less than a microsecond.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 STREAM_COLLECTIVE = "collective"
 STREAM_P2P = "p2p"
 STREAM_MONITORED = "monitored_barrier"
-"""monitored_barrier takes no number of PyTorch's collective sequence, so it has a stream of its own."""
+"""PyTorch gives monitored_barrier no sequence number of a collective, so it has a stream of its own."""
 
 
 def _digest(size: int, *parts: object) -> bytes:
@@ -22,7 +22,7 @@ def _digest(size: int, *parts: object) -> bytes:
 
 
 def encode_ranks(ranks: Iterable[int]) -> str:
-    """Ranks as text, runs folded: ``[0, 1, 2, 3, 8, 10, 12]`` -> ``"0-3,8-12:2"``. Order is kept."""
+    """Ranks as text, with ranges and steps: ``[0, 1, 2, 3, 8, 10, 12]`` -> ``"0-3,8-12:2"``. Order is kept."""
     items = list(ranks)
     out: list[str] = []
     start = 0
@@ -44,7 +44,7 @@ def decode_ranks(text: str, limit: int = 1_000_000) -> list[int]:
     """The inverse of `encode_ranks`.
 
     Raises:
-        ValueError: the text is not of that form, or names more than ``limit`` ranks.
+        ValueError: the text does not have that form, or names more than ``limit`` ranks.
     """
     ranks: list[int] = []
     for part in text.split(",") if text else []:
@@ -61,30 +61,30 @@ def decode_ranks(text: str, limit: int = 1_000_000) -> list[int]:
 
 
 def run_id(job_id: str, attempt: int, nonce: str) -> str:
-    """One run of one job: 16 hex digits. The nonce is shared by the ranks over the job's store."""
+    """Id of one run of a job: 16 hex digits. The ranks share the nonce over the job's store."""
     return _digest(8, "run", job_id, attempt, nonce).hex()
 
 
 def group_id(name: str, ranks: Iterable[int], generation: int = 0) -> str:
-    """A process group: 16 hex digits. c10d reuses names (for other members, and after a re-init)."""
+    """Id of a process group: 16 hex digits. c10d reuses names, for other members and after a new init."""
     return _digest(8, "group", name, encode_ranks(ranks), generation).hex()
 
 
 def trace_id(run: str, group: str, stream: str, sequence_id: int) -> bytes:
-    """The trace (16 bytes) that all ranks' spans of one collective share."""
+    """Id (16 bytes) of the trace that all ranks' spans of one collective share."""
     return _digest(16, "trace", run, group, stream, sequence_id)
 
 
 def p2p_trace_id(run: str, group: str, source: int, destination: int, tag: int, index: int) -> bytes:
-    """The trace (16 bytes) that a send and its receive share: the ``index``-th of that pair and tag."""
+    """Id (16 bytes) of the trace that a send and its receive share: the ``index``-th with that pair and tag."""
     return _digest(16, "p2p", run, group, source, destination, tag, index)
 
 
 def span_id(trace: bytes, rank: int, record_id: int) -> bytes:
-    """The span (8 bytes) of one rank's call within a trace."""
+    """Id (8 bytes) of the span of one rank's call in a trace."""
     return _digest(8, "span", trace.hex(), rank, record_id)
 
 
 def root_span_id(trace: bytes) -> bytes:
-    """The parent (8 bytes) of every rank's span; the collector sends it when there is an incident."""
+    """Id (8 bytes) of the parent of every rank's span, which the collector sends if there is an incident."""
     return _digest(8, "root", trace.hex())

@@ -1,4 +1,4 @@
-"""Text from jobs, made safe for terminals: names and messages are anybody's, and terminals obey what is in them."""
+"""Text from jobs, made safe for terminals: names and messages may contain control sequences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 
 
 def printable_data(value: Any) -> Any:
-    """The same for all texts in JSON-like data, keys included; returns new data."""
+    """The same for all strings in JSON-like data, including keys; returns new data."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

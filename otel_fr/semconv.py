@@ -1,8 +1,8 @@
 """Every OpenTelemetry name that otel-fr sends or reads: attributes, events, error types.
 
 One name per constant, so that a search finds its writer and its readers. Names follow
-OpenTelemetry's rules (lower case, dots for namespaces, snake_case inside). No upstream
-convention covers collectives, so ours live under ``torch.``; ``service.*``, ``host.*``,
+OpenTelemetry's rules (lower case, dots for namespaces, snake_case inside). OpenTelemetry has no
+convention for collectives, so ours begin with ``torch.``; ``service.*``, ``host.*``,
 ``process.*``, ``code.*``, ``exception.*``, ``file.*`` and ``error.type`` are OpenTelemetry's own.
 """
 
@@ -21,7 +21,7 @@ WORLD_SIZE: Final = "torch.world_size"
 JOB_ID: Final = "torch.job.id"
 JOB_ATTEMPT: Final = "torch.job.attempt"
 RUN_ID: Final = "torch.run.id"
-"""``identity.run_id``: tells two runs apart that share a job id and an attempt."""
+"""``identity.run_id``: distinguishes two runs with the same job id and attempt."""
 
 # Span: one per collective call of one rank.
 OPERATION: Final = "torch.collective.operation"
@@ -43,9 +43,9 @@ ROOT: Final = "torch.collective.root"
 PEER: Final = "torch.collective.peer"
 TAG: Final = "torch.collective.tag"
 PAIR_INDEX: Final = "torch.collective.pair_index"
-"""p2p: how many sends (or receives) with this peer and tag came before this one in its group."""
+"""p2p: number of earlier sends (or receives) with this peer and tag in the group."""
 RECORD_ID: Final = "torch.collective.record_id"
-"""Position of the call in its rank's flight recorder; orders one rank's calls."""
+"""Position of the call in its rank's ring; orders one rank's calls."""
 TIMEOUT: Final = "torch.collective.timeout_ms"
 GROUP_ID: Final = "torch.process_group.id"
 GROUP_NAME: Final = "torch.process_group.name"
@@ -73,16 +73,16 @@ EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
 FILE_PATH: Final = "file.path"
 
-# Values of error.type on a span that did not end well.
+# Values of error.type on the span of a call that failed.
 ERROR_TIMEOUT: Final = "timeout"
 ERROR_FAILED: Final = "collective_failed"
 ERROR_RANK_EXITED: Final = "rank_exited"
 
-# Collective kinds, as the attribute says them.
+# Values of KIND.
 KIND_COLLECTIVE: Final = "collective"
 KIND_P2P: Final = "p2p"
 
-# Incident trace (made by the collector).
+# Incident trace, created by the collector or `otel-fr analyze --otlp`.
 INCIDENT_ID: Final = "torch.incident.id"
 INCIDENT_CATEGORY: Final = "torch.incident.category"
 INCIDENT_CULPRITS: Final = "torch.incident.culprit_ranks"

@@ -1,4 +1,4 @@
-"""Where a process stands, from the text of its stacks."""
+"""The call site in the text of a process's stacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def site_of(stack: str) -> str:
     """``"file:line function"`` of the user's code in the first thread of a stack, or "" if there is no frame.
 
     Takes the text of `faulthandler` (innermost frame first) and of `traceback` (innermost last). The user's frame is
-    the innermost one that lies in no library; if all do, the innermost one.
+    the innermost one outside libraries; if all frames are in libraries, the innermost one.
     """
     starts = [match.start() for match in _THREAD.finditer(stack)]
     text = stack[: starts[1]] if len(starts) > 1 else stack
