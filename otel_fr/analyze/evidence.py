@@ -10,6 +10,7 @@ import numpy as np
 
 from otel_fr import identity
 from otel_fr.analyze.messages import Messages
+from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.analyze.p2p import number_messages
 from otel_fr.analyze.rhythm import steady
 from otel_fr.analyze.sets import split
@@ -32,7 +33,7 @@ class Run:
         ids: rank -> `Entry.group` of its file -> `Group.id`.
         messages: the sends and receives of each of ``dumps``.
         written_at: Unix seconds, when the newest file was written; None: not known.
-        undecided: what the files do not tell, as sentences.
+        notes: what the files do not show.
     """
 
     job: str
@@ -43,7 +44,7 @@ class Run:
     ids: dict[int, dict[str, str]]
     messages: list[Messages]
     written_at: float | None = None
-    undecided: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
@@ -97,14 +98,14 @@ def _worth(dump: Dump) -> tuple[int, int, int]:
 
 def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     groups, ids = _groups(dumps)
-    undecided = _noted((dump.rank, note) for dump in dumps for note in dump.notes)
+    notes = _noted(NoteKind.ODD_FILE, ((dump.rank, note) for dump in dumps for note in dump.notes))
     partial = "the file does not hold every call; older ones were overwritten, or completed ones left out"
-    undecided += _noted((dump.rank, partial) for dump in dumps if dump.partial)
-    messages, p2p_notes = number_messages(dumps)
-    undecided.extend(p2p_notes)
-    told = any(dump.has_completions for dump in dumps)
-    if not told:
-        undecided.append("the recorder does not tell which calls completed")
+    notes += _noted(NoteKind.PARTIAL_FILE, ((dump.rank, partial) for dump in dumps if dump.partial))
+    messages, unmatched = number_messages(dumps)
+    notes += [Note(NoteKind.MESSAGES, text) for text in unmatched]
+    has_completions = any(dump.has_completions for dump in dumps)
+    if not has_completions:
+        notes.append(Note(NoteKind.NO_COMPLETIONS, "the recorder does not record which calls completed"))
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
     board = Board(dumps, ids, groups)
@@ -114,15 +115,16 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
             # Its groups are known from its calls only, and some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
-        calls.extend(_calls(dump, of_rank, ids[dump.rank], settled, told))
+        calls.extend(_calls(dump, of_rank, ids[dump.rank], settled, has_completions))
     told_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = told_size if 0 < told_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
     for rank in absent:
         ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False)
     if absent:
-        undecided.append(f"no file of {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known")
-    undecided.extend(_forget_outdated(dumps, ranks, board.proven()))
+        text = f"no file of {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
+        notes.append(Note(NoteKind.NO_FILE, text))
+    notes += _noted(NoteKind.OUTDATED_FILE, _forget_outdated(dumps, ranks, board.proven()))
     window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
     return Run(
@@ -134,7 +136,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         ids,
         messages,
         written / 1e9 if written else None,
-        undecided,
+        notes,
     )
 
 
@@ -173,7 +175,7 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
 # Calls.
 
 
-def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], settled: Mask, told: bool) -> list[Call]:
+def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], settled: Mask, has_completions: bool) -> list[Call]:
     """The calls that the engine must see: those that are not settled, and the newest."""
     entries, pairs = dump.entries, messages.entries
     newest = int(entries.record.max(initial=-1))
@@ -183,7 +185,7 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], settled: Mask
         group = ids.get(entry.group)
         if group is None:
             continue
-        state = entry.state if told or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
+        state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
         found.append(
             Call(
                 dump.rank,
@@ -266,13 +268,13 @@ def _progress(info: GroupInfo) -> Progress:
 
 def _forget_outdated(
     dumps: Sequence[Dump], ranks: Mapping[int, Rank], proven: Mapping[str, tuple[int, int]]
-) -> list[str]:
-    """Files that were written before others of the run and are contradicted by them tell nothing of the end.
+) -> list[tuple[int, str]]:
+    """Files that were written before others of the run and are contradicted by them do not show how the run ended.
 
     A collective that needs everybody was completed by one rank: then every member issued it, also one whose
     (older) file does not know of it yet.
     """
-    notes: list[str] = []
+    outdated: list[tuple[int, str]] = []
     for dump in dumps:
         rank = ranks[dump.rank]
         for group, progress in rank.progress.items():
@@ -280,13 +282,12 @@ def _forget_outdated(
             if progress.enqueued is not None and progress.enqueued < sequence_id and rank.ending is Ending.RUNNING:
                 progress.enqueued = progress.completed = None
                 rank.complete = False
-                notes.append(
-                    f"rank {dump.rank}: its file is older than that of rank {other}, which completed a later collective"
-                )
+                text = f"its file is older than that of rank {other}, which completed a later collective"
+                outdated.append((dump.rank, text))
                 break
-    return notes
+    return outdated
 
 
-def _noted(notes: Iterable[tuple[int, str]]) -> list[str]:
-    """One sentence for all ranks that it is true of."""
-    return [f"{ranks_text(ranks)}: {note}" for note, ranks in ranks_by_text(notes).items()]
+def _noted(kind: NoteKind, texts: Iterable[tuple[int, str]]) -> list[Note]:
+    """One note for all ranks of which the same is true."""
+    return [Note(kind, f"{ranks_text(ranks)}: {text}") for text, ranks in ranks_by_text(texts).items()]

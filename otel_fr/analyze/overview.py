@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from otel_fr.analyze.notes import NoteKind
 from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
@@ -18,9 +19,6 @@ MAX_FOLLOWED = 6
 
 MAX_LISTED = 20
 """Items of one list that are shown."""
-
-NO_FILE = "no file of rank"
-"""How the notes begin that ``--allow-incomplete-ranks`` silences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,8 @@ def verdict(report: Report) -> str:
 
 
 def undecided(report: Report, view: View) -> list[str]:
-    return [note for note in report.undecided if not (view.incomplete and note.startswith(NO_FILE))]
+    """What the files do not show, as sentences."""
+    return [note.text for note in report.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
 
 
 def roles(report: Report) -> dict[int, str]:

@@ -103,7 +103,7 @@ def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tup
         own.rewrite(known)
     if not left:
         return only, []
-    return only, [f"{len(left)} receivers take messages from any source: which send each got cannot be told"]
+    return only, [f"{len(left)} receivers take messages from any source: which send each of them got is not known"]
 
 
 class _Pairing:
@@ -133,7 +133,7 @@ class _Pairing:
                 vague.append(pair)
         for rank, own in self._found.items():
             own.close(self._lost[rank], self._vague[rank])
-        return _told(vague)
+        return _unmatched_text(vague)
 
     def _number(self, pair: Pair, sends: Indices, receives: Indices) -> bool:
         """False: some that have not completed cannot be numbered."""
@@ -210,12 +210,12 @@ def _joined(sender: Messages, sends: Indices, receiver: Messages, receives: Indi
     return sends[here], receives[there]
 
 
-def _told(vague: list[Pair]) -> list[str]:
+def _unmatched_text(vague: list[Pair]) -> list[str]:
     if not vague:
         return []
     named = ", ".join(f"from rank {pair.source} to rank {pair.destination}" for pair in sorted(vague)[:MAX_NAMED])
     more = f" and {len(vague) - MAX_NAMED} more" if len(vague) > MAX_NAMED else ""
     return [
-        f"messages {named}{more}: older calls are missing from the files, so what those that have not completed"
-        " wait for cannot be told"
+        f"messages {named}{more}: older calls are missing from the files, so it is not known which messages the"
+        " calls in flight wait for"
     ]

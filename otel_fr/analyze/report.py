@@ -14,7 +14,7 @@ from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
 from otel_fr.presentation import collective_text, ranks_by_text, ranks_text, site_text
 
-__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Report", "analyze", "styled_lines", "to_json", "to_text"]
+__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Report", "analyze", "evidence_lines", "to_json", "to_text", "verdict_lines"]
 
 analyze = load
 
@@ -82,23 +82,30 @@ def _file_dict(dump: Dump) -> dict[str, Any]:
 
 def to_text(report: Report, view: View | None = None) -> str:
     """The verdict first, then what it rests on. What the files hold cannot steer a terminal."""
-    return "".join(f"{text}\n" for _, text in styled_lines(report, view))
-
-
-def styled_lines(report: Report, view: View | None = None) -> list[Line]:
-    """The lines of `to_text`, each with its style."""
     view = view or View()
+    return "".join(f"{text}\n" for _, text in verdict_lines(report, view) + evidence_lines(report, view))
+
+
+def verdict_lines(report: Report, view: View) -> list[Line]:
+    """The faults, or that there is none."""
+    if report.findings:
+        return _clean(_causes(report, view))
+    return _clean([("healthy" if report.run is not None else "verdict", overview.verdict(report))])
+
+
+def evidence_lines(report: Report, view: View) -> list[Line]:
+    """What the verdict rests on: the files, what they do not show, and what was not used."""
     lines: list[Line] = []
-    if not report.findings:
-        lines.append(("healthy" if report.run is not None else "verdict", overview.verdict(report)))
-    else:
-        lines.extend(_causes(report, view))
     if report.run is not None:
         lines.extend(_section("Files", overview.file_lines(report, view), view))
         lines.extend(_section("Not known", overview.undecided(report, view), view))
     lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in report.problems], view))
     others = [f"{o.job or 'unnamed job'} attempt {o.attempt}, {len(o.dumps)} files" for o in report.others]
     lines.extend(_section("Other runs in this folder, not judged", others, view))
+    return _clean(lines)
+
+
+def _clean(lines: list[Line]) -> list[Line]:
     return [(style, clean(text)) for style, text in lines]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from otel_fr import identity
 from otel_fr.analyze.collectives import Collective, line_up
 from otel_fr.analyze.evidence import Run, build_runs
+from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.dump.model import Dump, Problem
 from otel_fr.dump.read import load_folder
 from otel_fr.incident import incident_dict
@@ -61,9 +62,14 @@ class Report:
         return {} if self.run is None else self.run.evidence.groups
 
     @property
+    def notes(self) -> list[Note]:
+        """What the files do not show."""
+        return [] if self.run is None else self.run.notes
+
+    @property
     def undecided(self) -> list[str]:
-        """What the files do not tell, as sentences."""
-        return [] if self.run is None else self.run.undecided
+        """What the files do not show, as sentences."""
+        return [note.text for note in self.notes]
 
     @cached_property
     def incidents(self) -> list[dict[str, object]]:
@@ -123,7 +129,7 @@ def load(
         run.run_id = run.run_id or _made_up_run_id(run)
     findings = diagnose(runs[0].evidence) if runs else []
     if runs and not findings:
-        runs[0].undecided.extend(open_questions(runs[0].evidence))
+        runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
     return Report(str(path), runs[0] if runs else None, runs[1:], findings, problems + more)
 
 

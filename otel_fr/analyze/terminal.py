@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_fr.analyze import overview
 from otel_fr.analyze.overview import View, clean
-from otel_fr.analyze.report import styled_lines
+from otel_fr.analyze.report import evidence_lines, verdict_lines
 from otel_fr.analyze.result import Report
 from otel_fr.presentation import rank_list
 
@@ -33,9 +33,7 @@ _MAX_ROWS = 20
 def show(report: Report, view: View, console: Console | None = None) -> None:
     """Print the report to the terminal. ``NO_COLOR`` is obeyed (rich does)."""
     console = console or Console(soft_wrap=True, highlight=False)
-    lines = styled_lines(report, view)
-    files = next((at for at, (_, text) in enumerate(lines) if text == "Files:"), len(lines))
-    for style, text in lines[: max(files - 1, 0)]:
+    for style, text in verdict_lines(report, view):
         console.print(Text(text, _STYLES.get(style, "")))
     # A column is about as wide as its numbers; titles are folded to that.
     grid = overview.grid(report, view, max((console.width - 26) // 20, 2))
@@ -48,7 +46,7 @@ def show(report: Report, view: View, console: Console | None = None) -> None:
             console.print(
                 Text(f"  and {grid.left_out} more groups (--pg-filters shows any; so does --format html)", "dim")
             )
-    for style, text in lines[max(files - 1, 0) :]:
+    for style, text in evidence_lines(report, view):
         console.print(Text(text, _STYLES.get(style, "")))
 
 
