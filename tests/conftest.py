@@ -1,11 +1,10 @@
-"""No test reads the caller's OpenTelemetry settings."""
+"""What holds for all tests: they read no settings of the caller's, and Ctrl-C reaches what they start."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-import pytest
 from hypothesis import settings
 
 # How long an example takes says more about what else the machine does than about the code.
@@ -16,9 +15,7 @@ settings.load_profile("untimed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
-@pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("OTEL_", "TORCH_FR", "TORCH_NCCL", "TORCHCOMM")):
-            monkeypatch.delenv(name)
+# Before any fixture: also what a whole module shares starts without the caller's settings.
+for _name in list(os.environ):
+    if _name.startswith(("OTEL_", "TORCH_", "TORCHCOMM")) and not _name.startswith("OTEL_FR_TEST_"):
+        del os.environ[_name]

@@ -6,16 +6,16 @@ import subprocess
 from pathlib import Path
 
 from tests.support import torchrun
+from tests.support.commands import BIN
+from tests.support.waiting import PATIENCE
 
-pytestmark = [
-    *torchrun.needed,
-]
+pytestmark = torchrun.needed
 
 
 def test_the_demo_explains_the_hung_job_within_the_promised_time(tmp_path: Path) -> None:
-    command = [str(torchrun.BIN / "otel-fr"), "demo", "--dir", str(tmp_path / "out")]
+    command = [str(BIN / "otel-fr"), "demo", "--dir", str(tmp_path / "out")]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=110, env=torchrun.base_environment(), cwd=tmp_path
+        command, capture_output=True, text=True, timeout=PATIENCE, env=torchrun.base_environment(), cwd=tmp_path
     )
     text = done.stdout
     assert done.returncode == 0, text + done.stderr
@@ -37,7 +37,7 @@ def test_the_demo_says_what_it_needs_when_torch_is_not_there(tmp_path: Path) -> 
         "import shutil, sys; shutil.which = lambda *a, **k: None;"
         "from otel_fr.cli import main; sys.exit(main(['demo', '--dir', sys.argv[1]]))"
     )
-    command = [str(torchrun.BIN / "python"), "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=torchrun.base_environment())
+    command = [str(BIN / "python"), "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=torchrun.base_environment())
     assert done.returncode == 2
     assert "needs PyTorch's torchrun" in done.stderr

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
+from tests.support.waiting import until, wait_for
 
-pytestmark = [
-    *torchrun.needed,
-]
+pytestmark = torchrun.needed
 
 FAULTS = {
     # fault: categories that are right, culprits, collective's number (None: not asked)
@@ -30,7 +29,7 @@ def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) ->
     categories, culprits, number = FAULTS[fault]
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "fault.py", fault, env=torchrun.endpoint(running))
-        assert torchrun.wait_until(running.causes), running.log.read_text() + job.output
+        assert wait_for(running.causes), running.err_file.read_text() + job.output
     status, report = job.analyze()
     live = running.causes()
     offline = [incident for incident in report["incidents"] if not incident["caused_by"]]
@@ -46,7 +45,7 @@ def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) ->
 def test_the_incident_of_a_stuck_rank_says_where_it_is_and_who_waits(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
-        (incident,) = running.causes()
+        (incident,) = until(running.causes)
     assert "fault.py" in incident["call_sites"]["1"]
     assert "idle" in incident["call_sites"]["1"]
     assert "in idle" in incident["stacks"]["1"]

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.support import torchrun
-from tests.support.ports import free_port
-
-OTELCOL = os.environ.get("OTELCOL_BIN") or shutil.which("otelcol")
+from tests.support.external_programs import OTELCOL, needs_otelcol, started
+from tests.support.ports import free_address, wait_for_port
+from tests.support.waiting import until
 
 pytestmark = [
     *torchrun.needed,
-    pytest.mark.skipif(not OTELCOL, reason="no OpenTelemetry Collector here (neither OTELCOL_BIN nor otelcol on PATH)"),
+    needs_otelcol,
 ]
 
 
 def test_a_job_behind_another_collector_is_explained_alike(tmp_path: Path) -> None:
-    between = f"127.0.0.1:{free_port()}"
-    with torchrun.collector(tmp_path / "collector") as running, open(tmp_path / "otelcol.log", "wb") as log:
-        command = [str(OTELCOL), "--config", str(Path(__file__).with_name("otelcol.yaml"))]
-        env = {**os.environ, "RECEIVE": between, "SEND": running.grpc}
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-        try:
-            torchrun.wait_for_port(between, process)
+    between = free_address()
+    with torchrun.collector(tmp_path / "collector") as running:
+        command = (str(OTELCOL), "--config", str(Path(__file__).with_name("otelcol.yaml")))
+        env = {"RECEIVE": between, "SEND": running.grpc}
+        with started(tmp_path / "otelcol.log", *command, env=env) as process:
+            wait_for_port(between, process)
             settings = {**torchrun.endpoint(running), "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{between}"}
             torchrun.run(tmp_path / "job", "fault.py", "missing", env=settings)
-            (incident,) = running.causes()
-        finally:
-            process.terminate()
-            process.wait(15)
+            (incident,) = until(running.causes)
     assert (incident["category"], incident["culprit_ranks"], incident["sequence_id"]) == ("missing_rank", [1], 2)
     assert "in idle" in incident["stacks"]["1"]

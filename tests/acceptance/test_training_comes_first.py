@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
-from tests.support.ports import free_port
+from tests.support.ports import free_address
+from tests.support.waiting import PATIENCE, wait_for
 
-pytestmark = [
-    *torchrun.needed,
-]
+pytestmark = torchrun.needed
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +36,12 @@ def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> torchru
 def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         _same(tmp_path, bare, torchrun.endpoint(running))
-        assert torchrun.wait_until(running.causes, 10), "and the exit code is explained"
+        assert wait_for(running.causes), "and the exit code is explained"
         assert [i["culprit_ranks"] for i in running.causes()] == [[1]]
 
 
 def test_with_nobody_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int]) -> None:
-    _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"})
+    _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{free_address()}"})
 
 
 def test_with_a_ring_folder_that_does_not_exist_and_cannot_be_made(tmp_path: Path, bare: tuple[bytes, int]) -> None:
@@ -68,8 +67,8 @@ def test_when_the_collector_dies_half_way(tmp_path: Path, bare: tuple[bytes, int
         job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=torchrun.endpoint(running))
         assert job.stdout is not None
         next(line for line in job.stdout if "TRAINING" in line)
-        running.process.kill()
-        job.communicate(timeout=60)
+        running.kill()
+        job.communicate(timeout=PATIENCE)
     assert (tmp_path / "out").read_bytes() == bare[0]
     assert job.returncode == 0
 
@@ -85,7 +84,7 @@ def test_when_the_monitors_die_half_way(tmp_path: Path, bare: tuple[bytes, int])
         assert len(monitors) == 3
         for pid in monitors:
             os.kill(pid, signal.SIGKILL)
-        job.communicate(timeout=60)
+        job.communicate(timeout=PATIENCE)
     assert (tmp_path / "out").read_bytes() == bare[0]
     assert job.returncode == 0
 

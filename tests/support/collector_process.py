@@ -8,7 +8,6 @@ import re
 import signal
 import ssl
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from typing import Any
 
 import grpc
 
+from tests.support.commands import OTEL_FR
 from tests.support.grpc_calls import stream, unary
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 PROTOBUF = "application/x-protobuf"
 
@@ -40,11 +40,11 @@ class Collector:
         self.tls = tls
         self.incidents_file = folder / "incidents.jsonl"
         self.out_file, self.err_file = folder / "out.txt", folder / "err.txt"
-        command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        command = [*OTEL_FR, "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
         command += ["--incidents", str(self.incidents_file), *options]
         with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
             self.process = subprocess.Popen(command, stdout=out, stderr=err)
-        found = wait_for(lambda: re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text()), 30)
+        found = wait_for(lambda: re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text()))
         assert found, self.err_file.read_text()
         self.grpc, self.http = found.groups()
         other = re.search(r"OTLP/HTTP on (\S+);", self.err_file.read_text())
@@ -58,7 +58,7 @@ class Collector:
         return stream(self.channel, method)
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return self.unary(method)(data, timeout=20, wait_for_ready=True, **options)
+        return self.unary(method)(data, timeout=PATIENCE, wait_for_ready=True, **options)
 
     def post(self, path: str, body: bytes, kind: str = PROTOBUF, **headers: str) -> Answer:
         url = path if "://" in path else self.otlp_http + path
@@ -75,7 +75,7 @@ class Collector:
 
     def _open(self, request: urllib.request.Request) -> Answer:
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self.tls) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE, context=self.tls) as answer:
                 return Answer(answer.status, dict(answer.headers), answer.read())
         except urllib.error.HTTPError as error:
             return Answer(error.code, dict(error.headers), error.read())
@@ -90,15 +90,15 @@ class Collector:
     def causes(self) -> list[dict[str, Any]]:
         return [incident for incident in self.incidents() if not incident["caused_by"]]
 
-    def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = 10.0) -> dict[str, Any]:
+    def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = PATIENCE) -> dict[str, Any]:
         """The first cause for which ``check`` holds."""
         found = wait_for(lambda: next((one for one in self.causes() if check(one)), None), seconds)
         assert found is not None, (self.incidents(), self.err_file.read_text())
         return found
 
-    def wait_causes(self, count: int, seconds: float = 10.0) -> list[dict[str, Any]]:
+    def wait_causes(self, count: int) -> list[dict[str, Any]]:
         """All causes, once there are so many."""
-        assert wait_for(lambda: len(self.causes()) >= count, seconds), (self.incidents(), self.err_file.read_text())
+        assert wait_for(lambda: len(self.causes()) >= count), (self.incidents(), self.err_file.read_text())
         return self.causes()
 
     def metric(self, name: str, **labels: str) -> float:
@@ -125,11 +125,11 @@ class Collector:
         self.process.wait()
 
     def stop(self, number: int = signal.SIGINT) -> int:
-        """Its exit status; fails if it takes longer than 10 s."""
+        """Its exit status."""
         self.channel.close()
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE)
 
 
 @contextlib.contextmanager

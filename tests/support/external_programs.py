@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,8 +19,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.collector_process import running
+from tests.support.commands import otel_fr
 from tests.support.paths import DEPLOY
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
 
 ALERTMANAGER = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
 JAEGER = os.environ.get("JAEGER_BIN") or shutil.which("jaeger")
@@ -69,7 +70,7 @@ def started(log: Path, *command: str, env: dict[str, str] | None = None) -> Iter
     finally:
         process.terminate()
         try:
-            process.wait(15)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -102,8 +103,7 @@ def known_metrics(folder: Path) -> set[str]:
 
 
 def collector_help() -> str:
-    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--help"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return otel_fr("collector", "--help").stdout
 
 
 def check_metrics(expressions: str, folder: Path) -> None:

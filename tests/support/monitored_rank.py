@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.paths import ROOT, SCRIPTS
+from tests.support.commands import script_environment
+from tests.support.paths import SCRIPTS
+from tests.support.waiting import PATIENCE
 
 PLAYER = SCRIPTS / "rank_with_monitor.py"
 
@@ -46,7 +48,7 @@ class Played:
         except OSError:
             return False
 
-    def monitor_end(self, timeout: float = 20.0) -> float:
+    def monitor_end(self, timeout: float = PATIENCE) -> float:
         """Wait for the monitor's end; seconds that took."""
         start = time.monotonic()
         while self.monitor_alive():
@@ -58,7 +60,7 @@ class Played:
     def end(self, do: str, **values: Any) -> int:
         """Let the rank end; its exit status."""
         self.tell(do, **values)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
     @property
     def stderr(self) -> str:
@@ -66,8 +68,7 @@ class Played:
 
 
 def environment(**values: str) -> dict[str, str]:
-    paths = f"{ROOT}:{ROOT / 'collector'}"
-    return {**os.environ, "PYTHONPATH": paths, "OTEL_FR_STALL_SECONDS": "1", **values}
+    return script_environment(**{"OTEL_FR_STALL_SECONDS": "1", **values})
 
 
 @contextlib.contextmanager
@@ -95,7 +96,7 @@ def play(folder: Path, env: Mapping[str, str]) -> Iterator[Played]:
         process.wait()
         if played is not None:
             with contextlib.suppress(AssertionError):
-                played.monitor_end(12)
+                played.monitor_end()
             if played.monitor_alive():
                 os.kill(played.monitor, 9)
                 raise AssertionError("the monitor did not end by itself")

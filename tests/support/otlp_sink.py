@@ -25,6 +25,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
 from tests.support.grpc_calls import LOGS, TRACES, WATCH
 from tests.support.otlp_messages import attributes
+from tests.support.waiting import PATIENCE
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Sink:
             self.watchers.append(request)
             self._changed.notify_all()
 
-    def wait(self, found: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
+    def wait(self, found: Callable[[], Any], timeout: float = PATIENCE, what: str = "") -> Any:
         """What ``found`` returns, once it is true."""
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -107,7 +108,9 @@ class Sink:
         self.wait(lambda: len(self.named(name)) >= count, what=f"{count} times {name}")
         return self.named(name)
 
-    def event(self, name: str, timeout: float = 20.0, where: Callable[[dict[str, Any]], Any] = lambda _: True) -> Event:
+    def event(
+        self, name: str, timeout: float = PATIENCE, where: Callable[[dict[str, Any]], Any] = lambda _: True
+    ) -> Event:
         """The first event of that name."""
         found = self.wait(lambda: [e for e in self.named(name) if where(e.report)], timeout, what=name)
         assert isinstance(found[0], Event)

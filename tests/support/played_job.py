@@ -22,7 +22,7 @@ from otel_fr import identity, semconv
 from tests.support.collector_process import start
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.otlp_messages import attribute
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 STALL = 1.0
 """OTEL_FR_STALL_SECONDS of the played ranks: short, so that a stall takes a second."""
@@ -264,7 +264,7 @@ class Job:
     def quiet(self) -> None:
         """No more reports."""
         self._stop.set()
-        self._thread.join(5)
+        self._thread.join(PATIENCE)
 
     def _report(self) -> None:
         while not self._stop.wait(0.1):

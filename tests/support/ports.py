@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import socket
+import subprocess
 from pathlib import Path
+
+from tests.support.waiting import wait_for
 
 _FIRST = 15_000
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -23,3 +26,19 @@ def free_port() -> int:
                 continue
             return port
     raise AssertionError("no free port")
+
+
+def free_address() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+def wait_for_port(address: str, process: subprocess.Popen[bytes]) -> None:
+    """Return once ``process`` listens at ``address``; fail if it ends before."""
+    host, port = address.rsplit(":", 1)
+
+    def listens() -> bool:
+        assert process.poll() is None, f"process {process.pid} has ended"
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
+    assert wait_for(listens), f"nothing listens on {address}"

@@ -8,6 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE
+
 PRELUDE = """\
 import contextlib, json, os, signal, socket, sys, threading, time
 import torch
@@ -30,13 +32,9 @@ def ring():
 
 
 def environment(folder: Path, **extra: str) -> dict[str, str]:
-    """The caller's without otel-fr's settings; rings and files go to ``folder``."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
-    env.update(
-        OTEL_FR_RING_DIR=str(folder), OTEL_FR_DUMP_DIR=str(folder / "dumps"), OMP_NUM_THREADS="1", HOME=str(folder)
-    )
-    env.update(extra)
-    return env
+    """Rings and files go to ``folder``."""
+    own = {"OTEL_FR_RING_DIR": str(folder), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), "HOME": str(folder)}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **own, **extra}
 
 
 def write(folder: Path, body: str, name: str = "program.py") -> Path:
@@ -54,7 +52,7 @@ def run(folder: Path, body: str, **extra: str) -> subprocess.CompletedProcess[st
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

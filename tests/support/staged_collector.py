@@ -21,6 +21,7 @@ from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
 from otel_fr.match import CallState, Category, Finding, Group, Signature
+from tests.support.waiting import PATIENCE
 
 _T = TypeVar("_T")
 AHEAD = 3_600.0
@@ -46,7 +47,7 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.do(self._end())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         self.loop.close()
 
     async def _end(self) -> None:
@@ -58,7 +59,7 @@ class Stage:
         await asyncio.gather(*others, return_exceptions=True)
 
     def do(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
 
     def job(self, world: int, name: str = "job-7") -> Run:
         """A job whose ranks all run and are level in every group; not shown before `do` has run."""

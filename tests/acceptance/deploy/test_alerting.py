@@ -181,17 +181,17 @@ def test_a_hung_job_reaches_alertmanager_by_both_ways_and_is_told_once(tmp_path:
         f"--storage.path={tmp_path / 'alertmanager'}", "--cluster.listen-address=",
     )  # fmt: skip
     with own, running(tmp_path, "--alertmanager", f"http://{alerts}") as collector:
-        assert wait_for(lambda: get(f"http://{alerts}/-/ready"), 20)
+        assert wait_for(lambda: get(f"http://{alerts}/-/ready"))
         config = quick(tmp_path, collector.http.removeprefix("http://"), alerts)
         scraper = started(
             tmp_path / "prometheus.log", "prometheus", f"--config.file={config}",
             f"--web.listen-address={prometheus}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
         )  # fmt: skip
         with scraper, Job(collector, 3) as job:
-            assert wait_for(lambda: get(f"http://{prometheus}/-/ready"), 20)
+            assert wait_for(lambda: get(f"http://{prometheus}/-/ready"))
             job.step()
             waiting = job.skip(1)
-            assert wait_for(lambda: len(incidents()) == 2, 40), (incidents(), (tmp_path / "prometheus.log").read_text())
+            assert wait_for(lambda: len(incidents()) == 2), (incidents(), (tmp_path / "prometheus.log").read_text())
             told = incidents()
             open_ = told["TorchDistributedIncidentOpen"]
             assert open_["labels"]["job_id"] == "job-7"
@@ -201,4 +201,4 @@ def test_a_hung_job_reaches_alertmanager_by_both_ways_and_is_told_once(tmp_path:
             assert told[ALERT_NAME]["status"]["state"] == "active"
             for call in [*waiting, job.ranks[1].issue(job.world)]:
                 job.ranks[call.rank].complete(call)
-            assert wait_for(lambda: not incidents(), 40), incidents()
+            assert wait_for(lambda: not incidents()), incidents()

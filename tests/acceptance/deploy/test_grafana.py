@@ -155,7 +155,7 @@ def test_a_real_prometheus_answers_every_query_of_the_dashboards(tmp_path: Path)
             return get(f"http://{at}/api/v1/query?query={quote(filled(expression))}") or {}
 
         with started(tmp_path / "prometheus.log", *command):
-            seen = wait_for(lambda: ask("otel_fr_incidents_open").get("data", {}).get("result"), 30)
+            seen = wait_for(lambda: ask("otel_fr_incidents_open").get("data", {}).get("result"))
             assert seen, (tmp_path / "prometheus.log").read_text()
             for expression in expressions():
                 assert ask(expression).get("status") == "success", expression

@@ -40,7 +40,7 @@ def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
     own = {"OTLP_GRPC": address(), "OTLP_HTTP": address(), "HEALTH": address(), **env}
     log = folder / f"{name}.log"
     with started(log, str(OTELCOL), "--config", str(DEPLOY / "otelcol" / f"{name}.yaml"), env=own):
-        assert wait_for(lambda: get(f"http://{own['HEALTH']}"), 20), log.read_text()
+        assert wait_for(lambda: get(f"http://{own['HEALTH']}")), log.read_text()
         made = Gateway(own["OTLP_GRPC"])
         try:
             yield made
@@ -58,7 +58,7 @@ def jaeger(folder: Path) -> Iterator[dict[str, str]]:
     log = folder / "jaeger.log"
     command = (str(JAEGER), "--config", str(DEPLOY / "jaeger" / "jaeger.yaml"))
     with started(log, *command, env={**env, **own}):
-        assert wait_for(lambda: get(f"http://{env['JAEGER_HEALTH']}/status"), 30), log.read_text()
+        assert wait_for(lambda: get(f"http://{env['JAEGER_HEALTH']}/status")), log.read_text()
         yield {**env, "METRICS": f"127.0.0.1:{own['JAEGER_METRICS_PORT']}"}
 
 
@@ -117,7 +117,7 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
         def told() -> list[str]:
             return sorted(name for one in collectors for name in jobs_seen(one))
 
-        assert wait_for(lambda: len(told()) >= count, 30), told()
+        assert wait_for(lambda: len(told()) >= count), told()
         for job in jobs:
             job.all_reported()
         assert told() == sorted(job.id for job in jobs)
@@ -140,7 +140,7 @@ def test_jaeger_stores_the_incident_and_links_it(tmp_path: Path) -> None:
             for call in calls:
                 job.ranks[call.rank].send_spans([call.span(job.run, call.issued)])
             url = f"http://{at['JAEGER_QUERY_HTTP']}/api/traces/{trace}"
-            found = wait_for(lambda: (get(url) or {}).get("data") and len(get(url)["data"][0]["spans"]) >= 3, 20)
+            found = wait_for(lambda: (get(url) or {}).get("data") and len(get(url)["data"][0]["spans"]) >= 3)
             assert found, get(url)
         spans = get(url)["data"][0]["spans"]
         processes = get(url)["data"][0]["processes"]

@@ -12,14 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import OTEL_FR, otel_fr, python, run
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature
 from tests.support.torch_files import entry, one_missing, write
-
-
-def otel_fr(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "otel_fr.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -97,8 +94,7 @@ def test_the_entries_are_printed_as_torchfrtrace_does(tmp_path: Path) -> None:
     assert ours[2] == f"{call}  {call}"
     assert ours[4].rstrip() == "all_reduce(input_sizes=[[4, 4]], state=scheduled)"
     pytest.importorskip("torch.distributed.flight_recorder")
-    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "-j", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = run(sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "-j", folder)
     theirs = done.stdout + done.stderr
     assert [line.rstrip() for line in ours] == [line.rstrip() for line in theirs[theirs.index("Rank 0") :].splitlines()]
 
@@ -123,7 +119,7 @@ def on_terminal(*words: object, **env: str) -> str:
     """What the command writes to a terminal of 100 columns."""
     outer, inner = pty.openpty()
     settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
-    command = [sys.executable, "-m", "otel_fr.cli", *map(str, words)]
+    command = [*OTEL_FR, *map(str, words)]
     process = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=inner, env=settings)
     os.close(inner)
     said = b""
@@ -135,7 +131,7 @@ def on_terminal(*words: object, **env: str) -> str:
         if not more:
             break
         said += more
-    process.wait(30)
+    process.wait(PATIENCE)
     os.close(outer)
     return said.decode().replace("\r\n", "\n")
 
@@ -165,7 +161,7 @@ def test_analyze_imports_neither_torch_nor_the_collector() -> None:
         " names = ('torch', 'otel_fr_collector', 'grpc', 'opentelemetry', 'rich');"
         " sys.exit(any(name in sys.modules for name in names))"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(DUMPS / "tc01_torchcomms_json_hang")], capture_output=True)
+    done = python(code, DUMPS / "tc01_torchcomms_json_hang")
     assert done.returncode == 0, done.stderr
 
 
@@ -202,7 +198,7 @@ def test_dump_asks_the_monitors_of_this_users_ranks_and_nobody_else(tmp_path: Pa
         assert f"rank 0 (process {os.getpid()}): asked its monitor (process {monitor.pid})" in done.stdout
         assert "rank 1" in done.stderr
         assert "torn" in done.stderr
-        assert monitor.wait(20) == 7
+        assert monitor.wait(PATIENCE) == 7
         assert stranger.poll() is None
     finally:
         for process in (monitor, stranger):

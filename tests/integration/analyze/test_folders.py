@@ -19,6 +19,7 @@ from otel_fr.analyze.report import FAULT, HEALTHY, UNUSABLE, analyze, to_json, t
 from otel_fr.dump.read import load
 from otel_fr.incident import FIELDS
 from tests.support.paths import DUMPS
+from tests.support.waiting import PATIENCE
 
 
 def causes(folder: Path) -> list[dict[str, Any]]:
@@ -160,7 +161,7 @@ def test_files_of_pytorchs_own_recorder_on_gloo(tmp_path: Path) -> None:
     folder.mkdir()
     command = [sys.executable, str(tmp_path / "job.py")]
     jobs = [subprocess.Popen([*command, str(rank), str(folder), str(tmp_path / "store")]) for rank in range(2)]
-    assert [job.wait(100) for job in jobs] == [0, 0]
+    assert [job.wait(PATIENCE) for job in jobs] == [0, 0]
     for prefix in ("pickle_", "json_"):
         report = analyze(folder, prefix)
         assert report.status == HEALTHY, to_text(report)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import single_rank
+from tests.support.waiting import PATIENCE
 
 IS_RECORDING = """
 session_module.start_monitor = no_monitor
@@ -80,7 +81,7 @@ def test_before_torch_is_imported(tmp_path: Path) -> None:
     )
     env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     done = subprocess.run(
-        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.stdout == "True True\n", done.stderr
 
@@ -92,7 +93,7 @@ def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     )
     env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.stdout == "[]\n", done.stderr
 
@@ -107,7 +108,7 @@ def test_an_error_of_ours_does_not_break_import_torch(tmp_path: Path) -> None:
     )
     env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1")
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.stdout == "2.0\n"
     assert "broken for the test" in done.stderr
@@ -168,7 +169,9 @@ def test_only_ranks_record_under_torchrun(tmp_path: Path) -> None:
             str(program),
         ]
         env = single_rank.environment(tmp_path, OTEL_FR_ENABLED=enabled)
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         counts.append((tmp_path / "agent-threads").read_text())
     assert counts[0] == counts[1]

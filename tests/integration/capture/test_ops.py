@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.paths import SCRIPTS
+from tests.support.waiting import PATIENCE
 
 JOB = SCRIPTS / "all_operations.py"
 SOURCE = JOB.read_text().splitlines()
@@ -41,7 +42,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         OMP_NUM_THREADS="1",
     )
     command = [str(TORCHRUN), "--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     results = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     for number, result in enumerate(results):

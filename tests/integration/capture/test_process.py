@@ -11,16 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from otel_fr.ring import RingReader
 from tests.support import single_rank
+from tests.support.waiting import PATIENCE, until
 
-T = TypeVar("T")
 TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
 
 PLAYED = """
@@ -35,16 +33,6 @@ start()
 def hear():
     return json.loads(theirs.recv(1 << 20))
 """
-
-
-def until(found: Callable[[], T | None], seconds: float = 20) -> T:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 def monitors(ring: Path) -> list[int]:
@@ -105,7 +93,7 @@ def test_the_monitor_is_nobodys_child_and_holds_nothing_of_the_job(tmp_path: Pat
         assert os.getsid(monitor) != os.getsid(int(pid))
         assert os.getpgid(monitor) != os.getpgid(int(pid))
         assert not any("libtorch" in line for line in Path(f"/proc/{monitor}/maps").read_text().splitlines())
-        rank.communicate("", timeout=20)
+        rank.communicate("", timeout=PATIENCE)
         assert rank.returncode == 0
         until(lambda: not monitors(Path(ring)))
         assert not Path(ring).exists()
@@ -168,18 +156,19 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
             return ours
         session_module.start_monitor = played
         start()
+        class PollFd(ctypes.Structure):
+            _fields_ = [("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short)]
         def holds_the_gil():
-            ctypes.PyDLL(None).usleep(3_000_000)
+            return ctypes.PyDLL(None).poll(ctypes.byref(PollFd(0, 1, 0)), 1, 60_000)
         print(hook._state.session._writer.path, flush=True)
-        begin = time.monotonic()
-        holds_the_gil()
-        assert time.monotonic() - begin > 2.9, "the signal interrupted the main thread"
+        assert holds_the_gil() == 1, "the signal interrupted the main thread"  # poll() is never restarted
         keep.clear()
         """,
     )
     rank = subprocess.Popen(
         [sys.executable, str(program)],
         env=single_rank.environment(tmp_path, OTEL_FR_ENABLED="1"),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -194,13 +183,13 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
         def stacks() -> str | None:
             assert TGKILL is not None
             assert libc.syscall(TGKILL, ring.pid, meta["responder_tid"], meta["stack_signal"]) == 0
-            time.sleep(0.05)
             text = file.read_text()
             return text if "holds_the_gil" in text else None
 
-        text = until(stacks, 2.5)
+        text = until(stacks)
         assert "(most recent call first)" in text
-        assert rank.wait(20) == 0
+        rank.communicate("\n", timeout=PATIENCE)
+        assert rank.returncode == 0
         assert int(signal.SIGRTMIN) < int(str(meta["stack_signal"])) < int(signal.SIGRTMAX)
     finally:
         rank.kill()
@@ -308,12 +297,12 @@ def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[lis
         begin = time.monotonic()
         if case == "late":
             time.sleep(2.5)  # longer than our part of an exit may take
-            outputs.append(ranks[1].communicate("\n", timeout=40)[0])
-            ranks[0].wait(40)
+            outputs.append(ranks[1].communicate("\n", timeout=PATIENCE)[0])
+            ranks[0].wait(PATIENCE)
         else:
-            ranks[0].wait(40)
+            ranks[0].wait(PATIENCE)
             ended = time.monotonic() - begin
-            outputs.append(ranks[1].communicate("\n", timeout=40)[0])
+            outputs.append(ranks[1].communicate("\n", timeout=PATIENCE)[0])
             return [rank.returncode for rank in ranks], outputs, ended
         return [rank.returncode for rank in ranks], outputs, time.monotonic() - begin
     finally:

@@ -11,7 +11,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.collector_process import Collector, running
+from tests.support.commands import OTEL_FR, otel_fr
 from tests.support.incident_receivers import Receiver
 from tests.support.played_job import Job
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 """What sets a terminal's title and clears it."""
@@ -31,11 +31,6 @@ ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 def collector(tmp_path: Path) -> Iterator[Collector]:
     with running(tmp_path) as started:
         yield started
-
-
-def otel_fr(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "otel_fr.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, **environment})
 
 
 def hang(collector: Collector, job: Job) -> str:
@@ -62,7 +57,7 @@ def test_top_shows_the_jobs_and_what_is_wrong(collector: Collector) -> None:
 
 def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) -> None:
     main, side = pty.openpty()
-    command = [sys.executable, "-m", "otel_fr.cli", "top", "--collector", collector.http, "--interval", "0.2"]
+    command = [*OTEL_FR, "top", "--collector", collector.http, "--interval", "0.2"]
     process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, start_new_session=True)
     os.close(side)
     shown = b""
@@ -75,7 +70,7 @@ def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) ->
         return text in shown
 
     try:
-        assert wait_for(lambda: sees(b"no job has reported yet"), 20)
+        assert wait_for(lambda: sees(b"no job has reported yet"))
         with Job(collector, 2, "late-comer") as job:
             job.step()
             assert wait_for(lambda: sees(b"late-comer/0"))
@@ -83,7 +78,7 @@ def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) ->
         assert wait_for(lambda: sees(b"Trying again"))
         process.send_signal(signal.SIGINT)
         assert wait_for(lambda: sees(b"\x1b[?1049l") or process.poll() is not None)  # the screen is given back
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
         process.wait()
@@ -108,26 +103,14 @@ def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
 
 
 def test_incidents_are_followed_over_a_restart_and_each_change_is_told_once(tmp_path: Path) -> None:
-    lives = [tmp_path / "1", tmp_path / "2"]
-    for life in lives:
-        life.mkdir()
     data = ("--data", str(tmp_path / "data"))
     with contextlib.ExitStack() as stack:
-        collector = stack.enter_context(running(lives[0], *data))
+        collector = stack.enter_context(running(tmp_path / "1", *data))
         job = stack.enter_context(Job(collector, 2))
         job.step()
         waiting = job.skip(1)
         number = collector.wait_cause()["id"]
-        command = [
-            sys.executable,
-            "-m",
-            "otel_fr.cli",
-            "incidents",
-            "--follow",
-            "--json",
-            "--collector",
-            collector.http,
-        ]
+        command = [*OTEL_FR, "incidents", "--follow", "--json", "--collector", collector.http]
         with (tmp_path / "followed").open("wb") as out, (tmp_path / "said").open("wb") as err:
             process = subprocess.Popen(command, stdout=out, stderr=err)
         stack.callback(process.kill)
@@ -140,22 +123,22 @@ def test_incidents_are_followed_over_a_restart_and_each_change_is_told_once(tmp_
         address = collector.http.removeprefix("http://")
         collector.kill()
         assert wait_for(lambda: "Trying again" in (tmp_path / "said").read_text())
-        second = stack.enter_context(running(lives[1], *data, "--http", address))
+        second = stack.enter_context(running(tmp_path / "2", *data, "--http", address))
         job.collector = second
         for call in [*waiting, job.ranks[1].issue(job.world)]:
             job.ranks[call.rank].complete(call)
         assert wait_for(lambda: followed() == [("opened", number), ("resolved", number)])
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 def test_followed_incidents_are_lines_for_people_too(collector: Collector, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "otel_fr.cli", "incidents", "--follow", "--collector", collector.http]
+    command = [*OTEL_FR, "incidents", "--follow", "--collector", collector.http]
     with (tmp_path / "followed").open("wb") as out, Job(collector, 2, "job " + ESCAPE) as job:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         try:
             number = hang(collector, job)
-            assert wait_for(lambda: number in (tmp_path / "followed").read_text(), 20)
+            assert wait_for(lambda: number in (tmp_path / "followed").read_text())
         finally:
             process.kill()
             process.wait()

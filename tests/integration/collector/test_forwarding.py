@@ -26,11 +26,12 @@ from otel_fr_collector.otlp import partial
 
 from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
+from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES
 from tests.support.otlp_backends import Backend, grpc_backend, http_backend
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 KILLS = int(os.environ.get("OTEL_FR_TEST_KILLS", "4"))
 """SIGKILLs of the collector under load."""
@@ -59,10 +60,10 @@ def test_what_was_acknowledged_survives_any_end_at_any_moment(tmp_path: Path, en
                 collector.process.send_signal(ends[turn % len(ends)])
                 for worker in workers:
                     worker.join()
-                assert collector.process.wait(15) in (0, -signal.SIGKILL)
+                assert collector.process.wait(PATIENCE) in (0, -signal.SIGKILL)
         backend.delay = 0.0
         with running(tmp_path / "last", *options) as collector:
-            assert wait_for(lambda: set(acknowledged) <= set(backend.taken), 30)
+            assert wait_for(lambda: set(acknowledged) <= set(backend.taken))
             assert wait_for(lambda: collector.metric(QUEUE) == 0)
             assert collector.stop() == 0
     assert len(acknowledged) > 5 * KILLS
@@ -102,7 +103,7 @@ def test_a_backend_that_comes_late_gets_everything_in_order_after_a_restart_too(
             collector.send(TRACES, data)
         assert collector.metric(QUEUE) == 12
         with grpc_backend(address) as backend:
-            assert wait_for(lambda: len(backend.taken) == 12, 20)
+            assert wait_for(lambda: len(backend.taken) == 12)
             assert backend.taken == [*first, *second]
             assert wait_for(lambda: collector.metric(QUEUE) == 0)
 
@@ -120,7 +121,7 @@ def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
             job.skip(1)
             assert collector.wait_cause()["culprit_ranks"] == [1]
             assert wait_for(lambda: sent <= set(fast.taken))
-            assert wait_for(lambda: sent <= set(slow.taken), 20)
+            assert wait_for(lambda: sent <= set(slow.taken))
             assert set(slow.paths) == {"/otlp/v1/traces"}
             assert collector.metric(DROPPED, backend=refusing.url, reason="refused") >= 30
             assert collector.metric(DROPPED, backend=slow.url) == 0
@@ -188,7 +189,7 @@ def test_a_full_disk_costs_no_verdict_and_nothing_that_was_acknowledged(tmp_path
             resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
             backend.busy = 0
             assert collector.post("/v1/traces", refused[0]).status == 200
-            assert wait_for(lambda: {*acknowledged, refused[0]} <= set(backend.taken), 40)
+            assert wait_for(lambda: {*acknowledged, refused[0]} <= set(backend.taken))
 
 
 def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
@@ -206,13 +207,9 @@ def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
 
 
 def test_two_collectors_do_not_share_a_folder(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     data = str(tmp_path / "data")
     with running(tmp_path / "run", "--data", data):
-        command = [sys.executable, "-m", "otel_fr.cli", "collector", "--data", data]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        done = otel_fr("collector", "--data", data)
         assert done.returncode == 2
         assert "in use by another collector" in done.stderr
 
@@ -366,7 +363,7 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
         other = ("--forward", "grpc://127.0.0.1:1")
         with running(tmp_path / "two", "--data", str(data), *other) as collector:
             assert "1 requests wait for " + backend.url in collector.err_file.read_text()
-            assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="too_old") == 1, 40)
+            assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="too_old") == 1)
 
 
 def test_a_queue_gives_its_space_back_and_reads_no_more_than_it_may(

@@ -20,12 +20,13 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from otel_fr import identity, semconv
 from otel_fr.control.v1 import control_pb2
 from tests.support.collector_process import Collector, running
+from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES, WATCH
 from tests.support.incident_receivers import AlertSink
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
 from tests.support.ports import free_port
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_an_alertmanager_that_fails_is_tried_again_and_holds_nothing_up(tmp_path
         collector.wait_cause()
         assert wait_for(lambda: collector.metric("otel_fr_collector_alert_posts_total", outcome="failed") >= 1)
         alerts.status = 200
-        assert wait_for(lambda: alerts.posts, 15)
+        assert wait_for(lambda: alerts.posts)
         assert collector.err_file.read_text().count("no alert could be posted") == 1
 
 
@@ -126,7 +127,7 @@ def test_a_real_alertmanager_shows_the_alert(tmp_path: Path) -> None:
             return []
 
     try:
-        assert wait_for(lambda: _is_up(url), 20), (tmp_path / "alertmanager.log").read_text()
+        assert wait_for(lambda: _is_up(url)), (tmp_path / "alertmanager.log").read_text()
         with running(tmp_path, "--alertmanager", url) as collector, Job(collector, 2) as job:
             waiting = job.skip(1)
             found = wait_for(shown)
@@ -136,7 +137,7 @@ def test_a_real_alertmanager_shows_the_alert(tmp_path: Path) -> None:
             assert wait_for(lambda: not shown())
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 def _is_up(url: str) -> bool:
@@ -174,7 +175,8 @@ def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them(tm
         assert [v.int_value for v in values[semconv.INCIDENT_CULPRITS].array_value.values] == [1]
         service = {item.key: item.value.string_value for item in added.resource_spans[0].resource.attributes}
         assert service["service.name"] == "trainer"
-        assert collector.metric("otel_fr_collector_forwarded_requests_total", signal="traces") == 4
+        # A request counts once the collector has the backend's answer, which comes after the backend has the request.
+        assert wait_for(lambda: collector.metric("otel_fr_collector_forwarded_requests_total", signal="traces") == 4)
 
 
 def test_malformed_requests_are_not_forwarded(tmp_path: Path) -> None:
@@ -213,7 +215,7 @@ def test_monitors_that_watch_are_told(tmp_path: Path) -> None:
         collector.process.send_signal(signal.SIGTERM)
         assert list(commands) == []  # the stream ends, it does not break
         assert list(others) == []
-        assert collector.process.wait(10) == 0
+        assert collector.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -246,19 +248,13 @@ def test_what_waits_to_settle_is_told_before_the_end(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_be_used_are_told_at_once(options: tuple[str, ...]) -> None:
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, "-m", "otel_fr.cli", "collector", *options], capture_output=True, text=True, timeout=20
-    )
+    done = otel_fr("collector", *options)
     assert done.returncode == 2
     assert options[1].split(":")[0] in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_an_address_in_use_is_told_at_once(tmp_path: Path) -> None:
-    import sys
-
     with running(tmp_path) as collector:
         taken = collector.http.removeprefix("http://")
         for options in (
@@ -266,11 +262,6 @@ def test_an_address_in_use_is_told_at_once(tmp_path: Path) -> None:
             ("--grpc", "127.0.0.1:0", "--http", taken),
             ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--otlp-http", taken),
         ):
-            done = subprocess.run(
-                [sys.executable, "-m", "otel_fr.cli", "collector", *options],
-                capture_output=True,
-                text=True,
-                timeout=20,
-            )
+            done = otel_fr("collector", *options)
             assert done.returncode == 2
             assert "cannot listen on" in done.stderr

@@ -7,14 +7,13 @@ import json
 import resource
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.collector_process import Collector, start
+from tests.support.commands import otel_fr
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.played_job import Job, orphaned
 from tests.support.waiting import wait_for
@@ -202,7 +201,7 @@ def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
         assert wait_for(lambda: "cannot be written" in first.err_file.read_text())
         assert first.metric("otel_fr_collector_store_up") == 0
         resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, unlimited)
-        assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1, 15)
+        assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1)
         for call in [*waiting, job.ranks[1].issue(job.world)]:
             job.ranks[call.rank].complete(call)
         assert wait_for(lambda: [one["state"] for one in listed(first)] == ["resolved"])
@@ -224,15 +223,14 @@ def test_a_file_that_can_be_read_only_later_is_loaded_then(tmp_path: Path) -> No
         assert "cannot be written" in second.err_file.read_text()
         assert listed(second) == []
         holder.close()
-        assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]], 20)
+        assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]])
         assert second.lines() == []
         assert wait_for(lambda: second.metric("otel_fr_collector_store_up") == 1)
 
 
 def collector_fails(*options: str) -> str:
     """What a collector that cannot start says."""
-    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=30)
+    done = otel_fr("collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *options)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     return done.stderr

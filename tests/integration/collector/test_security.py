@@ -26,7 +26,7 @@ from tests.support.grpc_calls import TRACES, refused, unary
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
 from tests.support.tokens import WRITER, write_tokens
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def check(*options: str) -> str:
     import sys
 
     command = [sys.executable, "-m", "otel_fr.cli", "collector", "--check", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2, done.stdout
     return done.stderr
 

@@ -21,7 +21,7 @@ from tests.support.certificates import Certificates
 from tests.support.collector_process import running
 from tests.support.otlp_messages import spans
 from tests.support.paths import DOCS
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 PREFIX = ENV_PREFIX
 REFERENCE = DOCS / "collector.md"
@@ -43,7 +43,7 @@ def load(
 
 def run_check(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "otel_fr.cli", "collector", "--check", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, env={**os.environ, **env})
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **env})
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from otel_fr.match import Ending
 from tests.support.collector_process import running, start
 from tests.support.otlp_backends import Backend, grpc_backend
 from tests.support.played_job import Job, orphaned
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 
 def spans_of(backend: Backend, trace: object) -> list[Span]:
@@ -152,6 +152,6 @@ async def run(self):
 Service.run = run
 raise SystemExit(main(["collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
     assert "the collector cannot go on" in done.stderr
     assert done.returncode == 1

@@ -127,7 +127,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
             for job in jobs:
                 job.step()
                 job.skip(1)
-            assert wait_for(lambda: len(get("incidents", READER)["incidents"]) == 2, 20)
+            assert wait_for(lambda: len(get("incidents", READER)["incidents"]) == 2)
             assert [one["job"] for one in get("incidents", TEAM_READER)["incidents"]] == ["team-a/train"]
             assert get("incidents?job=team-b/train", TEAM_READER) == {"incidents": []}
             # What the listener was told a moment ago serves all who may see as much, for a second.

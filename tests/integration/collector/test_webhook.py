@@ -20,7 +20,7 @@ from tests.support.collector_process import running
 from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
 from tests.support.paths import DOCS
 from tests.support.played_job import Issued, Job
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 """Standard Webhooks' own example."""
@@ -110,7 +110,7 @@ def test_the_snippet_of_the_documentation_verifies_a_post(tmp_path: Path) -> Non
         "headers['webhook-timestamp'] = '1000000000'\n"
         f"assert not verify(b'a secret of mine', headers, {body!r})\n"
     )
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=PATIENCE)
 
 
 def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_holds_nothing_up(
@@ -130,7 +130,7 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_holds_nothin
             assert wait_for(lambda: len(quick.requests) == 2)
             assert wait_for(lambda: hook.requests)
             hook.status = 200
-            assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3], 60)
+            assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
         name = f"webhook {hook.url.split('/')[2].split(':')[0]}"
         assert wait_for(
             lambda: collector.metric("otel_fr_collector_deliveries_total", outlet=name, outcome="sent") == 4
@@ -157,7 +157,7 @@ def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Rece
         assert told >= 5
         before = len(hook.requests)
         hook.status = 200
-        assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3], 60)
+        assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
         taken = [json.loads(body) for _, _, _, body in hook.requests[before:]]
     changes = list({body["incident"]["revision"]: body["change"] for body in taken}.values())
     assert changes == ["opened", "resolved"]
@@ -225,7 +225,7 @@ def mark_and_restart(tmp_path: Path, grafana: FakeGrafana, between: Callable[[],
             job.collector = second
             job.all_reported()
             recover(job, waiting)
-            assert wait_for(lambda: "timeEnd" in grafana.marks[1], 30)
+            assert wait_for(lambda: "timeEnd" in grafana.marks[1])
 
 
 def test_a_mark_is_made_once_over_a_lost_answer_and_a_restart(tmp_path: Path, grafana: FakeGrafana) -> None:

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+from tests.support.waiting import PATIENCE
+
 ALLOWED = {
     "opentelemetry-api",
     "opentelemetry-sdk",
@@ -45,5 +47,5 @@ def test_the_entry_points_are_there() -> None:
 def test_importing_otel_fr_loads_neither_torch_nor_the_sdk() -> None:
     heavy = {"torch", "grpc", "opentelemetry", "numpy"}
     program = f"import sys, otel_fr; print(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy}))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]"

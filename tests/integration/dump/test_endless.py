@@ -16,6 +16,7 @@ from otel_fr.dump import pickle_tuples, safe_parse
 from otel_fr.dump.read import load
 from otel_fr.dump.safe_parse import UnreadableDump, parse
 from tests.integration.dump.test_safety import CONFIG, ENTRY, dump
+from tests.support.waiting import PATIENCE
 
 CHILD = """
 import resource, sys
@@ -36,7 +37,7 @@ def outcome(tmp_path: Path, *files: bytes) -> str:
     paths = [tmp_path / f"trace_{rank}" for rank in range(len(files))]
     for path, data in zip(paths, files, strict=True):
         path.write_bytes(data)
-    done = subprocess.run([sys.executable, "-c", CHILD, *paths], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CHILD, *paths], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     return done.stdout
 

@@ -21,6 +21,7 @@ from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.safe_parse import UnreadableDump
 from tests.support.paths import DUMPS, ROOT
 from tests.support.rings import RankRing, RecordState, signature
+from tests.support.waiting import PATIENCE
 
 HANG = DUMPS / "nt05_timeout_dump_only_rank0"
 STEP = signature("all_reduce", reduce_op="sum")
@@ -139,7 +140,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_the_ring_of_a_killed_rank_says_that_it_is_gone(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(ROOT), str(tmp_path)], timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(ROOT), str(tmp_path)], timeout=PATIENCE)
     assert done.returncode == -signal.SIGKILL
     ring = RankRing(tmp_path, 0, 2)
     ring.call(STEP)
@@ -152,7 +153,7 @@ def test_the_ring_of_a_killed_rank_says_that_it_is_gone(tmp_path: Path) -> None:
 def test_a_ring_of_another_container_does_not_say_that_its_rank_is_gone(tmp_path: Path, space: str) -> None:
     """Its host name is ours, its pids are not: that no such process is here says nothing of it."""
     command = [sys.executable, "-c", KILLED, str(ROOT), str(tmp_path), space]
-    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run(command, timeout=PATIENCE).returncode == -signal.SIGKILL
     ring = RankRing(tmp_path, 0, 2)
     ring.call(STEP)
     ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=20)

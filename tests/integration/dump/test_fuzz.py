@@ -19,6 +19,7 @@ from otel_fr.dump.read import load
 from otel_fr.dump.safe_parse import UnreadableDump
 from tests.support.paths import DUMPS
 from tests.support.rings import OPERATIONS, RankRing, signature
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_many_damaged_files_are_read_in_bounded_memory(sound: dict[str, bytes], 
     for name, data in sound.items():
         (tmp_path / "sound" / name.replace(" ", "_")).write_bytes(data)
     command = [sys.executable, "-c", CHILD, str(tmp_path), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
     count, peak = map(int, done.stdout.split())
     assert count >= 100  # every file is a dump or a problem; those without any sign of a dump share one

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from otel_fr.dump.model import Dump
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.safe_parse import Limits, UnreadableDump, parse
+from tests.support.waiting import PATIENCE
 
 ENTRY = {
     "record_id": 0,
@@ -177,7 +178,7 @@ def test_a_file_made_to_exhaust_the_reader_is_refused_cheaply(tmp_path: Path, na
         "try: load(sys.argv[1])\n"
         "except UnreadableDump as error: print('refused:', error, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.startswith("refused:"), done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) < 2_000_000  # KiB
 

@@ -10,6 +10,7 @@ import pytest
 
 from otel_fr.dump.torchview import view
 from tests.support.rings import KIND_MONITORED, OPERATIONS, RankRing, RecordState, signature
+from tests.support.waiting import PATIENCE
 
 types = pytest.importorskip("torch.distributed.flight_recorder.components.types")
 
@@ -57,7 +58,7 @@ def every_operation(ring: RankRing) -> None:
 
 def torchfrtrace(folder: Path) -> str:
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return said

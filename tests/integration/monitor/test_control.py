@@ -15,6 +15,7 @@ from otel_fr.monitor.otlp import GrpcTarget
 from otel_fr.monitor.rank_identity import Who
 from tests.support.monitored_rank import play
 from tests.support.otlp_sink import Sink, grpc_sink
+from tests.support.waiting import PATIENCE
 
 
 def watcher(sink: Sink) -> WatchRequest:
@@ -70,7 +71,7 @@ def test_a_receiver_that_knows_no_control_is_left_in_peace(monkeypatch: pytest.M
 
         monkeypatch.setattr(client._stop, "wait", wait)
         client.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while not pauses:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -90,7 +91,7 @@ def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(client._stop, "wait", wait)
     client.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while len(pauses) < 8:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -13,6 +13,7 @@ import pytest
 
 from otel_fr.monitor.ending import Exit, RankProcess
 from otel_fr.ring import process_start_ns
+from tests.support.waiting import PATIENCE
 
 ENDINGS: list[tuple[str, int, int]] = [
     ("os._exit(0)", 0, 0),
@@ -36,7 +37,7 @@ def _wait_for_end(rank: RankProcess) -> None:
         poll = select.poll()
         poll.register(rank.fd, select.POLLIN)
         assert poll.poll(10_000)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while rank.alive():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -15,6 +15,7 @@ from otel_fr.monitor.export import BATCH_SPANS, MAX_SPANS
 from tests.support.monitored_rank import PLAYER, environment, play
 from tests.support.otlp_sink import grpc_sink, http_sink
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -25,7 +26,7 @@ def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path:
     }
     with play(tmp_path, env) as rank:
         rank.do("issue", n=3000)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not rank.stderr:
             assert time.monotonic() < deadline, "nobody was told that the endpoint is down"
             time.sleep(0.02)
@@ -150,10 +151,10 @@ def test_who_reads_the_job_s_output_to_its_end_is_not_kept_waiting_by_the_monito
         sink.wait(lambda: Path(f"/proc/{monitor}").exists())
         time.sleep(1.0)  # the monitor is up and has a slow request under way
         start = time.monotonic()
-        process.communicate(lines, timeout=20)
+        process.communicate(lines, timeout=PATIENCE)
         assert process.returncode == -9
         assert time.monotonic() - start < 1.0
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while Path(f"/proc/{monitor}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not Path(f"/proc/{monitor}/exe").exists()
@@ -162,7 +163,7 @@ def test_who_reads_the_job_s_output_to_its_end_is_not_kept_waiting_by_the_monito
 def test_a_ring_that_cannot_be_read_is_told_and_ends_the_monitor(tmp_path: Path) -> None:
     (tmp_path / "ring").write_bytes(b"no ring" * 1000)
     command = [sys.executable, "-m", "otel_fr.monitor", "--ring", str(tmp_path / "ring")]
-    found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=20, check=False)
+    found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert found.returncode == 1
     assert "this rank is not watched" in found.stderr
     assert found.stdout == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -16,15 +15,13 @@ from typing import Any
 import pytest
 
 from otel_fr.ring import GroupDef, RecordState, RingReader, RingWriter
-from tests.support.paths import ROOT, SCRIPTS
+from tests.support.commands import script_environment
+from tests.support.paths import SCRIPTS
 from tests.support.ring_model import BIG_SITE, COMPLETION_LAG, GROUP, SMALL_SITE, Program, Proof
+from tests.support.waiting import PATIENCE
 
 CAPACITY = 200
 CHILD = SCRIPTS / "ring_writer.py"
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def kill_after(folder: Path, tickets: int, spin: int, program: Program) -> tuple[Path, Proof]:
@@ -32,11 +29,11 @@ def kill_after(folder: Path, tickets: int, spin: int, program: Program) -> tuple
     folder.mkdir()
     proof = Proof.make(folder / "proof")
     arguments = [str(folder), str(folder / "proof"), str(CAPACITY), str(program.shapes), str(program.site_bytes)]
-    child = subprocess.Popen([sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, env=environment())
+    child = subprocess.Popen([sys.executable, str(CHILD), *arguments], stdout=subprocess.PIPE, env=script_environment())
     try:
         assert child.stdout is not None
         path = Path(child.stdout.readline().decode().strip())
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         words = proof.words
         while words[0] < tickets:
             assert child.poll() is None, "the child ended by itself"

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from otel_fr.ring import RingWriter
-from tests.support.paths import ROOT, SCRIPTS
+from tests.support.commands import script_environment
+from tests.support.paths import SCRIPTS
 from tests.support.ring_model import COMPLETION_LAG, GROUP, SMALL_SITE, Program
 
 TAIL = SCRIPTS / "ring_reader.py"
@@ -23,9 +24,10 @@ TAIL = SCRIPTS / "ring_reader.py"
 
 @contextmanager
 def tail(writer: RingWriter, total: int, program: Program) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     arguments = [str(writer.path), str(total), str(program.shapes), str(program.site_bytes)]
-    process = subprocess.Popen([sys.executable, str(TAIL), *arguments], stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, str(TAIL), *arguments], stdout=subprocess.PIPE, env=script_environment()
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

@@ -1,0 +1,42 @@
+"""Commands that run to their end: ``otel-fr``, and Python programs of a few lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE
+
+BIN = Path(sys.executable).parent
+OTEL_FR = (sys.executable, "-m", "otel_fr.cli")
+"""The beginning of a command line of otel-fr."""
+
+
+def script_environment(**values: str) -> dict[str, str]:
+    """Of a program in tests/support/scripts: it finds this package wherever it is started."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **values}
+
+
+def otel_fr(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run ``otel-fr``; ``env`` is added to the environment."""
+    return run(*OTEL_FR, *words, **env)
+
+
+def python(code: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program given as text."""
+    return run(sys.executable, "-c", code, *words, **env)
+
+
+def run(*command: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a command; its exit status is for the caller to check."""
+    return subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **env},
+        check=False,
+    )
