@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from otel_fr.match import CallState, Category, Ending, Finding
 from otel_fr.match.instances import InstanceKey
-from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, Due
+from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, Triggers
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
@@ -27,12 +27,12 @@ MISMATCHES = frozenset(
 )
 
 
-def is_credible(taken: Snapshot, finding: Finding, reason: Due) -> bool:
-    """Does the finding rest on fresh word of all it accuses, and of somebody who waits?
+def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
+    """Does the finding rest on recent reports of every rank it accuses, and of some rank that waits?
 
     A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
-    of each accused rank from after the wait became long, or that rank's end, or its silence. What has come since the
-    snapshot is no such word, for the finding does not know it.
+    of each accused rank from after the wait became long, or that rank's end, or its silence. Reports that arrived after
+    the snapshot do not count, for the finding does not rest on them.
     """
     if finding.category in MISMATCHES:
         return not taken.mismatch_pending or reason.mismatch
@@ -41,14 +41,14 @@ def is_credible(taken: Snapshot, finding: Finding, reason: Due) -> bool:
     if finding.category is Category.RANK_DEAD:
         return True
     reached = _reached(taken, finding)
-    waiting = [_has_word(taken, rank, reached) for rank in finding.waiting_ranks]
+    waiting = [_is_fresh(taken, rank, reached) for rank in finding.waiting_ranks]
     if waiting and not any(waiting):
         return False
-    return all(_has_word(taken, rank, reached) for rank in finding.culprit_ranks)
+    return all(_is_fresh(taken, rank, reached) for rank in finding.culprit_ranks)
 
 
 def has_completed(run: Run, finding: Finding) -> bool:
-    """Is the collective that a wait was found in complete by now?"""
+    """Has the collective that ranks waited in completed since?"""
     if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
     key, group = instance_key_of(finding), run.groups.get(finding.group.id)
@@ -56,7 +56,7 @@ def has_completed(run: Run, finding: Finding) -> bool:
 
 
 def has_moved_on(run: Run, finding: Finding) -> bool:
-    """Has what the finding tells of ended well: nobody waits there any more, nobody failed there, it completed?"""
+    """Has the faulty collective ended well: no rank waits in it any more, none failed in it, or it completed?"""
     if run.ended_clean:
         return True
     if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
@@ -81,7 +81,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
 
 
 def instance_key_of(finding: Finding) -> InstanceKey | None:
-    """The instance a finding shows in; None: in none."""
+    """The instance that a finding is about; None: it is about none."""
     if finding.group is None:
         return None
     if finding.p2p is not None:
@@ -93,7 +93,7 @@ def instance_key_of(finding: Finding) -> InstanceKey | None:
 
 
 def issue_time(taken: Snapshot, finding: Finding) -> float | None:
-    """Unix time of the earliest known issue of the finding's collective, by the issuing ranks' clocks."""
+    """Unix time at which the finding's collective was first enqueued, by the ranks' own clocks; None: not known."""
     key = instance_key_of(finding)
     return taken.issued_wall.get(key) if key is not None else None
 
@@ -104,7 +104,7 @@ def _instance_calls(group: GroupState, key: InstanceKey) -> list[RankCall]:
 
 
 def _reached(taken: Snapshot, finding: Finding) -> float:
-    """When the finding's longest wait came within `FRESH_BEFORE` of its threshold, on our clock."""
+    """When the finding's longest wait came within `FRESH_BEFORE` of its threshold, on the collector's clock."""
     key = instance_key_of(finding)
     issued = taken.issued.get(key) if key is not None else None
     if issued is None:
@@ -112,6 +112,6 @@ def _reached(taken: Snapshot, finding: Finding) -> float:
     return issued + WAIT_SHARE * taken.stall - FRESH_BEFORE
 
 
-def _has_word(taken: Snapshot, rank: int, reached: float) -> bool:
+def _is_fresh(taken: Snapshot, rank: int, reached: float) -> bool:
     reported = taken.reported_at.get(rank)
     return not taken.awaits_unheard if reported is None else reported >= reached

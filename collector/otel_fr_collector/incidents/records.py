@@ -46,11 +46,15 @@ class SavedRun:
         for item in self.ranks_data:
             ending = Ending(item["ending"])
             ended = now - age if item["ended"] else None
-            state = RankState(int(item["rank"]), arrived=now - age, ended=ended, ending=ending)
-            state.stack_arrived = now - age - float(item["stack_age"])
-            for name in _RANK_FIELDS:
-                setattr(state, name, item[name])
-            state.progress = {str(group): [int(own[0]), int(own[1])] for group, own in item["standings"].items()}
+            state = RankState(
+                rank=int(item["rank"]),
+                arrived=now - age,
+                ended=ended,
+                ending=ending,
+                stack_arrived=now - age - float(item["stack_age"]),
+                progress={str(group): [int(own[0]), int(own[1])] for group, own in item["standings"].items()},
+                **{name: item[name] for name in _RANK_FIELDS},
+            )
             states.append(state)
         return states
 

@@ -1,23 +1,23 @@
-"""What a collector that has just started may not yet take for silence: jobs that were running before it."""
+"""After a restart, ranks that do not report yet are not taken for silent: they may still be reconnecting."""
 
 from __future__ import annotations
 
 from otel_fr_collector.jobs.run import Run, RunId
 
 PATIENCE = 30.0
-"""Seconds from a run's first word for which its other ranks may be on their way back.
+"""Seconds after a run's first report for which its other ranks may still be reconnecting.
 
-gRPC's clients wait between two attempts to connect: 1 s at first, 1.6 times as long each time (gRPC's connection
+gRPC clients wait between two attempts to connect: 1 s at first, 1.6 times as long each time (gRPC's connection
 backoff). After an outage of 20 s the next attempt comes within about 10 s of the collector's return.
 """
 YOUNG = 3
-"""Number of a rank's report up to which its run counts as one that has begun while the collector listened."""
-LIFE = 600.0
-"""Seconds of the collector's life after which nobody comes back to it any more."""
+"""Number of a rank's report up to which its run counts as begun after the collector's start."""
+RETURN_SECONDS = 600.0
+"""Seconds after the collector's start from which no rank is expected to reconnect any more."""
 
 
 class RestartGrace:
-    """Which runs are being learnt anew. A fault is told of them once all their ranks have been heard again.
+    """Runs that were running before the collector's start: not judged until all their ranks have reported again.
 
     Args:
         started: monotonic time of the collector's start.
@@ -26,17 +26,17 @@ class RestartGrace:
     def __init__(self, started: float) -> None:
         self._started = started
         self._until: dict[RunId, float | None] = {}
-        """When the patience ends; None: the run is expected, and not heard of yet."""
-        self._known: set[RunId] = set()
+        """Monotonic time at which the wait ends; None: no rank of the run has reported yet."""
+        self._checked: set[RunId] = set()
 
     def expect(self, run: Run) -> None:
-        """The run was there before the collector."""
+        """The run was running before the collector's start."""
         self._until[run.id] = None
 
     def waits_for(self, run: Run, now: float) -> bool:
-        """Are ranks of the run still on their way back?"""
-        if run.id not in self._known:
-            self._look(run, now)
+        """May ranks of the run still be reconnecting?"""
+        if run.id not in self._checked:
+            self._check_age(run, now)
         if run.id not in self._until:
             return False
         until = self._until[run.id]
@@ -51,19 +51,19 @@ class RestartGrace:
             return False
         return True
 
-    def step(self, now: float) -> None:
-        """Let go of what is over."""
-        if now - self._started > LIFE + PATIENCE:
-            self._known.clear()
+    def expire(self, now: float) -> None:
+        """Stop waiting once every rank has had time to reconnect."""
+        if now - self._started > RETURN_SECONDS + PATIENCE:
+            self._checked.clear()
             self._until.clear()
 
-    def _look(self, run: Run, now: float) -> None:
-        """Was a run that is new to us running before we were?"""
-        if now - self._started > LIFE:
+    def _check_age(self, run: Run, now: float) -> None:
+        """Find out whether a run was running before the collector's start."""
+        if now - self._started > RETURN_SECONDS:
             return
         first = next((rank.report for rank in run.ranks.values() if rank.report is not None), None)
         if first is None:
             return
-        self._known.add(run.id)
+        self._checked.add(run.id)
         if first.number > YOUNG and run.id not in self._until:
             self._until[run.id] = None

@@ -10,25 +10,31 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import WAIT_SHARE, reported_calls
 
 MISMATCH_SETTLE = 0.3
-"""Seconds after a disagreement in which the other ranks' calls arrive: who is odd is told by the majority."""
+"""Seconds after a disagreement in which the other ranks' calls arrive: the majority shows which rank is odd."""
 MISMATCH_PATIENCE = 1.5
-"""Longest wait for members that have not shown their call: exporters send once a second."""
+"""Longest wait for members whose call has not arrived: exporters send once a second."""
 ENDED_SETTLE = 1.0
-"""Seconds after a bad end in which the others' reports arrive: who failed first is told by all of them."""
+"""Seconds after a bad end in which the others' reports arrive: all of them together show which failed first."""
 STOPPED_SETTLE = 3.0
 """The same where the only ranks that ended badly were asked to stop: a job that is cancelled ends rank by rank."""
 ENDED_MINIMUM = 0.2
 """Shortest such wait, when all others have reported since."""
 MIN_INTERVAL = 0.25
-"""Seconds between two diagnoses of one run."""
+"""Seconds between two judgements of one run."""
 SLOW_INTERVAL = 2.0
 """The same once nothing has changed for `SLOW_AFTER` seconds."""
 SLOW_AFTER = 30.0
 
 
 @dataclass(frozen=True)
-class Due:
-    """Why a run is to be judged now."""
+class Triggers:
+    """Why a run is to be judged now; false: it is not.
+
+    Attributes:
+        mismatch, ended: a disagreement, or a bad end, has settled.
+        stalled: some rank waits for longer than the threshold.
+        news: something arrived that may change an open incident.
+    """
 
     mismatch: bool = False
     ended: bool = False
@@ -38,22 +44,30 @@ class Due:
     def __bool__(self) -> bool:
         return self.mismatch or self.ended or self.stalled or self.news
 
+    def __or__(self, other: Triggers) -> Triggers:
+        return Triggers(
+            mismatch=self.mismatch or other.mismatch,
+            ended=self.ended or other.ended,
+            stalled=self.stalled or other.stalled,
+            news=self.news or other.news,
+        )
 
-def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Due:
-    """Is it time to judge?
+
+def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:
+    """Why the run is to be judged now.
 
     Args:
         has_open: the run has an open incident, which news may change.
         last_change: when the run's incidents last changed (monotonic); negative infinity: never.
-        final: the collector stops: what waits to settle is judged as it is.
+        final: the collector stops, so nothing is left to settle.
     """
-    if not final and now - run.diagnosed < max(MIN_INTERVAL, run.judging_took):
-        return Due()
+    if not final and now - run.judged_at < max(MIN_INTERVAL, run.judging_seconds):
+        return Triggers()
     oldest = oldest_wait(run, now)
-    slow = not final and now - run.diagnosed < SLOW_INTERVAL
+    slow = not final and now - run.judged_at < SLOW_INTERVAL
     quiet = now - max(last_change, run.first_heard) > SLOW_AFTER and (oldest is None or oldest > SLOW_AFTER)
     may = not (slow and quiet)
-    return Due(
+    return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
         ended=run.ended_since is not None and (final or _ended_settled(run, now)),
         stalled=oldest is not None and may,
@@ -62,7 +76,7 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
 
 
 def oldest_wait(run: Run, now: float) -> float | None:
-    """Seconds by which the longest wait of a live, reporting rank has passed its threshold; None: nobody waits."""
+    """Seconds by which the longest wait of a live, reporting rank has passed its threshold; None: no rank waits."""
     worst: float | None = None
     for state in run.ranks.values():
         if state.report is None or state.ended is not None or not state.report.inflight:
@@ -76,16 +90,6 @@ def oldest_wait(run: Run, now: float) -> float | None:
                 over = now - call.issued - threshold
                 worst = over if worst is None else max(worst, over)
     return worst
-
-
-def mark_judged(run: Run, reason: Due, now: float) -> None:
-    """A snapshot of the run is taken to be judged for that reason; what comes from now on waits for the next."""
-    run.diagnosed = now
-    run.has_news = False
-    if reason.mismatch:
-        run.mismatch_since = None
-    if reason.ended:
-        run.ended_since = None
 
 
 def _mismatch_settled(run: Run, now: float) -> bool:

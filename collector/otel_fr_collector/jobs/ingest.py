@@ -158,22 +158,21 @@ class Ingest:
         taken = run.add_report(report, now)
         self._runs.trim(held)
         self._metrics.reports.labels("accepted" if taken else "late").inc()
-        if not taken and report.file and origin.rank in run.ranks:
-            run.ranks[origin.rank].file = report.file
+        if not taken:
+            run.note_file(origin.rank, report.file)
 
     def _run(self, origin: Origin) -> Run | None:
         """The run an origin is of; None: there is no room for it."""
         run = self._runs.get(origin.run, self._clock())
         if run is None:
             return None
-        run.last_heard = self._clock()
-        if origin.world_size is not None:
-            run.world_size = origin.world_size
-        if not run.resource:
-            run.resource = origin.resource
-        state = run.rank(origin.rank)
-        if state is not None and origin.host:
-            state.host = origin.host
+        run.note_origin(
+            origin.rank,
+            host=origin.host,
+            world_size=origin.world_size,
+            resource=origin.resource,
+            now=self._clock(),
+        )
         return run
 
     def _count(self, signal: str, counts: dict[str, int]) -> None:

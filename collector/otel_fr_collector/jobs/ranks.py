@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from otel_fr.match import Ending
+from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import CompactCall
 from otel_fr_collector.jobs.rank_reports import Report
 
 SILENCE = 2.5
 """Seconds without a report after which a rank counts as silent: two reports and a half."""
+DELAY = 0.5
+"""Seconds that a report may have been under way: a stack counts as left only if the rank moved so much later."""
 
 
 @dataclass(slots=True)
@@ -37,10 +40,54 @@ class RankState:
     """By group id: the newest collective a span shows completed."""
     previous_record: int = -1
     previous_end: int = 0
-    """Of the newest call that a span tells of: its record, and its end in Unix nanoseconds."""
+    """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
     held: int = 0
     """What its report holds, see `MAX_REPORTED`."""
 
     def is_silent(self, now: float, floor: float = 0.0) -> bool:
-        """No report for longer than `SILENCE` and no word of its end. ``floor``: silence counts from then at most."""
+        """No report for longer than `SILENCE`, and no known end. ``floor``: silence counts from then at most."""
         return self.ended is None and now - max(self.arrived, floor) > SILENCE
+
+    def take_report(self, report: Report, now: float) -> Report | None:
+        """Make it the latest report; returns the one before."""
+        before, self.report, self.arrived = self.report, report, now
+        return before
+
+    def note_host(self, host: str) -> None:
+        self.host = host or self.host
+
+    def note_file(self, path: str) -> None:
+        """The rank has written a flight-recorder file; empty: it has not."""
+        self.file = path or self.file
+
+    def note_newest(self, record: int, end: int) -> None:
+        """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
+        self.previous_record, self.previous_end = record, end
+
+    def hold(self, size: int) -> int:
+        """Its report holds so much now; returns by how much more than before."""
+        more, self.held = size - self.held, size
+        return more
+
+    def keep_stack(self, report: Report, now: float) -> None:
+        """The last stack and site hold until the rank is seen to have moved."""
+        stack = report.stack or report.exception_stack
+        if stack:
+            self.stack, self.stack_arrived = stack, now
+        elif self.ended is None and report.idle is not None and report.idle + DELAY < now - self.stack_arrived:
+            self.stack = self.site = ""
+        self.site = report.site or (site_of(stack) if stack else self.site)
+        if report.python_blocked is not None or not self.stack:
+            self.python_blocked = bool(report.python_blocked)
+
+    def keep_ending(self, report: Report, now: float) -> bool:
+        """Keep how the rank ended. Later reports may say less, and a process ends only once. True: it is news."""
+        self.exception = report.exception or self.exception
+        self.exception_site = report.exception_site or self.exception_site
+        if report.ending is None or self.ended is not None:
+            return False
+        is_news = report.ending is not self.ending
+        self.ending = report.ending
+        if report.has_exited:
+            self.ended, self.exit_code, self.signal = now, report.exit_code, report.signal
+        return is_news

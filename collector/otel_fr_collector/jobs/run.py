@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from otel_fr.match import CallState, Ending, Group
-from otel_fr.stacks import site_of
-from otel_fr_collector.jobs.calls import UNENDED, RankCall, SpanCall, expand
+from otel_fr_collector.jobs.calls import UNENDED, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_RANKS as MAX_GROUP_RANKS
 from otel_fr_collector.jobs.rank_reports import Report
@@ -28,8 +27,6 @@ MAX_REPORTED = 500_000
 """What the ranks' latest reports hold over all runs, in the same unit; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
 """Calls in flight, and characters of the stack, that are kept of a report that is cut short."""
-DELAY = 0.5
-"""Seconds that a report may have been under way: so much later than its stack a rank must have moved to be seen to."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,9 @@ class Run:
     Attributes:
         resource: text attributes of the job's resource, for what the collector itself sends about it.
         mismatch_since, ended_since: when an unjudged disagreement / bad end was first seen; None: nothing waits.
-        has_news: something arrived since the last diagnosis.
-        diagnosed: when the run was last diagnosed. judging_took: seconds that took; it rests for as long.
-        silence_floor: nobody's silence counts from before this time.
+        has_news: something arrived since the run was last judged.
+        judged_at: when the run was last judged. judging_seconds: how long that took; the run is not judged for as long.
+        silence_floor: silence counts from this time on at most.
         members, progress_entries: how many its groups' member lists, and its ranks' `progress`, hold.
         is_over: a newer attempt of its job has replaced it; it is judged no more.
     """
@@ -65,8 +62,8 @@ class Run:
     mismatch_since: float | None = None
     ended_since: float | None = None
     has_news: bool = False
-    diagnosed: float = float("-inf")
-    judging_took: float = 0.0
+    judged_at: float = float("-inf")
+    judging_seconds: float = 0.0
     members: int = 0
     progress_entries: int = 0
     silence_floor: float = 0.0
@@ -109,15 +106,69 @@ class Run:
             self.usage.ranks += 1
         return state
 
-    def restore(self, ranks: Iterable[RankState]) -> None:
-        """Take in what an earlier life of the collector knew of ranks, as far as there is room.
+    def restore(self, world_size: int | None, resource: dict[str, str], ranks: Iterable[RankState]) -> None:
+        """Take what was known of the run before a restart, as far as there is room.
 
-        What this life has heard itself is younger, so it stays.
+        What has been reported since is younger, so it stays.
         """
+        self.world_size, self.resource = world_size, resource
         for state in ranks:
             known = self.rank(state.rank)
             if known is not None and known.report is None:
                 self.ranks[state.rank] = state
+
+    def note_origin(
+        self, rank: int, *, host: str, world_size: int | None, resource: dict[str, str], now: float
+    ) -> None:
+        """Take what a request's resource says of the run and of the rank that sent it."""
+        self.last_heard = now
+        if world_size is not None:
+            self.world_size = world_size
+        if not self.resource:
+            self.resource = resource
+        state = self.rank(rank)
+        if state is not None:
+            state.note_host(host)
+
+    def note_mismatch(self, now: float) -> None:
+        """Calls disagree; that is to be judged once it has settled."""
+        if self.mismatch_since is None:
+            self.mismatch_since = now
+
+    def note_bad_end(self, now: float) -> None:
+        """A rank or a call ended badly; that is to be judged once it has settled."""
+        if self.ended_since is None and not self.ended_clean:
+            self.ended_since = now
+
+    def mark_judged(self, now: float, *, mismatch: bool, ended: bool) -> None:
+        """A snapshot was taken to be judged; what arrives from now on waits for the next one.
+
+        Args:
+            mismatch, ended: the judgement covers the pending disagreement, the pending bad end.
+        """
+        self.judged_at = now
+        self.has_news = False
+        if mismatch:
+            self.mismatch_since = None
+        if ended:
+            self.ended_since = None
+
+    def note_verdict(self, now: float, seconds: float) -> None:
+        """The judgement ended now and took so many seconds."""
+        self.judged_at, self.judging_seconds = now, seconds
+
+    def abandon_judgement(self, now: float) -> None:
+        """The run could not be judged: what was pending is dropped."""
+        self.judged_at = now
+        self.mismatch_since = self.ended_since = None
+
+    def mark_replaced(self) -> None:
+        """A newer attempt of the job runs: this run is judged no more."""
+        self.is_over = True
+
+    def ignore_silence_before(self, now: float) -> None:
+        """The collector was blocked until now, so no rank's silence counts from earlier."""
+        self.silence_floor = now
 
     def group(self, group: Group, size: int) -> GroupState | None:
         """The group's state, made at need; None: there are more groups than are kept."""
@@ -155,7 +206,7 @@ class Run:
         return own
 
     def add_spans(self, rank: int, calls: Iterable[SpanCall], now: float) -> None:
-        """Take in calls that one rank's spans tell of."""
+        """Take the calls that one rank's spans show."""
         state = self.rank(rank)
         if state is None:
             return
@@ -195,65 +246,53 @@ class Run:
                         latest[group_id] = compact
                 if of_call is completed and group.add_matching(compact, rank, template, sequence):
                     continue
-            if group.add(expand(compact)) and self.mismatch_since is None:
-                self.mismatch_since = now
-        state.previous_record, state.previous_end = previous, previous_end
+            if group.add(expand(compact)):
+                self.note_mismatch(now)
+        state.note_newest(previous, previous_end)
 
     def add_report(self, report: Report, now: float) -> bool:
-        """Take in one rank's report. False: an older one that came late, or a rank too many."""
+        """Take one rank's report. False: it is older than the latest, or the rank is one too many."""
         state = self.rank(report.rank)
         if state is None or (state.report is not None and report.number <= state.report.number):
             return False
-        before, state.report, state.arrived = state.report, report, now
+        before = state.take_report(report, now)
         self.last_heard = now
         self.has_news = True
         for item in report.groups:
             group = self.group(item.group, len(item.group.ranks))
             if group is not None:
-                if group.uncompared and group.compare_pieces() and self.mismatch_since is None:
-                    self.mismatch_since = now
+                if group.uncompared and group.compare_pieces():
+                    self.note_mismatch(now)
                 self.note_progress(state, item.group.id, item.enqueued, item.completed)
         report.groups = []  # what they say is kept; a thousand reports of a thousand groups are not
         self._end_calls(before, report)
         for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
             group = self.groups.get(call.group)
-            if group is not None:
-                self._add_call(group, call, now)
+            if group is not None and group.add(call):
+                self.note_mismatch(now)
         self._cut(state, report)
-        self._keep_stack(state, report, now)
-        state.file = report.file or state.file
+        state.keep_stack(report, now)
+        state.note_file(report.file)
         failed_before = {call.record for call in before.failed} if before else set()
         if any(call.record not in failed_before for call in report.failed):
-            self._ended_badly(now)
-        self._keep_ending(state, report, now)
+            self.note_bad_end(now)
+        if state.keep_ending(report, now):
+            self.note_bad_end(now)
         return True
+
+    def note_file(self, rank: int, path: str) -> None:
+        """A rank has written a flight-recorder file; nothing else is known of it than that."""
+        if path and rank in self.ranks:
+            self.ranks[rank].note_file(path)
 
     def _cut(self, state: RankState, report: Report) -> None:
         """Hold the bound on what reports hold."""
-        self.usage.reported -= state.held
-        if self.usage.reported + _size(report) > MAX_REPORTED:
+        if self.usage.reported - state.held + _size(report) > MAX_REPORTED:
             self.usage.refused["reported_calls"] += 1
             report.inflight_more += len(report.inflight[CUT_CALLS:])
             report.inflight, report.failed = report.inflight[:CUT_CALLS], report.failed[-CUT_CALLS:]
             report.stack, report.exception_stack = report.stack[:CUT_STACK], report.exception_stack[:CUT_STACK]
-        state.held = _size(report)
-        self.usage.reported += state.held
-
-    def _keep_ending(self, state: RankState, report: Report, now: float) -> None:
-        """How a rank ended is said once; later reports may say less, and a process ends only once."""
-        state.exception = report.exception or state.exception
-        state.exception_site = report.exception_site or state.exception_site
-        if report.ending is None or state.ended is not None:
-            return
-        if report.ending is not state.ending:
-            state.ending = report.ending
-            self._ended_badly(now)
-        if report.has_exited:
-            state.ended, state.exit_code, state.signal = now, report.exit_code, report.signal
-
-    def _ended_badly(self, now: float) -> None:
-        if self.ended_since is None and not self.ended_clean:
-            self.ended_since = now
+        self.usage.reported += state.hold(_size(report))
 
     def _end_calls(self, before: Report | None, report: Report) -> None:
         """Calls that were in flight and are no longer listed have ended; if badly, the report says so elsewhere."""
@@ -269,21 +308,6 @@ class Run:
             if group is not None and known is not None and known.state in UNENDED:
                 failed = next((p for p in report.failed if p.record == call.record), None)
                 group.add(failed or known._replace(state=CallState.COMPLETED))
-
-    def _keep_stack(self, state: RankState, report: Report, now: float) -> None:
-        """The last stack and site hold until the rank is seen to have moved."""
-        stack = report.stack or report.exception_stack
-        if stack:
-            state.stack, state.stack_arrived = stack, now
-        elif state.ended is None and report.idle is not None and report.idle + DELAY < now - state.stack_arrived:
-            state.stack = state.site = ""
-        state.site = report.site or (site_of(stack) if stack else state.site)
-        if report.python_blocked is not None or not state.stack:
-            state.python_blocked = bool(report.python_blocked)
-
-    def _add_call(self, group: GroupState, call: RankCall, now: float) -> None:
-        if group.add(call) and self.mismatch_since is None:
-            self.mismatch_since = now
 
 
 def _size(report: Report) -> int:

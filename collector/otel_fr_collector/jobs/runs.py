@@ -82,9 +82,9 @@ class Runs:
         return over
 
     def shift_silence(self, now: float) -> None:
-        """The collector itself was held up: nobody's silence before now counts."""
+        """The collector itself was blocked until now, so no rank's silence counts from earlier."""
         for run in self.by_id.values():
-            run.silence_floor = now
+            run.ignore_silence_before(now)
 
     def _make_room(self, now: float) -> bool:
         runs = self.by_id.values()

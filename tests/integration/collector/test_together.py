@@ -137,7 +137,7 @@ def test_what_was_heard_is_not_undone_by_what_is_read_late() -> None:
     run = Runs().get(RunId("job-7", 0, "r"), 0.0)
     assert run is not None
     run.add_report(Report(0, 9, ending=Ending.KILLED, signal=9, has_exited=True), 1.0)
-    run.restore([RankState(0, stack="old"), RankState(1, ended=0.5, ending=Ending.KILLED, signal=15)])
+    run.restore(None, {}, [RankState(0, stack="old"), RankState(1, ended=0.5, ending=Ending.KILLED, signal=15)])
     assert (run.ranks[0].ended, run.ranks[0].signal) == (1.0, 9)
     assert (run.ranks[1].ended, run.ranks[1].signal) == (0.5, 15)
 

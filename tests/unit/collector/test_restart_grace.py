@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.restart_grace import LIFE, PATIENCE, YOUNG, RestartGrace
+from otel_fr_collector.incidents.restart_grace import PATIENCE, RETURN_SECONDS, YOUNG, RestartGrace
 from otel_fr_collector.jobs.rank_reports import Report
 from otel_fr_collector.jobs.run import Run, RunId
 
@@ -51,7 +51,7 @@ def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     assert not grace.waits_for(run, 1.0)
 
 
-@pytest.mark.parametrize(("started", "number"), [(0.0, YOUNG), (-LIFE - 1.0, 100)])
+@pytest.mark.parametrize(("started", "number"), [(0.0, YOUNG), (-RETURN_SECONDS - 1.0, 100)])
 def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) -> None:
     grace, run = RestartGrace(started), make()
     heard(run, 0, number=number)
@@ -61,9 +61,9 @@ def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) 
 def test_a_run_that_is_expected_is_waited_for_before_its_first_word_but_not_for_ever() -> None:
     grace, run = RestartGrace(0.0), make(None)
     grace.expect(run)
-    assert grace.waits_for(run, LIFE)
-    grace.step(LIFE + PATIENCE + 1.0)
-    assert not grace.waits_for(run, LIFE + PATIENCE + 2.0)
+    assert grace.waits_for(run, RETURN_SECONDS)
+    grace.expire(RETURN_SECONDS + PATIENCE + 1.0)
+    assert not grace.waits_for(run, RETURN_SECONDS + PATIENCE + 2.0)
 
 
 def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:

@@ -18,7 +18,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
-from otel_fr_collector import service as service_module
+from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.service import Outlets, Service
@@ -185,15 +185,15 @@ def aside(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
             go.wait(10)
             return diagnose(evidence)
 
-        monkeypatch.setattr(service_module, "AT_ONCE", 0)
-        monkeypatch.setattr(service_module, "diagnose", wait)
+        monkeypatch.setattr(judge_module, "AT_ONCE", 0)
+        monkeypatch.setattr(judge_module, "diagnose", wait)
         return go
 
     return hold
 
 
 async def settled(service: Service) -> None:
-    while service.judging:
+    while service.judge.in_progress:
         await asyncio.sleep(0.001)
 
 
@@ -203,11 +203,11 @@ def test_the_intake_goes_on_while_a_big_run_is_judged(aside: Callable[[], thread
         service = make(clock)
         await report_all(service, 1, 4.4)
         service.step()
-        assert service.judging == 1
+        assert service.judge.in_progress == 1
         clock.advance(1.0)
         await report_all(service, 2, 5.4)  # it is taken in, and judged only when the first verdict is there
         service.step()
-        assert service.judging == 1
+        assert service.judge.in_progress == 1
         assert service.book.everything() == []
         go.set()
         await settled(service)
@@ -247,7 +247,7 @@ def test_word_that_comes_while_a_run_is_judged_is_no_ground_for_that_verdict(
         for rank in (0, 1, 3):
             await service.take(*report_request(rank, 1, inflight=[{**WAIT, "age_s": 4.4}]))
         service.step()
-        assert service.judging == 1
+        assert service.judge.in_progress == 1
         await service.take(*report_request(2, 2))
         go.set()
         await settled(service)
@@ -271,7 +271,7 @@ def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(
         service = make(clock)
         await report_all(service, 1, 4.4)
         service.step()
-        assert service.judging == 1
+        assert service.judge.in_progress == 1
         go.set()
         service.step(final=True)
         return service.book.everything()

@@ -1,0 +1,140 @@
+"""The judge: runs the match engine on each run when it is time, and enters what is credible in the book."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from otel_fr.match import Finding, diagnose
+from otel_fr_collector.incidents import credibility, triggers
+from otel_fr_collector.incidents.book import IncidentBook, IncidentChange
+from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.incidents.triggers import Triggers
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.snapshot import Snapshot, snapshot
+from otel_fr_collector.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+AT_ONCE = 1_000
+"""Ranks and calls that are judged on the event loop, within some milliseconds; more are judged in a thread."""
+MAX_FAILED = 1_000
+"""Runs of which it is remembered that they could not be judged, so that each is logged once."""
+
+
+class Judge:
+    """Judges runs, small ones on the event loop and large ones in a thread.
+
+    It owns the judgements in progress and the runs that could not be judged.
+
+    Args:
+        grace: runs of which ranks may still return after a restart are not judged.
+        publish: called with the incident changes that follow from a verdict, and the monotonic time.
+        clock, wall: monotonic and Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        runs: Runs,
+        book: IncidentBook,
+        grace: RestartGrace,
+        metrics: Metrics,
+        publish: Callable[[list[IncidentChange], float], None],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._runs = runs
+        self._book = book
+        self._grace = grace
+        self._metrics = metrics
+        self._publish = publish
+        self._clock = clock
+        self._wall = wall
+        self._in_thread: dict[RunId, tuple[Triggers, asyncio.Task[None]]] = {}
+        self._failed: set[RunId] = set()
+
+    @property
+    def in_progress(self) -> int:
+        """How many runs are being judged in a thread."""
+        return len(self._in_thread)
+
+    def step(self, now: float, *, final: bool = False) -> None:
+        """Judge the runs for which it is time. ``final``: the collector stops, so nothing waits any longer."""
+        for run in list(self._runs.by_id.values()):
+            try:
+                self._judge_if_due(run, now, final)
+            except Exception:  # noqa: BLE001  one run's odd data must not cost the others their verdict
+                self._cannot_judge(run)
+
+    def _judge_if_due(self, run: Run, now: float, final: bool) -> None:
+        if run.is_over or (run.id in self._in_thread and not final):
+            return
+        if self._grace.waits_for(run, now):
+            return  # at the end too: its ranks are returning, and the collector that starts next will hear them
+        has_open = bool(self._book.open_of(run.id))
+        last_change = self._book.changed.get(run.id, float("-inf"))
+        reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
+        if run.id in self._in_thread:  # the collector stops before that verdict is there, so the run is judged again
+            begun, task = self._in_thread.pop(run.id)
+            task.cancel()
+            reason |= begun
+        if reason:
+            self._judge(run, reason, now, final)
+        if has_open or reason:
+            self._publish(self._book.add_files(run, now), now)
+
+    def _judge(self, run: Run, reason: Triggers, now: float, final: bool) -> None:
+        started = time.perf_counter()
+        taken = snapshot(run, now)
+        run.mark_judged(now, mismatch=reason.mismatch, ended=reason.ended)
+        if not final and taken.size > AT_ONCE:
+            task = asyncio.get_running_loop().create_task(self._judge_in_thread(run, taken, reason, started))
+            self._in_thread[run.id] = reason, task
+        else:
+            self._conclude(run, taken, reason, diagnose(taken.evidence()), started)
+
+    async def _judge_in_thread(self, run: Run, taken: Snapshot, reason: Triggers, started: float) -> None:
+        """Judge a large run while the event loop goes on taking requests."""
+        try:
+            findings = await asyncio.to_thread(lambda: diagnose(taken.evidence()))
+            if self._runs.by_id.get(run.id) is run and not run.is_over:
+                self._conclude(run, taken, reason, findings, started)
+        except Exception:  # noqa: BLE001  as in `step`
+            self._cannot_judge(run)
+        finally:
+            self._in_thread.pop(run.id, None)
+
+    def _conclude(self, run: Run, taken: Snapshot, reason: Triggers, findings: list[Finding], started: float) -> None:
+        """Publish what follows from the findings, which hold for the moment of the snapshot."""
+        now = self._clock()
+        took = time.perf_counter() - started
+        run.note_verdict(now, took)
+        self._metrics.diagnoses.inc()
+        self._metrics.diagnosis_seconds.inc(took)
+        changes = self._book.update(
+            run,
+            self._credible(run, taken, findings, reason),
+            now=now,
+            wall=self._wall(),
+            issued=lambda finding: credibility.issue_time(taken, finding),
+            moved_on=lambda finding: credibility.has_moved_on(run, finding),
+        )
+        self._publish(changes, now)
+
+    def _credible(self, run: Run, taken: Snapshot, findings: list[Finding], reason: Triggers) -> list[Finding]:
+        """The causes that rest on recent reports, and the consequences of these or of causes published before."""
+        findings = [finding for finding in findings if not credibility.has_completed(run, finding)]
+        causes = [f for f in findings if f.caused_by is None and credibility.is_credible(taken, f, reason)]
+        known = {finding.key for finding in causes}
+        known.update(key for incident in self._book.open_of(run.id) for key in incident.keys)
+        return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]
+
+    def _cannot_judge(self, run: Run) -> None:
+        self._metrics.errors.labels("judge").inc()
+        run.abandon_judgement(self._clock())
+        if run.id not in self._failed and len(self._failed) < MAX_FAILED:
+            self._failed.add(run.id)
+            _log.exception("job %r could not be judged", run.id.job)

@@ -1,0 +1,95 @@
+"""Recovery: what a collector that starts again takes from the store, and what it keeps there for the next start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from otel_fr_collector.incidents.book import MAX_INCIDENTS, Incident, IncidentBook, IncidentChange
+from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.storage.store import Store
+
+
+class Recovery:
+    """Restores incidents and their runs, and keeps the store up to date.
+
+    It owns the record of which runs are in the store, and how much was known of each when it was written.
+
+    Args:
+        grace: restored runs wait there until their ranks report again.
+        resume: called with the restored incidents, oldest first.
+        clock, wall: monotonic and Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runs: Runs,
+        book: IncidentBook,
+        grace: RestartGrace,
+        resume: Callable[[Sequence[Incident]], None],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._runs = runs
+        self._book = book
+        self._grace = grace
+        self._resume = resume
+        self._clock = clock
+        self._wall = wall
+        self._saved: dict[RunId, tuple[int, int]] = {}
+        """How many ranks had ended, and how many had a stack, when the run was last saved."""
+
+    def restore(self) -> None:
+        """Go on where the collector ended before the restart; nothing is published."""
+        now, wall = self._clock(), self._wall()
+        saved = self._store.load(MAX_INCIDENTS)
+        self._book.restore(saved.incidents, now, wall)
+        for known in saved.runs:
+            if self._book.open_of(known.id):
+                run = self._runs.get(known.id, now)
+                if run is not None:
+                    run.restore(known.world_size, known.resource, known.ranks(now, wall))
+                    self._grace.expect(run)
+            self._saved[known.id] = (0, 0)
+        for incident in saved.incidents:
+            if incident.is_open:
+                # Its run may be missing in the store: the incident then stays open until the run, or a newer attempt
+                # of the job, reports.
+                lost = self._runs.get(incident.run, now)
+                if lost is not None:
+                    self._grace.expect(lost)
+        self._resume(saved.incidents)
+
+    def save(self, changes: Sequence[IncidentChange]) -> None:
+        """Write incidents down before they are published anywhere else: a restart must know what was published."""
+        if changes:
+            self._store.save([change.incident for change in changes])
+
+    def step(self, now: float) -> None:
+        """Bring the store up to date. ``now``: monotonic."""
+        if self._store.take_late():
+            self.restore()
+        if self._store.take_new():
+            self._saved.clear()
+            self._store.save(self._book.known())
+        self._save_runs()
+        self._store.step(now)
+
+    def _save_runs(self) -> None:
+        """Keep how ranks of runs with open incidents ended: their monitors report it only once."""
+        firing = set(self._book.runs())
+        for run_id in [known for known in self._saved if known not in firing]:
+            del self._saved[run_id]
+            self._store.drop_run(run_id)
+        for run_id in firing:
+            run = self._runs.by_id.get(run_id)
+            if run is None:
+                continue
+            ranks = run.ranks.values()
+            known = (sum(rank.ended is not None for rank in ranks), sum(bool(rank.stack) for rank in ranks))
+            if self._saved.get(run_id) != known:
+                self._saved[run_id] = known
+                self._store.save((), [run])
