@@ -90,7 +90,7 @@ def _conclude(incident: dict[str, object] | None, folder: Path) -> int:
         return 1
     seconds = _seconds(str(incident["detected_at"])) - _seconds(str(incident["started_at"]))
     print(f"Time from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).")
-    print("The ranks' flight-recorder files give the same verdict:\n")
+    print("The ranks' files give the same verdict (the KeyboardInterrupt in them is the demo stopping the job):\n")
     print(f"    otel-fr analyze {_short(folder / 'flight-recorder')}", flush=True)
     return 0 if seconds <= _ALERT_SECONDS else 1
 
