@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from otel_fr.match import Call, CallState, Group, Signature
 from otel_fr.match.instances import InstanceKey, instance_key
-from otel_fr.match.model import Sizes, Stream
+from otel_fr.match.model import Stream
+from otel_fr.rank_report.forms import MAX_NAME
 from otel_fr_collector.jobs.bounded import Cache
 
 MAX_INTERNED = 65_536
@@ -17,15 +18,6 @@ MAX_INTERNED = 65_536
 
 MAX_TEXT = 262_144
 """Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
-
-MAX_NAME = 1_024
-"""Characters kept of a name: a job's, a group's, a call site's, an error's."""
-
-MAX_DIMENSIONS = 64
-"""Of one tensor: the most that PyTorch reduces over (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
-
-MAX_TENSORS = 256
-"""Tensors of a call that are compared. Spans name no more than that, reports do: both are cut to the same length."""
 
 UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
 
@@ -165,32 +157,6 @@ def state_of(text: str, error: str | None) -> CallState:
     if text == "completed":
         return CallState.COMPLETED
     return CallState.IN_FLIGHT if text in ("scheduled", "started") else CallState.UNKNOWN
-
-
-def read_sizes(value: object) -> Sizes:
-    """Sizes from JSON (``[[3, 4]]``, a list of shapes). What is none is ``()``, which disagrees with nothing."""
-    if not isinstance(value, list):
-        return ()
-    shapes: list[tuple[int, ...]] = []
-    for shape in value[:MAX_TENSORS]:
-        if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
-            return ()
-        shapes.append(tuple(shape[:MAX_DIMENSIONS]))
-    return tuple(shapes)
-
-
-def read_names(value: object) -> tuple[str, ...]:
-    """dtype names from JSON; what is no list of texts is ``()``."""
-    if isinstance(value, list) and all(isinstance(name, str) for name in value):
-        return tuple(name[:MAX_NAME] for name in value[:MAX_TENSORS])
-    return ()
-
-
-def read_splits(value: object) -> tuple[int, ...] | None:
-    """Split sizes from JSON; None: even."""
-    if isinstance(value, list) and all(isinstance(n, int) for n in value):
-        return tuple(value[:MAX_TENSORS])
-    return None
 
 
 def weight_of(signature: Signature) -> int:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from otel_fr.match import CallState, Ending, Group
 from otel_fr_collector.jobs.calls import UNENDED, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.rank_reports import MAX_RANKS as MAX_GROUP_RANKS
-from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, Report
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.usage import Usage
 

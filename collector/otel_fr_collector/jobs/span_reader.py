@@ -13,22 +13,18 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr import semconv as names
 from otel_fr.match import Group, Signature
+from otel_fr.rank_report import MAX_GROUP_ID, MAX_RANK
+from otel_fr.rank_report.forms import MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
-    MAX_NAME,
-    MAX_TENSORS,
     Interner,
     SpanCall,
     Template,
     parse_json,
-    read_names,
-    read_sizes,
-    read_splits,
     state_of,
     stream_of,
     weight_of,
 )
-from otel_fr_collector.jobs.rank_reports import MAX_RANK
 from otel_fr_collector.jobs.run import RunId
 
 _TEXTS = frozenset(
@@ -65,7 +61,6 @@ MAX_TEMPLATE_BYTES = 16 << 20
 """Attributes, as sent, whose meaning is remembered."""
 MAX_TAILS = 65_536
 MAX_ORIGIN_BYTES = 8 << 20
-MAX_GROUP_ID = 256
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,328 @@
+"""The rank report: what a rank monitor sends about its rank, as JSON in the body of an OTLP event.
+
+The one definition of its keys, for the monitor that builds reports and the collector that parses them:
+each key stands once, as the `Key` of a field, with its form, bounds and meaning. docs/telemetry.md lists
+them, and a test compares that list with the fields here. This module imports nothing of otel-fr: the ranks of a group
+stay text here (`otel_fr.identity.encode_ranks`), because the collector decodes each different text once for all ranks.
+
+Versions: ``v`` is an integer. A reader takes 1 to its own `VERSION` and ignores keys it does not know, so a
+new optional key needs no new version. A change that an older reader would misunderstand needs one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final, NamedTuple, cast
+
+from otel_fr.rank_report.forms import (
+    COUNT,
+    INTEGER,
+    MAX_NAME,
+    MILLISECONDS,
+    NAME,
+    NAMES,
+    OPTIONAL_INTEGER,
+    SECONDS,
+    SIZES,
+    SPLITS,
+    Form,
+    Key,
+    Sizes,
+    flag,
+    keys_of,
+    object_of,
+    optional_text,
+    read_number,
+    reader_of,
+    text,
+)
+
+VERSION: Final = 1
+"""The version that is built, and the newest that is understood."""
+VERSION_KEY: Final = "v"
+
+MAX_LENGTH: Final = 4 << 20
+"""Characters of a report."""
+MAX_RANK: Final = 1_000_000
+MAX_NUMBER: Final = 2**63 - 1
+"""Of a report."""
+MAX_GROUPS: Final = 4_096
+MAX_GROUP_ID: Final = 256
+"""Characters; otel-fr's group ids have 16."""
+MAX_CALLS: Final = 64
+"""Calls in each list of a report."""
+MAX_STACK: Final = 65_536
+"""Characters kept of a stack; a hundred frames are under 20,000."""
+MAX_EXCEPTION: Final = 16_384
+"""Characters kept of an exception's type and of its message."""
+MAX_PATH: Final = 4_096
+"""Linux's PATH_MAX."""
+
+DEFAULT_STALL_SECONDS: Final = 5.0
+"""Of a report that does not say it."""
+STALL_SECONDS: Final = (0.1, 86_400.0)
+"""Least and greatest stall time; others are raised or lowered to these."""
+
+
+def _read_stall_seconds(value: object) -> float:
+    return min(max(read_number(value) or DEFAULT_STALL_SECONDS, STALL_SECONDS[0]), STALL_SECONDS[1])
+
+
+_STALL_SECONDS = Form(_read_stall_seconds, DEFAULT_STALL_SECONDS, "seconds")
+_STACK = text(MAX_STACK)
+
+
+class ReportedCall(NamedTuple):
+    """One call of the rank (CALL in docs/telemetry.md)."""
+
+    group: Annotated[str, Key("g", text(MAX_GROUP_ID), "id of the process group")]
+    stream: Annotated[str, Key("k", NAME, "`collective`, `p2p` or `monitored_barrier`")]
+    sequence: Annotated[int, Key("seq", INTEGER, "sequence number in that stream of the group")]
+    op_id: Annotated[int, Key("op_id", INTEGER, "PyTorch's op id in the group")]
+    record: Annotated[int, Key("rec", INTEGER, "calls that the rank enqueued before this one")]
+    pair_index: Annotated[
+        int, Key("i", INTEGER, "sends and receives: how many of this peer, direction and tag came before it")
+    ]
+    operation: Annotated[str, Key("op", NAME, "name in `torch.distributed`")]
+    backend: Annotated[str, Key("be", NAME, "backend that ran the call")]
+    input_sizes: Annotated[Sizes, Key("in", SIZES, "shapes of the inputs; the first 256")]
+    input_dtypes: Annotated[tuple[str, ...], Key("idt", NAMES, "dtypes of the inputs; the first 256")]
+    output_sizes: Annotated[Sizes, Key("out", SIZES, "shapes of the outputs; the first 256")]
+    output_dtypes: Annotated[tuple[str, ...], Key("odt", NAMES, "dtypes of the outputs; the first 256")]
+    input_splits: Annotated[tuple[int, ...] | None, Key("isp", SPLITS, "of all_to_all_single; null: even")]
+    output_splits: Annotated[tuple[int, ...] | None, Key("osp", SPLITS, "of all_to_all_single; null: even")]
+    reduce_op: Annotated[str | None, Key("ro", optional_text(MAX_NAME), "reduce op, lower case")]
+    root: Annotated[int | None, Key("root", OPTIONAL_INTEGER, "global rank")]
+    peer: Annotated[int | None, Key("peer", OPTIONAL_INTEGER, "global rank")]
+    tag: Annotated[int | None, Key("tag", OPTIONAL_INTEGER, "of a send or receive")]
+    state: Annotated[str, Key("st", NAME, "`scheduled`, `completed`, `failed` or `unknown`")]
+    timeout_ms: Annotated[float | None, Key("timeout_ms", MILLISECONDS, "the call's timeout")]
+    age_s: Annotated[float | None, Key("age_s", SECONDS, "since the call was enqueued")]
+    site: Annotated[str, Key("site", NAME, "call site: `file:line function`")]
+    any_source: Annotated[bool, Key("any", flag(False), "true: a receive from any source", optional=True)] = False
+    is_posted: Annotated[
+        bool,
+        Key("posted", flag(False), "true: a send or receive in flight that no thread waits for", optional=True),
+    ] = False
+    wait_s: Annotated[
+        float | None,
+        Key("wait_s", SECONDS, "a send or receive in flight: since a thread began to wait for it", optional=True),
+    ] = None
+    duration_s: Annotated[
+        float | None, Key("dur_s", SECONDS, "from enqueueing to the end, if the call has ended", optional=True)
+    ] = None
+    gap_s: Annotated[
+        float | None,
+        Key("gap_s", SECONDS, "from the end of the rank's previous call to the enqueueing of this one", optional=True),
+    ] = None
+    error: Annotated[
+        str | None, Key("err", optional_text(MAX_NAME), "`timeout` or `collective_failed`", optional=True)
+    ] = None
+
+
+_GROUP_ID = "id"
+
+
+class ReportedGroup(NamedTuple):
+    """The rank's progress in one process group."""
+
+    id: Annotated[str, Key(_GROUP_ID, text(MAX_GROUP_ID), "`identity.group_id`; a group without one is ignored")]
+    name: Annotated[str, Key("name", NAME, "c10d's name of the group")]
+    description: Annotated[str, Key("desc", NAME, "c10d's description, such as `default_pg`")]
+    ranks: Annotated[
+        str, Key("ranks", text(MAX_LENGTH), "its members' global ranks, such as `0-3,8-12:2`; empty: not known")
+    ]
+    backend: Annotated[str, Key("backend", NAME, "such as `gloo` or `cpu:gloo,cuda:nccl`")]
+    enqueued: Annotated[int, Key("enq", INTEGER, "last collective sequence number enqueued; 0: none")]
+    completed: Annotated[int, Key("done", INTEGER, "highest collective sequence number completed; 0: none")]
+    p2p_enqueued: Annotated[int, Key("p2p", INTEGER, "last sequence number of a send or receive enqueued; 0: none")]
+    calls_enqueued: Annotated[int, Key("issued", INTEGER, "calls of any kind that were enqueued")]
+    calls_ended: Annotated[int, Key("ended", INTEGER, "calls of any kind that ended")]
+    is_destroyed: Annotated[bool, Key("gone", flag(False), "true: the group was destroyed")]
+    idle_s: Annotated[
+        float | None,
+        Key("idle_s", SECONDS, "since a call of this group was last enqueued or ended", optional=True),
+    ] = None
+
+
+class DropCounts(NamedTuple):
+    """What the monitor and the rank's recording have lost."""
+
+    spans: Annotated[int, Key("spans", COUNT, "spans that the monitor dropped")]
+    reports: Annotated[int, Key("reports", COUNT, "reports that the monitor dropped")]
+    records: Annotated[int, Key("records", COUNT, "calls that were not recorded, or not read from the ring in time")]
+    hook_errors: Annotated[int, Key("hook_errors", COUNT, "calls whose recording failed")]
+
+
+class ReportedException(NamedTuple):
+    """An uncaught exception of the rank."""
+
+    type: Annotated[str, Key("type", text(MAX_EXCEPTION), "its class", optional=True)] = ""
+    message: Annotated[str, Key("message", text(MAX_EXCEPTION), "its text", optional=True)] = ""
+    stack: Annotated[str, Key("stack", _STACK, "its traceback", optional=True)] = ""
+    site: Annotated[str, Key("site", NAME, "where it was raised: `file:line function`", optional=True)] = ""
+
+
+class ReportedExit(NamedTuple):
+    """How the rank's process ended."""
+
+    code: Annotated[int | None, Key("code", OPTIONAL_INTEGER, "exit code; 0 if a signal ended it or it is not known")]
+    signal: Annotated[int, Key("signal", INTEGER, "signal that ended it; 0: none")]
+    is_clean: Annotated[bool, Key("clean", flag(False), "true: it ended without an error")]
+    is_known: Annotated[bool, Key("known", flag(True), "false: the exit status could not be read")]
+
+
+_read_call = reader_of(ReportedCall)
+_read_group = reader_of(ReportedGroup)
+
+
+def _read_calls(value: object) -> tuple[ReportedCall, ...]:
+    if not isinstance(value, list) or not value:
+        return ()
+    return tuple([_read_call(item) for item in value[:MAX_CALLS] if isinstance(item, dict)])
+
+
+def _read_groups(value: object) -> tuple[ReportedGroup, ...]:
+    if not isinstance(value, list) or len(value) > MAX_GROUPS:
+        raise ValueError("report without a usable list of groups")
+    return tuple([_read_group(item) for item in value if isinstance(item, dict) and _is_group_id(item.get(_GROUP_ID))])
+
+
+def _is_group_id(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_GROUP_ID
+
+
+def _count_up_to(most: int, name: str) -> Form:
+    def read(value: object) -> int:
+        if not isinstance(value, int) or not 0 <= value <= most:
+            raise ValueError(f"report without a usable {name}")
+        return value
+
+    return Form(read, None, "integer")
+
+
+_RANK = _count_up_to(MAX_RANK, "rank")
+_NUMBER = _count_up_to(MAX_NUMBER, "number")
+_GROUPS = Form(_read_groups, None, "list of GROUP")
+_CALLS = Form(_read_calls, (), "list of CALL")
+
+
+class RankReport(NamedTuple):
+    """One report of one rank. Times are seconds before the moment at which it was built."""
+
+    rank: Annotated[int, Key("rank", _RANK, "global rank", required=True)]
+    number: Annotated[
+        int, Key("n", _NUMBER, "report number, rising; a report older than the newest is ignored", required=True)
+    ]
+    stall_s: Annotated[float, Key("stall_s", _STALL_SECONDS, "`OTEL_FR_STALL_SECONDS`")]
+    groups: Annotated[tuple[ReportedGroup, ...], Key("groups", _GROUPS, "the rank's process groups", required=True)]
+    in_flight: Annotated[tuple[ReportedCall, ...], Key("inflight", _CALLS, "calls in flight, oldest first, at most 64")]
+    in_flight_more: Annotated[int, Key("inflight_more", COUNT, "how many more are in flight")]
+    failed: Annotated[tuple[ReportedCall, ...], Key("failed", _CALLS, "calls that failed, newest last, at most 16")]
+    idle_s: Annotated[float | None, Key("idle_s", SECONDS, "since a call of the rank was last enqueued or ended")]
+    dropped: Annotated[
+        DropCounts | None, Key("dropped", object_of(DropCounts, "DROPPED"), "what was lost", optional=True)
+    ] = None
+    last: Annotated[
+        ReportedCall | None, Key("last", object_of(ReportedCall, "CALL"), "the newest call", optional=True)
+    ] = None
+    python_blocked: Annotated[
+        bool | None,
+        Key(
+            "python_blocked",
+            flag(None),
+            "true: the rank did not answer when it was asked for its stacks (GIL held, or stopped)",
+            optional=True,
+        ),
+    ] = None
+    site: Annotated[
+        str,
+        Key(
+            "site",
+            NAME,
+            "where the main thread was when the stacks were last taken (`file:line function`), until the rank moves on",
+            optional=True,
+        ),
+    ] = ""
+    stack: Annotated[
+        str,
+        Key("stack", _STACK, "stacks, main thread first: stalled, idle, exception, exited", optional=True),
+    ] = ""
+    exit: Annotated[
+        ReportedExit | None, Key("exit", object_of(ReportedExit, "EXIT"), "how the process ended", optional=True)
+    ] = None
+    exception: Annotated[
+        ReportedException | None,
+        Key("exception", object_of(ReportedException, "EXCEPTION"), "an uncaught exception", optional=True),
+    ] = None
+    file: Annotated[str, Key("file", text(MAX_PATH), "path of the flight-recorder file", optional=True)] = ""
+    reason: Annotated[str, Key("reason", NAME, "why the file was written, such as `stall`", optional=True)] = ""
+    error: Annotated[str, Key("error", NAME, "why the file could not be written", optional=True)] = ""
+
+
+SECTIONS: Final[dict[str, type]] = {
+    "report": RankReport,
+    "GROUP": ReportedGroup,
+    "CALL": ReportedCall,
+    "EXIT": ReportedExit,
+    "EXCEPTION": ReportedException,
+    "DROPPED": DropCounts,
+}
+"""By their name in docs/telemetry.md."""
+
+Section = RankReport | ReportedGroup | ReportedCall | ReportedExit | ReportedException | DropCounts
+
+_KEYS: Final = {section: keys_of(section) for section in SECTIONS.values()}
+_read_report = reader_of(RankReport)
+
+
+def keys(section: type) -> tuple[Key, ...]:
+    """The keys of one of `SECTIONS`, in the order in which they are written."""
+    return tuple(key for key, _ in _KEYS[section])
+
+
+# ---- build
+
+
+def to_object(section: Section) -> dict[str, object]:
+    """A section as an object for JSON, with the report's keys in their order."""
+    pairs = zip(_KEYS[type(section)], section, strict=True)
+    return {key.name: _to_json(value) for (key, default), value in pairs if not (key.optional and value == default)}
+
+
+def _to_json(value: object) -> object:
+    if type(value) in _KEYS:
+        return to_object(cast("Section", value))
+    if isinstance(value, tuple) and value and type(value[0]) in _KEYS:
+        return [to_object(item) for item in value]
+    return value
+
+
+def build(report: RankReport) -> str:
+    """The report as JSON text."""
+    return json.dumps({VERSION_KEY: VERSION, **to_object(report)}, separators=(",", ":"))
+
+
+# ---- parse
+
+
+def parse(body: str) -> RankReport:
+    """Read a report. Values of a wrong type count as absent; texts and lists are cut to their bounds.
+
+    Raises:
+        ValueError: it is not JSON, not a report of a version that is understood, lacks its rank, number or groups,
+            or is out of all bounds.
+    """
+    if len(body) > MAX_LENGTH:
+        raise ValueError(f"report of more than {MAX_LENGTH} characters")
+    try:
+        data = json.loads(body)
+    except RecursionError as error:
+        raise ValueError("report is nested too deep") from error
+    version = data.get(VERSION_KEY) if isinstance(data, dict) else None
+    if type(version) is not int or version < 1:
+        raise ValueError("not a rank report")
+    if version > VERSION:
+        understood = f"versions 1 to {VERSION} are" if VERSION > 1 else "only version 1 is"
+        raise ValueError(f"rank report of version {version}, but {understood} understood: upgrade the collector")
+    return _read_report(data)

@@ -1,0 +1,184 @@
+"""Kinds of JSON values, keys of such values, and readers of JSON objects with such keys.
+
+A section is a NamedTuple with one field for each key of an object: ``field: Annotated[type, Key(...)]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_type_hints
+
+MAX_TENSORS: Final = 256
+"""Tensors (dtypes, splits) of a call that are compared. Spans name no more: both are cut to the same length."""
+MAX_DIMENSIONS: Final = 64
+"""Of one tensor: the most that PyTorch reduces over (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
+MAX_NAME: Final = 1_024
+"""Characters kept of a name: a group's, a call site's, an error's."""
+
+_INTEGER_LIMIT: Final = 2**63
+"""Integers beyond 64 bits count as absent: no store or array takes them."""
+_NUMBER_LIMIT: Final = 1e15
+"""Times from here on (30 million years in seconds) count as absent, and so do infinity and NaN."""
+
+Json = Mapping[str, object]
+Sizes = tuple[tuple[int, ...], ...]
+_T = TypeVar("_T")
+
+
+class Form(NamedTuple):
+    """A kind of value.
+
+    Attributes:
+        read: the value from parsed JSON, cut to its bounds; ``default`` for one of another type.
+        default: where the key is absent or null.
+        description: the kind in words.
+        as_is: Python condition on a value ``v`` that `read` would return unchanged, so that it need not be called.
+    """
+
+    read: Callable[[Any], object]
+    default: object
+    description: str
+    as_is: str = ""
+
+
+class Key(NamedTuple):
+    """One key.
+
+    Attributes:
+        optional: left out of what is built where the field has its default.
+        required: its form reads an absent key too, and raises ValueError.
+    """
+
+    name: str
+    form: Form
+    meaning: str
+    optional: bool = False
+    required: bool = False
+
+
+def text(limit: int) -> Form:
+    """Text of at most ``limit`` characters; a longer one is cut."""
+
+    def read(value: object) -> str:
+        return value[:limit] if isinstance(value, str) else ""
+
+    return Form(read, "", "text", f"type(v) is str and len(v) <= {limit}")
+
+
+def optional_text(limit: int) -> Form:
+    """As `text`; None where it is absent or empty."""
+
+    def read(value: object) -> str | None:
+        return (value[:limit] or None) if isinstance(value, str) else None
+
+    return Form(read, None, "text or null", f"type(v) is str and 0 < len(v) <= {limit}")
+
+
+def integer(default: int | None, description: str = "integer") -> Form:
+    """An integer of 64 bits."""
+
+    def read(value: object) -> int | None:
+        return value if isinstance(value, int) and abs(value) < _INTEGER_LIMIT else default
+
+    return Form(read, default, description, f"type(v) is int and -{_INTEGER_LIMIT} < v < {_INTEGER_LIMIT}")
+
+
+def flag(default: bool | None) -> Form:
+    """True or false."""
+
+    def read(value: object) -> bool | None:
+        return value if isinstance(value, bool) else default
+
+    return Form(read, default, "boolean", "type(v) is bool")
+
+
+def _read_count(value: object) -> int:
+    return max(0, value) if isinstance(value, int) and value < _INTEGER_LIMIT else 0
+
+
+def read_number(value: object) -> float | None:
+    """A number from JSON; None for anything else, infinity and NaN."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < _NUMBER_LIMIT else None
+
+
+def read_sizes(value: object) -> Sizes:
+    """Sizes from JSON (``[[3, 4]]``, a list of shapes). Anything else is ``()``, which disagrees with nothing."""
+    if not isinstance(value, list):
+        return ()
+    shapes: list[tuple[int, ...]] = []
+    for shape in value[:MAX_TENSORS]:
+        if not isinstance(shape, list):
+            return ()
+        for size in shape:
+            if not isinstance(size, int):
+                return ()
+        shapes.append(tuple(shape[:MAX_DIMENSIONS]))
+    return tuple(shapes)
+
+
+def read_names(value: object) -> tuple[str, ...]:
+    """dtype names from JSON; anything but a list of texts is ``()``."""
+    if not isinstance(value, list):
+        return ()
+    for name in value:
+        if not isinstance(name, str):
+            return ()
+    return tuple([name[:MAX_NAME] for name in value[:MAX_TENSORS]])
+
+
+def read_splits(value: object) -> tuple[int, ...] | None:
+    """Split sizes from JSON; None: even."""
+    if not isinstance(value, list):
+        return None
+    for size in value:
+        if not isinstance(size, int):
+            return None
+    return tuple(value[:MAX_TENSORS])
+
+
+NAME = text(MAX_NAME)
+INTEGER = integer(0)
+OPTIONAL_INTEGER = integer(None, "integer or null")
+COUNT = Form(_read_count, 0, "integer")
+_IS_NUMBER = f"type(v) is float and -{_NUMBER_LIMIT} < v < {_NUMBER_LIMIT}"
+SECONDS = Form(read_number, None, "seconds", _IS_NUMBER)
+MILLISECONDS = Form(read_number, None, "milliseconds", _IS_NUMBER)
+SIZES = Form(read_sizes, (), "list of lists of integers")
+NAMES = Form(read_names, (), "list of texts")
+SPLITS = Form(read_splits, None, "list of integers or null")
+
+
+def keys_of(section: type) -> tuple[tuple[Key, object], ...]:
+    """The key of each field of a section, and the field's default (None if it has none)."""
+    hints = get_type_hints(section, include_extras=True)
+    defaults: dict[str, object] = getattr(section, "_field_defaults", {})
+    return tuple((hint.__metadata__[0], defaults.get(name)) for name, hint in hints.items())
+
+
+def reader_of(section: type[_T]) -> Callable[[Json], _T]:
+    """A function that makes a section from a JSON object.
+
+    Its source is generated from the keys, as `dataclasses` does for ``__init__``: every rank of a job sends a report a
+    second, and a generic loop over the keys takes twice as long.
+    """
+    scope: dict[str, Any] = {"new": tuple.__new__, "section": section}
+    items: list[str] = []
+    for number, (key, _) in enumerate(keys_of(section)):
+        read, default = f"read_{number}", f"default_{number}"
+        scope[read], scope[default] = key.form.read, key.form.default
+        value = f"v if {key.form.as_is} else {read}(v)" if key.form.as_is else f"{read}(v)"
+        absent = f"{read}(v)" if key.required else default
+        items.append(f"{absent} if (v := get({key.name!r})) is None else {value}")
+    source = f"def read(data):\n get = data.get\n return new(section, ({', '.join(items)},))"
+    exec(source, scope)  # noqa: S102 - made of the constants of the schema only
+    return cast("Callable[[Json], _T]", scope["read"])
+
+
+def object_of(section: type[_T], description: str) -> Form:
+    """An object with the keys of ``section``; None where it is absent."""
+    read_section = reader_of(section)
+
+    def read(value: object) -> _T | None:
+        return read_section(value) if isinstance(value, dict) else None
+
+    return Form(read, None, description)
