@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import torchrun
+from tests.support.verdicts import cause_incidents
 from tests.support.waiting import until, wait_for
 
 pytestmark = torchrun.needed
@@ -32,7 +33,7 @@ def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) ->
         assert wait_for(running.causes), running.err_file.read_text() + job.output
     status, report = job.analyze()
     live = running.causes()
-    offline = [incident for incident in report["incidents"] if not incident["caused_by"]]
+    offline = cause_incidents(report["incidents"])
     assert status == 1
     for incidents in (live, offline):
         assert [incident["culprit_ranks"] for incident in incidents] == [culprits]

@@ -18,6 +18,7 @@ import grpc
 
 from tests.support.commands import OTEL_FR
 from tests.support.grpc_calls import stream, unary
+from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE, wait_for
 
 PROTOBUF = "application/x-protobuf"
@@ -88,7 +89,7 @@ class Collector:
         return list({line["id"]: line for line in self.lines()}.values())
 
     def causes(self) -> list[dict[str, Any]]:
-        return [incident for incident in self.incidents() if not incident["caused_by"]]
+        return cause_incidents(self.incidents())
 
     def wait_cause(self, check: Callable[[dict[str, Any]], object] = bool, seconds: float = PATIENCE) -> dict[str, Any]:
         """The first cause for which ``check`` holds."""

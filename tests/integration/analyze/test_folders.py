@@ -19,12 +19,12 @@ from otel_fr.analyze.report import FAULT, HEALTHY, UNUSABLE, analyze, to_json, t
 from otel_fr.dump.read import load
 from otel_fr.incident import FIELDS
 from tests.support.paths import DUMPS
+from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE
 
 
 def causes(folder: Path) -> list[dict[str, Any]]:
-    found = json.loads(to_json(analyze(folder)))["incidents"]
-    return [incident for incident in found if incident["caused_by"] is None]
+    return cause_incidents(json.loads(to_json(analyze(folder)))["incidents"])
 
 
 @pytest.mark.parametrize(

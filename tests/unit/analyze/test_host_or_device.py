@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from otel_fr.analyze.report import analyze
-from otel_fr.match import Category, Finding
+from otel_fr.match import Category
 from tests.support.paths import DUMPS
-
-
-def causes(name: str) -> list[Finding]:
-    return [finding for finding in analyze(DUMPS / name).findings if finding.caused_by is None]
+from tests.support.verdicts import causes
 
 
 def test_two_devices_that_stopped_completing_are_named() -> None:
-    found = causes("nvrx_gpu_error_1st")
+    found = causes(analyze(DUMPS / "nvrx_gpu_error_1st").findings)
     assert sorted(f.culprit_ranks for f in found) == [(12,), (14,)]
     assert {(f.category, f.stuck_on) for f in found} == {(Category.RANK_STUCK, "device")}
     assert {f.sequence_id for f in found} == {42806}
 
 
 def test_two_hosts_that_hold_their_lock_are_named() -> None:
-    found = causes("nvrx_lock_gil_2nd")
+    found = causes(analyze(DUMPS / "nvrx_lock_gil_2nd").findings)
     assert sorted(f.culprit_ranks for f in found) == [(10,), (15,)]
     assert {(f.category, f.stuck_on) for f in found} == {(Category.MISSING_RANK, "host")}

@@ -9,6 +9,7 @@ import pytest
 
 from otel_fr.analyze import load
 from tests.support.torch_files import entry, write
+from tests.support.verdicts import cause_incidents
 
 OPEN = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
 
@@ -33,7 +34,7 @@ def verdict(folder: Path, sent: list[int], received: list[int]) -> tuple[object,
         0: program("send 0->1", sent, collective_at_the_end=True),
         1: program("recv 1<-0", received, collective_at_the_end=False),
     }
-    (incident,) = [i for i in load(write(folder, files)).incidents if not i["caused_by"]]
+    (incident,) = cause_incidents(load(write(folder, files)).incidents)
     return incident["category"], incident["culprit_ranks"], incident["summary"]
 
 

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Progress, Rank, Signature, diagnose
+from otel_fr.match import Call, CallState, Category, Finding, Group, Progress, Rank, Signature
+from tests.support.verdicts import causes, judge
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SHARD = Group("t", "1", "tp", (0, 1))
@@ -19,26 +20,20 @@ def call(rank: int, group: Group, seq: int, record: int, age: float | None) -> C
     return Call(rank, group.id, "collective", seq, record, SUM, CallState.IN_FLIGHT, age=age)
 
 
-def judge(calls: list[Call], enqueued: dict[int, dict[str, int]], age: float | None) -> list[Finding]:
-    ranks = {
-        rank: Rank(
-            rank,
-            progress={
-                group: Progress(
-                    count, min([count, *(c.sequence_id - 1 for c in calls if (c.rank, c.group) == (rank, group))])
-                )
-                for group, count in counts.items()
-            },
-            idle=age,
-        )
+def judge_waiting(calls: list[Call], enqueued: dict[int, dict[str, int]], age: float | None) -> list[Finding]:
+    def completed(rank: int, group: str, count: int) -> int:
+        return min([count, *(c.sequence_id - 1 for c in calls if (c.rank, c.group) == (rank, group))])
+
+    ranks = [
+        Rank(rank, progress={g: Progress(count, completed(rank, g, count)) for g, count in counts.items()}, idle=age)
         for rank, counts in enqueued.items()
-    }
-    return diagnose(Evidence({g.id: g for g in (WORLD, SHARD, PAIR)}, calls, ranks, 2.0, 3))
+    ]
+    return judge(calls, ranks, (WORLD, SHARD, PAIR), 3)
 
 
 @AGES
 def test_a_rank_that_left_out_a_collective_and_went_to_the_next_is_named(age: float | None) -> None:
-    found = judge(
+    found = judge_waiting(
         [
             call(0, SHARD, 5, 10, age),
             *(call(rank, WORLD, 3, 11, age) for rank in WORLD.ranks),
@@ -46,7 +41,7 @@ def test_a_rank_that_left_out_a_collective_and_went_to_the_next_is_named(age: fl
         {0: {"t": 5, "w": 3}, 1: {"t": 4, "w": 3}, 2: {"w": 3}},
         age,
     )
-    (cause,) = [f for f in found if f.caused_by is None]
+    (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
     assert (cause.group, cause.sequence_id, cause.waiting_ranks) == (SHARD, 5, (0,))
     assert found == [cause]
@@ -54,19 +49,19 @@ def test_a_rank_that_left_out_a_collective_and_went_to_the_next_is_named(age: fl
 
 @AGES
 def test_what_was_issued_behind_a_collective_that_lacks_a_rank_is_no_fault_of_its_own(age: float | None) -> None:
-    found = judge(
+    found = judge_waiting(
         [call(0, SHARD, 5, 10, age), call(0, PAIR, 2, 11, age), call(2, PAIR, 2, 11, age)],
         {0: {"t": 5, "d": 2, "w": 0}, 1: {"t": 4, "w": 0}, 2: {"d": 2, "w": 0}},
         age,
     )
-    (cause,) = [f for f in found if f.caused_by is None]
+    (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks, cause.group) == (Category.MISSING_RANK, (1,), SHARD)
     assert found == [cause]
 
 
 def test_a_receive_posted_early_accuses_nobody_when_what_all_joined_stands_still() -> None:
     receive = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), peer=1, tag=0)
-    found = judge(
+    found = judge_waiting(
         [
             Call(0, "w", "p2p", 1, 10, receive, CallState.IN_FLIGHT, age=9.0),
             *(call(rank, WORLD, 3, 11, 9.0) for rank in WORLD.ranks),
@@ -80,8 +75,8 @@ def test_a_receive_posted_early_accuses_nobody_when_what_all_joined_stands_still
 def test_two_collectives_that_two_ranks_issued_in_opposite_orders_are_a_deadlock() -> None:
     calls = [call(0, SHARD, 5, 10, 9.0), call(0, WORLD, 3, 11, 9.0), call(1, WORLD, 3, 10, 9.0)]
     calls += [call(1, SHARD, 5, 11, 9.0), call(2, WORLD, 3, 10, 9.0)]
-    found = judge(calls, {0: {"t": 5, "w": 3}, 1: {"t": 5, "w": 3}, 2: {"w": 3}}, 9.0)
-    (cause,) = [f for f in found if f.caused_by is None]
+    found = judge_waiting(calls, {0: {"t": 5, "w": 3}, 1: {"t": 5, "w": 3}, 2: {"w": 3}}, 9.0)
+    (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1))
     assert "rank 0 enqueued all_reduce number 5 of group tp (1) before all_reduce number 3" in cause.summary
 
@@ -105,10 +100,9 @@ def test_a_rank_out_of_step_that_waits_alone_for_most_of_a_group_accuses_none_of
         rank: Rank(rank, progress={"w": Progress(3, 3), "t": Progress(5 if rank in waiting else 4, 4)}, idle=age)
         for rank in world.ranks
     }
-    found = diagnose(Evidence({"w": world, "t": row}, calls, ranks, 2.0, 4))
-    causes = [f for f in found if f.caused_by is None]
-    assert [f.culprit_ranks for f in causes] == accused
-    assert causes[0].category is Category.SIZE_MISMATCH
+    found = judge(calls, ranks.values(), (world, row), 4)
+    assert [f.culprit_ranks for f in causes(found)] == accused
+    assert causes(found)[0].category is Category.SIZE_MISMATCH
 
 
 @pytest.mark.parametrize(("issued", "accused"), [(4, []), (5, [(1,)])], ids=["most have not come to it", "most have"])
@@ -129,5 +123,5 @@ def test_a_rank_that_is_ahead_of_most_others_does_not_show_that_its_peer_left_a_
         )
         for rank in world.ranks
     }
-    found = diagnose(Evidence({g.id: g for g in (world, *rows)}, calls, ranks, 2.0, 6))
+    found = judge(calls, ranks.values(), (world, *rows), 6)
     assert [f.culprit_ranks for f in found if f.caused_by is None] == accused

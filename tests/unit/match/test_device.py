@@ -15,6 +15,7 @@ from otel_fr.match import (
     diagnose,
     open_questions,
 )
+from tests.support.verdicts import causes, judge
 
 TP = Group("tp", "1", "tp", (0, 1))
 WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
@@ -33,7 +34,7 @@ def job(calls: list[Call], counts: dict[int, dict[str, tuple[int, int]]]) -> lis
         rank: Rank(rank, progress={group: Progress(*numbers) for group, numbers in of.items()})
         for rank, of in counts.items()
     }
-    return diagnose(Evidence({"tp": TP, "w": WORLD}, calls, ranks, 2.0, 4))
+    return judge(calls, ranks.values(), (TP, WORLD), 4)
 
 
 COUNTS = {
@@ -53,7 +54,7 @@ def everybody(age: float | None = None) -> list[Call]:
 
 def test_a_rank_that_does_not_complete_what_its_peers_completed_is_stuck_on_the_device() -> None:
     found = job(everybody(), COUNTS)
-    (cause,) = [f for f in found if f.caused_by is None]
+    (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
     assert (cause.group, cause.sequence_id) == (TP, 13)
     assert cause.waiting_ranks == (1, 2, 3)
@@ -84,7 +85,7 @@ def test_a_rank_that_completed_all_it_issued_is_held_up_on_the_host() -> None:
     calls = [waits(1, n, TP, GATHER) for n in (19, 20)] + [waits(rank, 7, WORLD, SUM) for rank in (1, 2, 3)]
     counts = {**COUNTS, 0: {"tp": (18, 18), "w": (6, 6)}}
     found = job(calls, counts)
-    (cause,) = [f for f in found if f.caused_by is None]
+    (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (0,), "host")
     assert (cause.group, cause.sequence_id) == (TP, 19), "the first call that it did not come to"
     assert "on the host" in cause.summary

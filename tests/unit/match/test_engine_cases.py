@@ -10,14 +10,13 @@ from otel_fr.match import (
     CallState,
     Category,
     Ending,
-    Evidence,
     Finding,
     Group,
     Progress,
     Rank,
     Signature,
-    diagnose,
 )
+from tests.support.verdicts import causes, judge
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
@@ -42,22 +41,17 @@ def at(rank: int, enqueued: int, **more: Any) -> Rank:
     return Rank(rank, progress={group.id: Progress(enqueued, enqueued)}, **more)
 
 
-def judge(calls: list[Call], ranks: list[Rank], *groups: Group) -> list[Finding]:
-    everyone = (WORLD, *groups)
+def verdict(calls: list[Call], ranks: list[Rank], *groups: Group) -> list[Finding]:
     by_rank = {r.rank: r for r in ranks}
     for made in calls:
         progress = by_rank[made.rank].progress.get(made.group) if made.rank in by_rank else None
         if progress is not None and made.stream == "collective" and made.state is not CallState.COMPLETED:
             progress.completed = min(progress.completed or 0, made.sequence_id - 1)
-    return diagnose(Evidence({g.id: g for g in everyone}, calls, {r.rank: r for r in ranks}, 2.0, 3))
-
-
-def causes(findings: list[Finding]) -> list[Finding]:
-    return [f for f in findings if f.caused_by is None]
+    return judge(calls, ranks, (WORLD, *groups), 3)
 
 
 def test_a_rank_killed_inside_a_collective_is_blamed_and_not_the_slow_one() -> None:
-    found = judge(
+    found = verdict(
         [call(0, 5, CallState.FAILED, error="collective_failed"), call(1, 5, age=1.0)],
         [at(0, 5), at(1, 5, ending=Ending.KILLED, signal=9), at(2, 4, idle=0.5)],
     )
@@ -67,7 +61,7 @@ def test_a_rank_killed_inside_a_collective_is_blamed_and_not_the_slow_one() -> N
 
 
 def test_ranks_that_torchrun_ends_and_ranks_that_lost_their_connection_are_victims() -> None:
-    found = judge(
+    found = verdict(
         [call(0, 5, CallState.FAILED, error="collective_failed"), call(2, 5)],
         [
             at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Connection closed by peer"),
@@ -82,12 +76,12 @@ def test_ranks_that_torchrun_ends_and_ranks_that_lost_their_connection_are_victi
 
 
 def test_a_death_is_told_before_anyone_has_waited_for_long() -> None:
-    found = judge([call(0, 5, age=0.1)], [at(0, 5), at(1, 4, ending=Ending.KILLED, signal=11), at(2, 4, idle=0.1)])
+    found = verdict([call(0, 5, age=0.1)], [at(0, 5), at(1, 4, ending=Ending.KILLED, signal=11), at(2, 4, idle=0.1)])
     assert [(f.category, f.culprit_ranks, f.sequence_id) for f in causes(found)] == [(Category.RANK_DEAD, (1,), 5)]
 
 
 def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> None:
-    found = judge(
+    found = verdict(
         [call(0, 5, CallState.FAILED, error="timeout"), call(2, 5, CallState.FAILED, error="timeout")],
         [
             at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Timed out"),
@@ -101,7 +95,7 @@ def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> Non
 def test_a_collective_that_the_backend_refuses_is_told_with_its_error() -> None:
     error = "ValueError: ProcessGroupGloo::allgather: invalid tensor size"
     ranks = [at(rank, 5, ending=Ending.RAISED, exception=error) for rank in range(3)]
-    found = judge([call(rank, 5, CallState.FAILED, error="collective_failed") for rank in range(3)], ranks)
+    found = verdict([call(rank, 5, CallState.FAILED, error="collective_failed") for rank in range(3)], ranks)
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
     assert cause.summary.endswith(f"rank 0 raised {error}")
@@ -111,24 +105,24 @@ def test_a_stopped_process_that_the_launcher_killed_in_the_end_was_stuck() -> No
     """SIGTERM does not end a process that is stopped: torchrun kills it half a minute after its peers gave up."""
     killed = at(1, 4, ending=Ending.KILLED, signal=9, python_blocked=True)
     peers = [at(rank, 5, ending=Ending.RAISED, exception="RuntimeError: Timed out") for rank in (0, 2)]
-    found = judge([call(rank, 5, CallState.FAILED, error="timeout") for rank in (0, 2)], [*peers, killed])
+    found = verdict([call(rank, 5, CallState.FAILED, error="timeout") for rank in (0, 2)], [*peers, killed])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_STUCK, (1,))]
 
 
 def test_a_job_that_is_stopped_from_outside_is_no_fault() -> None:
-    assert judge([call(0, 5, age=0.1)], [at(r, 5, ending=Ending.KILLED, signal=15) for r in range(3)]) == []
+    assert verdict([call(0, 5, age=0.1)], [at(r, 5, ending=Ending.KILLED, signal=15) for r in range(3)]) == []
     stopped = [at(r, 5, ending=Ending.RAISED, exception="KeyboardInterrupt") for r in range(3)]
-    assert judge([], stopped) == []
+    assert verdict([], stopped) == []
 
 
 def test_one_rank_stopped_by_hand_while_the_others_wait_is_named() -> None:
-    found = judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, ending=Ending.KILLED, signal=15), at(2, 5)])
+    found = verdict([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, ending=Ending.KILLED, signal=15), at(2, 5)])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_DEAD, (1,))]
 
 
 def test_a_mismatch_explains_the_abort_it_causes() -> None:
     odd = SUM._replace(input_sizes=((5,),), output_sizes=((5,),))
-    found = judge(
+    found = verdict(
         [call(0, 3, CallState.FAILED), call(1, 3, signature=odd), call(2, 3, CallState.FAILED)],
         [at(0, 3, ending=Ending.RAISED), at(1, 3, ending=Ending.KILLED, signal=6), at(2, 3, ending=Ending.RAISED)],
     )
@@ -141,7 +135,7 @@ def test_wrong_root_is_the_cause_of_the_barrier_that_hangs_behind_it() -> None:
     def bcast(rank: int, root: int, state: CallState) -> Call:
         return call(rank, 3, state, Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=root))
 
-    found = judge(
+    found = verdict(
         [
             bcast(0, 0, CallState.IN_FLIGHT),
             bcast(1, 0, CallState.COMPLETED),
@@ -157,14 +151,14 @@ def test_wrong_root_is_the_cause_of_the_barrier_that_hangs_behind_it() -> None:
 
 def test_a_send_that_nobody_receives_blames_the_rank_that_never_posted_the_receive() -> None:
     calls = [p2p(0, "send", 1), call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)]
-    found = judge(calls, [at(0, 1), at(1, 2), at(2, 2)])
+    found = verdict(calls, [at(0, 1), at(1, 2), at(2, 2)])
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks, cause.p2p) == (Category.UNMATCHED_P2P, (1,), (0, 1, 0, 0))
     assert "did not call the matching recv" in cause.summary
 
 
 def test_two_ranks_that_send_to_each_other_first_are_a_deadlock() -> None:
-    found = judge([p2p(0, "send", 1), p2p(1, "send", 0)], [at(0, 1), at(1, 1), at(2, 1)])
+    found = verdict([p2p(0, "send", 1), p2p(1, "send", 0)], [at(0, 1), at(1, 1), at(2, 1)])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.DEADLOCK, (0, 1))]
 
 
@@ -172,42 +166,42 @@ def test_a_receive_smaller_than_what_is_sent_is_a_size_mismatch() -> None:
     small = p2p(1, "recv", 0)
     small = Call(**{**{f: getattr(small, f) for f in small.__slots__}, "signature": small.signature._replace(
         input_sizes=((3,),), output_sizes=((3,),))})  # fmt: skip
-    found = judge([p2p(0, "send", 1), small], [at(0, 1), at(1, 1), at(2, 1)])
+    found = verdict([p2p(0, "send", 1), small], [at(0, 1), at(1, 1), at(2, 1)])
     assert [f.category for f in causes(found)] == [Category.SIZE_MISMATCH]
 
 
 def test_waiting_for_a_rank_that_is_on_the_move_is_lag_and_raises_nothing() -> None:
-    assert judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, idle=0.3), at(2, 5)]) == []
+    assert verdict([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, idle=0.3), at(2, 5)]) == []
 
 
 def test_waiting_shorter_than_the_window_raises_nothing() -> None:
-    assert judge([call(0, 5, age=1.0), call(2, 5, age=1.0)], [at(0, 5), at(1, 4), at(2, 5)]) == []
+    assert verdict([call(0, 5, age=1.0), call(2, 5, age=1.0)], [at(0, 5), at(1, 4), at(2, 5)]) == []
 
 
 def test_calls_that_a_wrapped_ring_has_lost_are_not_missing() -> None:
-    found = judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 9), at(2, 5)])
+    found = verdict([call(0, 5), call(2, 5)], [at(0, 5), at(1, 9), at(2, 5)])
     assert all(1 not in f.culprit_ranks for f in found)
 
 
 def test_a_rank_nobody_has_heard_of_is_accused_with_the_doubt_said() -> None:
-    found = judge([call(0, 5), call(2, 5)], [at(0, 5), Rank(1, ending=Ending.UNKNOWN, complete=False), at(2, 5)])
+    found = verdict([call(0, 5), call(2, 5)], [at(0, 5), Rank(1, ending=Ending.UNKNOWN, complete=False), at(2, 5)])
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
     assert "left no flight-recorder file, so its state is not known" in cause.summary
 
 
 def test_all_joined_and_nothing_moves_is_a_stalled_collective_without_a_culprit() -> None:
-    found = judge([call(r, 5) for r in range(3)], [at(r, 5) for r in range(3)])
+    found = verdict([call(r, 5) for r in range(3)], [at(r, 5) for r in range(3)])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.STALLED_COLLECTIVE, ())]
 
 
 def test_one_member_that_has_just_arrived_means_the_collective_is_under_way() -> None:
-    assert judge([call(0, 5), call(1, 5, age=0.2), call(2, 5)], [at(0, 5), at(1, 5), at(2, 5)]) == []
+    assert verdict([call(0, 5), call(1, 5, age=0.2), call(2, 5)], [at(0, 5), at(1, 5), at(2, 5)]) == []
 
 
 def test_a_rank_that_came_after_the_others_timed_out_is_late_not_stuck() -> None:
     failed = CallState.FAILED
-    found = judge(
+    found = verdict(
         [
             call(0, 3, failed, error="timeout", duration=6.0, timeout=6.0, gap=0.01),
             call(1, 3, failed, error="collective_failed", duration=0.1, timeout=6.0, gap=8.0),
@@ -222,7 +216,7 @@ def test_a_rank_missing_in_a_small_group_is_the_cause_and_the_barrier_of_all_a_c
     odd = Group("odd", "2", "odd", (1, 2))
     stuck = Rank(2, idle=9.0, progress={"w": Progress(1, 1), "odd": Progress(2, 2)})
     waiting = Rank(1, idle=9.0, progress={"w": Progress(1, 1), "odd": Progress(3, 2)})
-    found = judge([call(1, 3, group=odd), call(0, 2, signature=BARRIER)], [at(0, 2), waiting, stuck], odd)
+    found = verdict([call(1, 3, group=odd), call(0, 2, signature=BARRIER)], [at(0, 2), waiting, stuck], odd)
     (cause,) = causes(found)
     assert (cause.culprit_ranks, cause.group, cause.sequence_id) == ((2,), odd, 3)
     (consequence,) = [f for f in found if f is not cause]
@@ -230,19 +224,19 @@ def test_a_rank_missing_in_a_small_group_is_the_cause_and_the_barrier_of_all_a_c
 
 
 def test_a_rank_that_left_early_without_an_error_is_missing() -> None:
-    found = judge([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, ending=Ending.CLEAN, exit_code=0), at(2, 5)])
+    found = verdict([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, ending=Ending.CLEAN, exit_code=0), at(2, 5)])
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
     assert "has ended without an error" in cause.summary
 
 
 def test_ranks_that_all_raise_the_same_error_make_one_incident() -> None:
-    found = judge([], [at(r, 5, ending=Ending.RAISED, exception="KeyError: 'lr'") for r in range(3)])
+    found = verdict([], [at(r, 5, ending=Ending.RAISED, exception="KeyError: 'lr'") for r in range(3)])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_DEAD, (0, 1, 2))]
 
 
 def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() -> None:
-    found = judge(
+    found = verdict(
         [call(0, 5, CallState.FAILED, error="collective_failed")],
         [
             at(0, 5, ending=Ending.RAISED, exception="RuntimeError: Connection closed by peer"),
@@ -257,17 +251,17 @@ def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() 
 def test_a_send_to_a_rank_that_receives_from_anybody_has_no_verdict() -> None:
     anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
     receive = Call(1, "w", "p2p", 1, 7, anybody, CallState.IN_FLIGHT, age=9.0)
-    assert judge([p2p(0, "send", 1), receive], [at(0, 1), at(1, 1), at(2, 1)]) == []
+    assert verdict([p2p(0, "send", 1), receive], [at(0, 1), at(1, 1), at(2, 1)]) == []
 
 
 def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_nowhere_is_blamed() -> None:
     anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
     receive = Call(0, "w", "p2p", 1, 7, anybody, CallState.IN_FLIGHT, age=9.0)
-    found = judge([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
+    found = verdict([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
     assert [(f.category, f.culprit_ranks, f.waiting_ranks) for f in causes(found)] == [
         (Category.MISSING_RANK, (2,), (1,))
     ]
-    on_its_way = judge([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1, idle=0.1)])
+    on_its_way = verdict([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1, idle=0.1)])
     assert on_its_way == []
 
 
@@ -275,12 +269,14 @@ def test_a_rank_in_a_message_of_which_nothing_tells_its_other_half_is_not_taken_
     """Its peer is known, but older calls are lost: it waits, and nobody knows for which message."""
     vague = Signature("send", ((4,),), ((4,),), ("Float",), ("Float",), peer=2, any_source=True)
     send = Call(0, "w", "p2p", 1, 7, vague, CallState.IN_FLIGHT, age=9.0)
-    found = judge([send, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)])
+    found = verdict(
+        [send, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)]
+    )
     assert found == []
-    found = judge([send, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
+    found = verdict([send, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (2,))]
     just_sent = dataclasses.replace(send, age=0.1)
-    found = judge(
+    found = verdict(
         [just_sent, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)]
     )
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (0,))]
@@ -293,20 +289,20 @@ def test_a_rank_in_the_middle_of_a_coalesced_batch_does_not_disagree_with_those_
 
     whole = [part(rank, number, size) for rank in (0, 2) for number, size in enumerate((1, 2, 3))]
     ranks = [at(0, 3), at(1, 3), at(2, 3)]
-    found = judge([*whole, part(1, 0, 1), part(1, 1, 2)], ranks)
+    found = verdict([*whole, part(1, 0, 1), part(1, 1, 2)], ranks)
     assert [f.category for f in causes(found)] == [Category.STALLED_COLLECTIVE]
-    found = judge([*whole, part(1, 0, 1), part(1, 1, 2), part(1, 2, 4)], ranks)
+    found = verdict([*whole, part(1, 0, 1), part(1, 1, 2), part(1, 2, 4)], ranks)
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.SIZE_MISMATCH, (1,))]
 
 
 def test_ranks_that_waited_in_vain_to_make_a_group_are_not_blamed_for_it() -> None:
     error = "torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//1//cpu//0/2"
     gave_up = [at(r, 2, ending=Ending.RAISED, exception=error) for r in range(2)]
-    (cause,) = judge([], [*gave_up, at(2, 2, site="train.py:5 load")])
+    (cause,) = verdict([], [*gave_up, at(2, 2, site="train.py:5 load")])
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (2,), (0, 1))
     assert "wait timeout" in cause.summary
     assert cause.call_sites[2] == "train.py:5 load"
-    (cause,) = judge([], [gave_up[0], at(1, 2), at(2, 2, ending=Ending.KILLED, signal=15)])
+    (cause,) = verdict([], [gave_up[0], at(1, 2), at(2, 2, ending=Ending.KILLED, signal=15)])
     assert (cause.category, cause.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
 
 
@@ -317,9 +313,9 @@ def test_a_member_whose_piece_does_not_fit_the_roots_list_is_odd_although_others
         return call(rank, 3, CallState.COMPLETED, signature)
 
     ranks = [at(rank, 3) for rank in range(3)]
-    (cause,) = judge([scatter(0, 4), scatter(1, 4), scatter(2, 5)], ranks)
+    (cause,) = verdict([scatter(0, 4), scatter(1, 4), scatter(2, 5)], ranks)
     assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (2,))
-    (cause,) = judge([scatter(0, 4), scatter(1, 5), scatter(2, 5)], ranks)
+    (cause,) = verdict([scatter(0, 4), scatter(1, 5), scatter(2, 5)], ranks)
     assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (0,))
 
 
@@ -330,12 +326,12 @@ def test_two_ranks_that_disagree_about_one_piece_of_an_all_to_all_are_both_named
         return call(rank, 3, CallState.IN_FLIGHT, signature._replace(output_splits=(1, 1, 1)))
 
     calls = [exchange(0, (1, 1, 1)), exchange(1, (1, 1, 1)), exchange(2, (2, 1, 1))]
-    (cause,) = judge(calls, [at(rank, 3) for rank in range(3)])
+    (cause,) = verdict(calls, [at(rank, 3) for rank in range(3)])
     assert (cause.category, cause.culprit_ranks) == (Category.SIZE_MISMATCH, (0, 2))
     assert "no majority" in cause.summary
 
 
 def test_one_rank_alone_in_a_collective_may_be_the_one_that_made_a_call_too_many() -> None:
-    (cause,) = causes(judge([call(0, 6)], [at(0, 6), at(1, 5), at(2, 5)]))
+    (cause,) = causes(verdict([call(0, 6)], [at(0, 6), at(1, 5), at(2, 5)]))
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (1, 2), (0,))
     assert "or rank 0 made one extra call" in cause.summary

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from otel_fr.match import Category, Ending, Evidence, Rank, Signature, diagnose
 from tests.support.job_model import Job, Step, random_job
+from tests.support.verdicts import causes
 
 seeds = st.integers(0, 2**32)
 
@@ -57,19 +58,19 @@ def test_one_rank_that_stops_is_the_only_culprit(seed: int, how: str, ring: int)
         info.python_blocked = True
     job.stops[rank] = (number, info)
     findings = diagnose(job.run(rng))
-    causes = [f for f in findings if f.caused_by is None]
-    assert [f.culprit_ranks for f in causes] == [(rank,)]
+    found = causes(findings)
+    assert [f.culprit_ranks for f in found] == [(rank,)]
     expected = {
         "idle": Category.MISSING_RANK,
         "killed": Category.RANK_DEAD,
         "raised": Category.RANK_DEAD,
         "blocked": Category.RANK_STUCK,
     }
-    assert causes[0].category is expected[how]
-    assert all(f.caused_by == causes[0].key for f in findings if f is not causes[0])
-    assert causes[0].group is not None
-    assert causes[0].group.id in {step.group.id for step in job.program[number:] if rank in step.group.ranks}
-    assert str(rank) in causes[0].summary
+    assert found[0].category is expected[how]
+    assert all(f.caused_by == found[0].key for f in findings if f is not found[0])
+    assert found[0].group is not None
+    assert found[0].group.id in {step.group.id for step in job.program[number:] if rank in step.group.ranks}
+    assert str(rank) in found[0].summary
 
 
 @given(seeds)
@@ -87,15 +88,15 @@ def test_the_odd_rank_out_is_named_at_the_first_mismatch(seed: int) -> None:
         return
     job.overrides[rank, number] = Step(step.group, wrong[1])
     findings = diagnose(job.run(rng))
-    causes = [f for f in findings if f.caused_by is None]
-    assert len(causes) == 1
-    assert causes[0].category is wrong[0]
-    assert causes[0].sequence_id == _sequence(job, rank, number)
+    found = causes(findings)
+    assert len(found) == 1
+    assert found[0].category is wrong[0]
+    assert found[0].sequence_id == _sequence(job, rank, number)
     if len(step.group.ranks) > 2:
-        assert causes[0].culprit_ranks == (rank,)
+        assert found[0].culprit_ranks == (rank,)
     else:
-        assert causes[0].culprit_ranks == tuple(sorted(step.group.ranks))
-        assert "no majority" in causes[0].summary
+        assert found[0].culprit_ranks == tuple(sorted(step.group.ranks))
+        assert "no majority" in found[0].summary
 
 
 def replace_signature(rng: random.Random, step: Step) -> tuple[Category, Signature] | None:
@@ -150,11 +151,11 @@ def test_two_groups_entered_in_opposite_order_are_a_deadlock(seed: int) -> None:
     rank = rng.randrange(job.world)
     job.overrides[rank, number] = Step(b, steps[0].signature)
     job.overrides[rank, number + 1] = Step(a, steps[1].signature)
-    causes = [f for f in diagnose(job.run(rng)) if f.caused_by is None]
-    assert [f.category for f in causes] == [Category.DEADLOCK]
+    found = causes(diagnose(job.run(rng)))
+    assert [f.category for f in found] == [Category.DEADLOCK]
     if job.world > 2:
-        assert causes[0].culprit_ranks == (rank,), "the others all take the two in one order"
-        assert "unlike most ranks, rank" in causes[0].summary
+        assert found[0].culprit_ranks == (rank,), "the others all take the two in one order"
+        assert "unlike most ranks, rank" in found[0].summary
     else:
-        assert causes[0].culprit_ranks == (0, 1), "each of the two waits for the other one, and neither has a majority"
-    assert set(causes[0].waiting_ranks) == set(range(job.world))
+        assert found[0].culprit_ranks == (0, 1), "each of the two waits for the other one, and neither has a majority"
+    assert set(found[0].waiting_ranks) == set(range(job.world))

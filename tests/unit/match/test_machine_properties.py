@@ -7,16 +7,13 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.match import Category, Ending, Finding, Group, Rank, Signature, diagnose
+from otel_fr.match import Category, Ending, Group, Rank, Signature, diagnose
 from tests.support.device_model import Machine, Op, random_programs
+from tests.support.verdicts import causes
 
 seeds = st.integers(0, 2**32)
 depths = st.integers(1, 12)
 rings = st.integers(1, 64)
-
-
-def causes(findings: list[Finding]) -> list[Finding]:
-    return [f for f in findings if f.caused_by is None]
 
 
 @given(seeds, depths, st.integers(0, 120), rings, st.floats(0, 0.3))

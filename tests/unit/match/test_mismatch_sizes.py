@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Evidence, Finding, Group, Rank, Signature, diagnose
+from otel_fr.match import Call, CallState, Category, Finding, Group, Rank, Signature
+from tests.support.verdicts import judge
 
 FLOAT = ("Float",)
 
 
-def judge(group: Group, signatures: dict[int, Signature]) -> list[Finding]:
+def judge_signatures(group: Group, signatures: dict[int, Signature]) -> list[Finding]:
     calls = [Call(r, group.id, "collective", 1, 0, s, CallState.COMPLETED) for r, s in signatures.items()]
-    return diagnose(Evidence({group.id: group}, calls, {r: Rank(r) for r in group.ranks}, 2.0))
+    return judge(calls, map(Rank, group.ranks), [group])
 
 
 def of(ranks: int) -> Group:
@@ -27,11 +28,11 @@ def exchange(given: tuple[int, ...], taken: tuple[int, ...]) -> Signature:
 def test_all_to_all_names_the_pair_that_disagrees(ranks: int) -> None:
     table = [[(i + 2 * j) % 5 + 1 for j in range(ranks)] for i in range(ranks)]
     signatures = {r: exchange(tuple(table[r]), tuple(table[other][r] for other in range(ranks))) for r in range(ranks)}
-    assert judge(of(ranks), signatures) == []
+    assert judge_signatures(of(ranks), signatures) == []
     wrong = list(table[2])
     wrong[1] += 1
     signatures[2] = exchange(tuple(wrong), tuple(table[other][2] for other in range(ranks)))
-    (finding,) = judge(of(ranks), signatures)
+    (finding,) = judge_signatures(of(ranks), signatures)
     assert (finding.category, finding.culprit_ranks) == (Category.SIZE_MISMATCH, (1, 2))
     assert finding.field == "sizes sent from 2 to 1"
     assert finding.values == {1: f"{3 * table[2][1]} elements", 2: f"{3 * wrong[1]} elements"}
@@ -42,7 +43,7 @@ def test_all_to_all_names_the_pair_that_disagrees(ranks: int) -> None:
 def test_a_rank_in_every_disagreement_of_an_all_to_all_is_the_odd_one(ranks: int) -> None:
     signatures = {r: exchange((2,) * ranks, (2,) * ranks) for r in range(ranks)}
     signatures[3] = exchange((5,) * ranks, (2,) * (ranks - 1) + (5,))
-    (finding,) = judge(of(ranks), signatures)
+    (finding,) = judge_signatures(of(ranks), signatures)
     assert finding.culprit_ranks == (3,)
 
 
@@ -50,19 +51,19 @@ def test_a_rank_in_every_disagreement_of_an_all_to_all_is_the_odd_one(ranks: int
 def test_one_of_many_all_gather_pieces_that_its_lists_do_not_expect(odd: int) -> None:
     lists = tuple((n + 1,) for n in range(200))
     signatures = {r: Signature("all_gather", ((r + 1,),), lists, FLOAT, FLOAT * 200) for r in range(200)}
-    assert judge(of(200), signatures) == []
+    assert judge_signatures(of(200), signatures) == []
     signatures[odd] = signatures[odd]._replace(input_sizes=((77,),))
-    (finding,) = judge(of(200), signatures)
+    (finding,) = judge_signatures(of(200), signatures)
     assert (finding.category, finding.culprit_ranks, finding.field) == (Category.SIZE_MISMATCH, (odd,), "input_sizes")
 
 
 def test_gather_pieces_that_the_root_does_not_expect() -> None:
     root = Signature("gather", ((4,),), ((4,),) * 4, FLOAT, FLOAT * 4, root=2)
     leaf = Signature("gather", ((4,),), (), FLOAT, (), root=2)
-    assert judge(of(4), {0: leaf, 1: leaf, 2: root, 3: leaf}) == []
-    (finding,) = judge(of(4), {0: leaf, 1: leaf._replace(input_sizes=((3,),)), 2: root, 3: leaf})
+    assert judge_signatures(of(4), {0: leaf, 1: leaf, 2: root, 3: leaf}) == []
+    (finding,) = judge_signatures(of(4), {0: leaf, 1: leaf._replace(input_sizes=((3,),)), 2: root, 3: leaf})
     assert finding.culprit_ranks == (1,)
-    (finding,) = judge(of(4), {0: leaf, 1: leaf, 2: root._replace(output_sizes=((5,),) * 4), 3: leaf})
+    (finding,) = judge_signatures(of(4), {0: leaf, 1: leaf, 2: root._replace(output_sizes=((5,),) * 4), 3: leaf})
     assert finding.culprit_ranks == (2,), "the root's list fits none of the others"
 
 
@@ -76,7 +77,7 @@ def test_gather_pieces_that_the_root_does_not_expect() -> None:
     ],
 )
 def test_outputs_that_do_not_follow_from_the_inputs_are_wrong_on_every_rank(signature: Signature, value: str) -> None:
-    (finding,) = judge(of(4), dict.fromkeys(range(4), signature))
+    (finding,) = judge_signatures(of(4), dict.fromkeys(range(4), signature))
     assert (finding.category, finding.culprit_ranks) == (Category.SIZE_MISMATCH, (0, 1, 2, 3))
     assert finding.values[0].startswith(value)
 
@@ -85,16 +86,16 @@ def test_flattened_lists_are_right_if_what_all_send_is_what_all_take() -> None:
     """gloo and some hooks record one tensor for a list; uneven pieces are legal and cannot be seen in it."""
     gathered = Signature("all_gather", ((4,),), ((13,),), FLOAT, FLOAT)
     uneven = {0: gathered, 1: gathered, 2: gathered._replace(input_sizes=((5,),))}
-    assert judge(of(3), uneven) == []
-    (finding,) = judge(of(3), {**uneven, 1: gathered._replace(input_sizes=((6,),))})
+    assert judge_signatures(of(3), uneven) == []
+    (finding,) = judge_signatures(of(3), {**uneven, 1: gathered._replace(input_sizes=((6,),))})
     assert finding.category is Category.SIZE_MISMATCH
     assert "15 elements sent and 13 taken" in finding.summary
-    assert judge(of(4), uneven) == [], "a member whose call is not there may have brought the rest"
+    assert judge_signatures(of(4), uneven) == [], "a member whose call is not there may have brought the rest"
 
 
 def test_splits_that_nobody_recorded_are_compared_as_a_whole() -> None:
     blind = Signature("all_to_all_single", ((6,),), ((6,),), FLOAT, FLOAT, input_splits=(), output_splits=())
     legal = {0: blind._replace(output_sizes=((4,),)), 1: blind._replace(output_sizes=((8,),))}
-    assert judge(of(2), legal) == []
-    (finding,) = judge(of(2), {**legal, 1: blind._replace(output_sizes=((9,),))})
+    assert judge_signatures(of(2), legal) == []
+    (finding,) = judge_signatures(of(2), {**legal, 1: blind._replace(output_sizes=((9,),))})
     assert (finding.category, finding.culprit_ranks) == (Category.SIZE_MISMATCH, (0, 1))

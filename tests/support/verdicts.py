@@ -1,0 +1,28 @@
+"""The match engine on evidence made by hand, and the part of its verdict that names faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from otel_fr.match import Call, Evidence, Finding, Group, Rank, diagnose
+
+WINDOW = 2.0
+"""Seconds after which a call in flight counts as waiting."""
+
+
+def judge(
+    calls: Iterable[Call], ranks: Iterable[Rank], groups: Iterable[Group], world_size: int | None = None
+) -> list[Finding]:
+    by_id, by_rank = {group.id: group for group in groups}, {rank.rank: rank for rank in ranks}
+    return diagnose(Evidence(by_id, list(calls), by_rank, WINDOW, world_size))
+
+
+def causes(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings that no other one explains."""
+    return [finding for finding in findings if finding.caused_by is None]
+
+
+def cause_incidents(incidents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same of incidents, as JSON shows them."""
+    return [incident for incident in incidents if incident["caused_by"] is None]
