@@ -234,7 +234,7 @@ def show(name: str, result: Result, note: str = "") -> None:
 
 def correlated(server: Server, result: Result) -> str:
     """What the collector says became of the spans."""
-    kept = server.metric("otel_fr_collector_calls_kept")
+    kept = server.metric("otel_fr_collector_pending_calls")
     return "" if not kept else f"  {kept:,.0f} calls still open"
 
 

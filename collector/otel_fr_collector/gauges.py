@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.metric_table import FAMILIES
 
 MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
@@ -31,20 +32,18 @@ class JobGauges(Collector):
     def collect(self) -> Iterator[Metric]:
         runs = list(self._runs.by_id.values())
         evicted, usage = self._runs.evicted(), self._runs.usage
-        yield _single("runs", "Runs known", len(runs))
-        yield _single("ranks", "Ranks known", sum(len(run.ranks) for run in runs))
-        yield _single(
-            "calls_kept", "Calls of collectives that are not yet complete", sum(run.call_count for run in runs)
-        )
-        yield _tally("evicted", "Runs, incomplete collectives and their calls forgotten for lack of room", evicted)
-        yield _tally("refused", "What found no room, by the limit that it met", usage.refused)
+        yield _gauge("otel_fr_collector_runs", len(runs))
+        yield _gauge("otel_fr_collector_ranks", sum(len(run.ranks) for run in runs))
+        yield _gauge("otel_fr_collector_pending_calls", sum(run.call_count for run in runs))
+        yield _counter("otel_fr_collector_evicted", evicted)
+        yield _counter("otel_fr_collector_capacity_exceeded", usage.refused)
         yield self._incidents()
         yield self._lag()
         yield self._skew()
 
     def _incidents(self) -> GaugeMetricFamily:
-        labels = ("job_id", "process_group", "category")
-        family = GaugeMetricFamily("otel_fr_incidents_open", "Open incidents; consequences not counted", labels=labels)
+        table = FAMILIES["otel_fr_incidents_open"]
+        family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
         tally: Tally[tuple[str, str, str]] = Tally()
         for incident in self._open():
             if not incident["caused_by"]:
@@ -55,11 +54,8 @@ class JobGauges(Collector):
         return family
 
     def _lag(self) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(
-            "otel_fr_progress_lag",
-            "Collectives by which the last member of a process group is behind the first",
-            labels=("job_id", "process_group"),
-        )
+        table = FAMILIES["otel_fr_progress_lag"]
+        family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
         lags: dict[tuple[str, str], int] = {}
         for run in self._runs.by_id.values():
             enqueued: dict[str, list[int]] = {}
@@ -76,11 +72,8 @@ class JobGauges(Collector):
         return family
 
     def _skew(self) -> SummaryMetricFamily:
-        family = SummaryMetricFamily(
-            "otel_fr_collective_skew_seconds",
-            "How much longer a collective took the member that came first than the one that came last; one of 16",
-            labels=("job_id", "process_group"),
-        )
+        table = FAMILIES["otel_fr_collective_skew_seconds"]
+        family = SummaryMetricFamily(table.name, table.help, labels=table.label_names)
         skews: dict[tuple[str, str], tuple[int, float]] = {}
         for run in self._runs.by_id.values():
             for state in run.groups.values():
@@ -93,12 +86,15 @@ class JobGauges(Collector):
         return family
 
 
-def _tally(name: str, text: str, counts: Mapping[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(f"otel_fr_collector_{name}", text, labels=("kind",))
-    for kind in sorted(counts):
-        family.add_metric((kind,), counts[kind])
+def _counter(name: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    """A counter with one label, 0 for each of its values that has not been counted."""
+    table = FAMILIES[name]
+    family = CounterMetricFamily(table.name, table.help, labels=table.label_names)
+    for kind in table.labels[0].values:
+        family.add_metric((kind,), counts.get(kind, 0))
     return family
 
 
-def _single(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"otel_fr_collector_{name}", text, value=value)
+def _gauge(name: str, value: float) -> GaugeMetricFamily:
+    table = FAMILIES[name]
+    return GaugeMetricFamily(table.name, table.help, value=value)

@@ -1,74 +1,155 @@
-"""The collector's metrics of itself, for Prometheus. Every label has a bounded number of values."""
+"""The collector's metrics of itself, for Prometheus: what counts. The definitions are in `metric_table`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from otel_fr_collector.metric_table import FAMILIES
+
+# Prometheus's text format has no creation times; prometheus_client writes a gauge named *_created for each counter
+# instead, which doubles the page.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
 
 class Metrics:
-    """The counters, one attribute each, and the gauges of the process; those of the jobs are in `gauges`."""
+    """The counters, one attribute each, and the gauges of the process; those of the jobs are in `gauges`.
+
+    Series whose label values are known beforehand exist from the start, at 0, so that Prometheus's ``increase`` sees
+    their first event. What depends on an option is served once its ``watch_...`` method is called.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"otel_fr_collector_{name}", text, labels, registry=self.registry)
-
-        self.requests = counter("requests", "OTLP requests by signal and outcome", "signal", "outcome")
-        self.received = counter(
-            "received_items", "Spans, log records and metrics by origin: ours, foreign or invalid", "signal", "kind"
-        )
-        self.reports = counter("reports", "Rank reports by outcome: accepted, late or invalid", "outcome")
-        self.forwarded = counter("forwarded_requests", "Requests an OTLP backend has taken", "signal", "backend")
-        self.forward_dropped = counter(
-            "forward_dropped_requests", "Requests not forwarded, and why", "backend", "reason"
-        )
-        self.forward_repeated = counter("forward_repeated_requests", "Requests sent again, forwarded only once")
-        self.turned_away = counter("turned_away", "Requests not let in, and why", "reason")
-        self.alerts = counter("alert_posts", "Posts to Alertmanager by outcome", "outcome")
-        self.deliveries = counter("deliveries", "Posts to webhooks and Grafana by outcome", "outlet", "outcome")
-        self.incidents = counter("incidents", "Incidents opened, by category; consequences not counted", "category")
-        self.diagnoses = counter("diagnoses", "Times a run was judged")
-        self.diagnosis_seconds = counter("diagnosis_seconds", "Seconds spent on judging")
-        self.errors = counter("internal_errors", "Faults of the collector itself, by part", "part")
-        store_text = "1: every incident is on disk; 0: some are in memory only. Absent without --data"
-        self.store_up = Gauge("otel_fr_collector_store_up", store_text, registry=None)
-        """Served once `watch_store` is called."""
+        self.requests_accepted = self._counter("otel_fr_collector_requests_accepted")
+        self.requests_rejected = self._counter("otel_fr_collector_requests_rejected")
+        self.items_received = self._counter("otel_fr_collector_items_received")
+        self.rank_reports = self._counter("otel_fr_collector_rank_reports")
+        self.errors = self._counter("otel_fr_collector_internal_errors")
+        self.incidents_opened = self._counter("otel_fr_incidents_opened")
+        judging = FAMILIES["otel_fr_collector_judgement_duration_seconds"]
+        self.judgement_duration = Summary(judging.name, judging.help, registry=self.registry)
+        store = FAMILIES["otel_fr_collector_store_up"]
+        self.store_up = Gauge(store.name, store.help, registry=None)
+        self.forward_enqueued = self._counter("otel_fr_collector_forward_requests_enqueued")
+        self.forward_sent = self._counter("otel_fr_collector_forward_requests_sent")
+        self.forward_dropped = self._counter("otel_fr_collector_forward_requests_dropped")
+        self.forward_deduplicated = self._counter("otel_fr_collector_forward_requests_deduplicated")
+        self.forward_attempts_failed = self._counter("otel_fr_collector_forward_attempts_failed")
+        self.alert_posts = self._counter("otel_fr_collector_alert_posts")
+        self.deliveries = self._counter("otel_fr_collector_deliveries")
+        self._delivery_queues = _DeliveryQueues()
 
     def watch_store(self) -> None:
-        """Serve the gauge that tells of the incidents on disk."""
+        """Serve whether all incidents are on disk."""
         self.registry.register(self.store_up)
 
     def watch_certificate(self, expires: Callable[[], float]) -> None:
-        """Serve the Unix time at which the ports' certificate expires as well."""
-        name = "otel_fr_collector_tls_certificate_expiry_timestamp_seconds"
-        Gauge(name, "When the certificate of the ports expires", registry=self.registry).set_function(expires)
+        """Serve the Unix time at which the ports' certificate expires."""
+        self._gauge("otel_fr_collector_tls_certificate_expiry_timestamp_seconds", expires)
 
-    def watch_intake(self, requests: Callable[[], float], size: Callable[[], float]) -> None:
-        """Serve how much the doors have in work as well."""
-        for name, text, now in (
-            ("requests", "OTLP requests in work", requests),
-            ("bytes", "Bytes of OTLP requests in work; --max-queue-size is their limit", size),
+    def watch_intake(
+        self, requests: Callable[[], float], size: Callable[[], float], *, max_requests: int, max_bytes: int
+    ) -> None:
+        """Serve the number and the bytes of the requests in flight, and their limits."""
+        self._gauge("otel_fr_collector_requests_in_flight", requests)
+        self._gauge("otel_fr_collector_requests_in_flight_capacity", lambda: max_requests)
+        self._gauge("otel_fr_collector_requests_in_flight_bytes", size)
+        self._gauge("otel_fr_collector_requests_in_flight_capacity_bytes", lambda: max_bytes)
+
+    def watch_forwarding(self, usage: Mapping[str, Sequence[int]], max_bytes: int) -> None:
+        """Serve what becomes of forwarded requests, and the queues of the backends.
+
+        Args:
+            usage: by backend, the number and the bytes of the requests that wait; it may change.
+            max_bytes: limit of one queue.
+        """
+        for name, counter in (
+            ("otel_fr_collector_forward_requests_enqueued", self.forward_enqueued),
+            ("otel_fr_collector_forward_requests_sent", self.forward_sent),
+            ("otel_fr_collector_forward_requests_dropped", self.forward_dropped),
+            ("otel_fr_collector_forward_attempts_failed", self.forward_attempts_failed),
         ):
-            Gauge(f"otel_fr_collector_in_work_{name}", text, registry=self.registry).set_function(now)
+            _add_series(counter, name, backend=usage)
+            self.registry.register(counter)
+        self.registry.register(self.forward_deduplicated)
+        self.registry.register(_ForwardQueues(usage, max_bytes))
 
-    def watch_queues(self, usage: Mapping[str, Sequence[int]]) -> None:
-        """Serve the requests and bytes that wait for each backend as well."""
-        self.registry.register(_Queues(usage))
+    def watch_alerts(self, held: Callable[[], float], capacity: int) -> None:
+        """Serve the posts to Alertmanager, and how many alerts are held for it."""
+        self.registry.register(self.alert_posts)
+        self._gauge("otel_fr_collector_alerts", held)
+        self._gauge("otel_fr_collector_alerts_capacity", lambda: capacity)
+
+    def watch_deliveries(self, outlet: str, waiting: Callable[[], int], capacity: int) -> None:
+        """Serve the deliveries of one outlet, and its queue. Outlets of one name are added up."""
+        if not self._delivery_queues.queues:
+            self.registry.register(self.deliveries)
+            self.registry.register(self._delivery_queues)
+        self._delivery_queues.queues.append((outlet, waiting, capacity))
+        _add_series(self.deliveries, "otel_fr_collector_deliveries", outlet=[outlet])
+
+    def _counter(self, name: str) -> Counter:
+        family = FAMILIES[name]
+        registry = None if family.needs else self.registry
+        counter = Counter(family.name, family.help, family.label_names, registry=registry)
+        _add_series(counter, name)
+        return counter
+
+    def _gauge(self, name: str, read: Callable[[], float]) -> None:
+        family = FAMILIES[name]
+        Gauge(family.name, family.help, registry=self.registry).set_function(read)
 
 
-class _Queues(Collector):
-    def __init__(self, usage: Mapping[str, Sequence[int]]) -> None:
+class _ForwardQueues(Collector):
+    def __init__(self, usage: Mapping[str, Sequence[int]], max_bytes: int) -> None:
         self._usage = usage
+        self._max_bytes = max_bytes
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        for index, (what, text) in enumerate((("requests", "Requests"), ("bytes", "Bytes of requests"))):
-            name = f"otel_fr_collector_forward_queue_{what}"
-            family = GaugeMetricFamily(name, f"{text} that wait for a backend", labels=("backend",))
-            for backend, values in self._usage.items():
-                family.add_metric((backend,), values[index])
-            yield family
+        usage = {backend: tuple(values) for backend, values in self._usage.items()}
+        yield _gauges(
+            "otel_fr_collector_forward_queue_requests", {backend: values[0] for backend, values in usage.items()}
+        )
+        yield _gauges(
+            "otel_fr_collector_forward_queue_bytes", {backend: values[1] for backend, values in usage.items()}
+        )
+        yield _gauges("otel_fr_collector_forward_queue_capacity_bytes", dict.fromkeys(usage, self._max_bytes))
+
+
+class _DeliveryQueues(Collector):
+    """``queues``: for each, its outlet, how many deliveries wait, and how many may."""
+
+    def __init__(self) -> None:
+        self.queues: list[tuple[str, Callable[[], int], int]] = []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        size: Tally[str] = Tally()
+        capacity: Tally[str] = Tally()
+        for outlet, waiting, most in self.queues:
+            size[outlet] += waiting()
+            capacity[outlet] += most
+        yield _gauges("otel_fr_collector_delivery_queue_size", size)
+        yield _gauges("otel_fr_collector_delivery_queue_capacity", capacity)
+
+
+def _gauges(name: str, values: Mapping[str, int]) -> GaugeMetricFamily:
+    """A gauge with one label."""
+    family = FAMILIES[name]
+    found = GaugeMetricFamily(family.name, family.help, labels=family.label_names)
+    for label, value in values.items():
+        found.add_metric((label,), value)
+    return found
+
+
+def _add_series(counter: Counter, name: str, **known: Iterable[str]) -> None:
+    """Make the series of all label values that are known: those of the table and these."""
+    labels = FAMILIES[name].labels
+    if labels:
+        for values in itertools.product(*(known.get(label.name, label.values) for label in labels)):
+            counter.labels(*values)

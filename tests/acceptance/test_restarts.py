@@ -22,7 +22,7 @@ def listed(running: Collector) -> list[dict[str, object]]:
 
 def reports(running: Collector) -> float:
     """How many rank reports the collector has taken in."""
-    return running.metric("otel_fr_collector_reports_total", outcome="accepted")
+    return running.metric("otel_fr_collector_rank_reports_total", outcome="accepted")
 
 
 def test_a_real_hang_outlives_the_collector_and_resolves_when_the_job_goes_on(tmp_path: Path) -> None:

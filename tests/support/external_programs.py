@@ -97,7 +97,8 @@ def recorded(expression: str) -> set[str]:
 
 def known_metrics(folder: Path) -> set[str]:
     """The names on the metrics page of a collector that has everything switched on that has metrics of its own."""
-    options = ["--forward", f"http://127.0.0.1:{free_port()}", "--data", str(folder / "data")]
+    nobody = f"http://127.0.0.1:{free_port()}"
+    options = ["--forward", nobody, "--alertmanager", nobody, "--webhook", nobody, "--data", str(folder / "data")]
     with running(folder, *options) as collector:
         return metric_names(collector.get("/metrics"))
 

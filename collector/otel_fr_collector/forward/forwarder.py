@@ -61,7 +61,7 @@ class Forwarder:
         self._lanes = [_Lane(backend, spool, metrics) for backend in backends]
         self._tasks: list[asyncio.Task[None]] = []
         self._logged = float("-inf")
-        metrics.watch_queues(spool.usage)
+        metrics.watch_forwarding(spool.usage, spool.max_bytes)
 
     def start(self) -> None:
         """Begin to send; needs a running event loop."""
@@ -90,10 +90,10 @@ class Forwarder:
         try:
             put = await self._spool.put(signal, data)
         except SpoolError as error:
-            self._metrics.forward_dropped.labels("", "disk").inc()
+            self._metrics.forward_dropped.labels("", "not_stored").inc()
             self._complain(error)
             raise
-        self._after(put)
+        self._after(signal, put)
 
     def offer(self, signal: str, data: bytes, queued: Callable[[], None] | None = None) -> None:
         """Queue a request of the collector's own, without waiting; one that cannot be queued is dropped and counted.
@@ -105,7 +105,7 @@ class Forwarder:
             return
         loop = asyncio.get_running_loop()
         future = self._spool.put_later(signal, data)
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._offered, done, queued))
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._offered, signal, done, queued))
 
     def keep_trace(self, trace: bytes) -> None:
         """An incident shows in this trace, so its spans are sent on, whatever the mode."""
@@ -142,15 +142,17 @@ class Forwarder:
         while True:
             try:
                 for name, count in (await self._spool.drop_old(self._max_age)).items():
-                    self._metrics.forward_dropped.labels(name, "too_old").inc(count)
+                    self._metrics.forward_dropped.labels(name, "expired").inc(count)
                     _log.warning("%d requests for %s are dropped: it did not take them in time", count, name)
             except SpoolError as error:
                 self._complain(error)
             await asyncio.sleep(CLEAN_EVERY)
 
-    def _after(self, put: Put) -> None:
+    def _after(self, signal: str, put: Put) -> None:
         if put.repeated:
-            self._metrics.forward_repeated.inc()
+            self._metrics.forward_deduplicated.inc()
+        for name in put.kept:
+            self._metrics.forward_enqueued.labels(signal, name).inc()
         for name in put.full:
             self._metrics.forward_dropped.labels(name, "queue_full").inc()
         for lane in self._lanes:
@@ -159,14 +161,14 @@ class Forwarder:
             elif lane.backend.name in put.full:
                 lane.complain("its queue is full, so requests are dropped")
 
-    def _offered(self, done: concurrent.futures.Future[Put], queued: Callable[[], None] | None) -> None:
+    def _offered(self, signal: str, done: concurrent.futures.Future[Put], queued: Callable[[], None] | None) -> None:
         error = done.exception()
         if error is None:
-            self._after(done.result())
+            self._after(signal, done.result())
             if queued is not None:
                 queued()
         else:
-            self._metrics.forward_dropped.labels("", "disk").inc()
+            self._metrics.forward_dropped.labels("", "not_stored").inc()
             self._complain(error)
 
     def _complain(self, error: BaseException) -> None:
@@ -251,18 +253,19 @@ class _Lane:
             tries, taken = self._failures.get(item.id, (0, self._taken))
             self._failures[item.id] = tries + 1, taken
             if tries + 1 < GIVE_UP or self._taken == taken:
+                self._metrics.forward_attempts_failed.labels(name).inc()
                 return error.after or 0.0
-            self._metrics.forward_dropped.labels(name, "gave_up").inc()
+            self._metrics.forward_dropped.labels(name, "retries_exhausted").inc()
         except RefusedError as error:
             self.complain("a request is dropped, for it is refused", error)
-            self._metrics.forward_dropped.labels(name, "refused").inc()
+            self._metrics.forward_dropped.labels(name, "rejected").inc()
         except Exception as error:  # noqa: BLE001  an odd answer must not end the way to this backend
             self._metrics.errors.labels("forward").inc()
             self.complain("an odd answer", f"{type(error).__name__}: {error}")
             return MAX_BACKOFF
         else:
             self._taken += 1
-            self._metrics.forwarded.labels(item.signal, name).inc()
+            self._metrics.forward_sent.labels(item.signal, name).inc()
         self._sent.add(item.id)
         return None
 

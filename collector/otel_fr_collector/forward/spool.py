@@ -84,7 +84,7 @@ class Spool:
     ) -> None:
         self._path = path
         self._backends = list(backends)
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._wall = wall
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.usage: dict[str, list[int]] = {name: [0, 0] for name in backends}
@@ -198,7 +198,7 @@ class Spool:
         fresh = db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (digest, now)).rowcount
         if not fresh:
             return Put(repeated=True)
-        kept = [name for name in self._backends if self.usage[name][1] + len(data) <= self._max_bytes]
+        kept = [name for name in self._backends if self.usage[name][1] + len(data) <= self.max_bytes]
         if kept:
             number = db.execute("INSERT INTO request VALUES (NULL, ?, ?, ?)", (signal, now, data)).lastrowid
             db.executemany("INSERT INTO pending VALUES (?, ?, ?)", [(name, number, len(data)) for name in kept])

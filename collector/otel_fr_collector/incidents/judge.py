@@ -112,8 +112,7 @@ class Judge:
         now = self._clock()
         took = time.perf_counter() - started
         run.note_verdict(now, took)
-        self._metrics.diagnoses.inc()
-        self._metrics.diagnosis_seconds.inc(took)
+        self._metrics.judgement_duration.observe(took)
         changes = self._book.update(
             run,
             self._credible(run, taken, findings, reason),

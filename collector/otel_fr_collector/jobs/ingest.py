@@ -67,14 +67,12 @@ class Ingest:
         try:
             response = await takers[signal](data)
         except DecodeError as error:
-            self._metrics.requests.labels(signal, "malformed").inc()
             raise MalformedError(f"the request is no OTLP {signal} message") from error
-        self._metrics.requests.labels(signal, "accepted").inc()
         return response
 
     async def _traces(self, data: bytes) -> bytes:
         request = parse_trace_request(data)
-        counts = {"ours": 0, "foreign": 0, "invalid": 0}
+        counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         invalid: list[str] = []
         for resource_spans in request.resource_spans:
             try:
@@ -86,7 +84,7 @@ class Ingest:
             for scope_spans in resource_spans.scope_spans:
                 spans = scope_spans.spans
                 if origin is None:
-                    counts["foreign"] += len(spans)
+                    counts["other"] += len(spans)
                     continue
                 for start in range(0, len(spans), CHUNK):
                     if start:
@@ -94,15 +92,15 @@ class Ingest:
                     some = spans[start : start + CHUNK]
                     before = len(invalid)
                     calls = self._spans.read(some, invalid)
-                    counts["ours"] += len(calls)
+                    counts["otel_fr"] += len(calls)
                     counts["invalid"] += len(invalid) - before
-                    counts["foreign"] += len(some) - len(calls) - len(invalid) + before
+                    counts["other"] += len(some) - len(calls) - len(invalid) + before
                     del invalid[1:-1]
                     run = self._run(origin)
                     if run is not None:
                         run.add_spans(origin.rank, calls, self._clock())
         self._count(TRACES, counts)
-        self._runs.trim(counts["ours"])
+        self._runs.trim(counts["otel_fr"])
         response = ExportTraceServiceResponse()
         if invalid:  # a warning as OTLP defines it: nothing is rejected, so nothing is to be sent again
             response.partial_success.error_message = invalid[-1]
@@ -110,7 +108,7 @@ class Ingest:
 
     async def _logs(self, data: bytes) -> bytes:
         request = ExportLogsServiceRequest.FromString(data)
-        counts = {"ours": 0, "foreign": 0, "invalid": 0}
+        counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         problem = ""
         done = 0
         for resource_logs in request.resource_logs:
@@ -119,14 +117,14 @@ class Ingest:
                 for record in scope_logs.log_records:
                     event = record.event_name or find_text(record.attributes, "event.name")
                     if origin is None or not event.startswith("torch."):
-                        counts["foreign"] += 1
+                        counts["other"] += 1
                         continue
                     try:
                         self._event(origin, record, event)
-                        counts["ours"] += 1
+                        counts["otel_fr"] += 1
                     except ValueError as error:
                         counts["invalid"] += 1
-                        self._metrics.reports.labels("invalid").inc()
+                        self._metrics.rank_reports.labels("invalid").inc()
                         problem = str(error)[:200]
                     done += 1
                     if done % CHUNK_REPORTS == 0:
@@ -140,7 +138,7 @@ class Ingest:
     async def _measurements(self, data: bytes) -> bytes:
         request = ExportMetricsServiceRequest.FromString(data)
         count = sum(len(s.metrics) for r in request.resource_metrics for s in r.scope_metrics)
-        self._count(METRICS, {"foreign": count})
+        self._count(METRICS, {"other": count})
         return ExportMetricsServiceResponse().SerializeToString()
 
     def _event(self, origin: Origin, record: LogRecord, event: str) -> None:
@@ -157,7 +155,7 @@ class Ingest:
         held = len(report.inflight) + len(report.failed) + 1
         taken = run.add_report(report, now)
         self._runs.trim(held)
-        self._metrics.reports.labels("accepted" if taken else "late").inc()
+        self._metrics.rank_reports.labels("accepted" if taken else "late").inc()
         if not taken:
             run.note_file(origin.rank, report.file)
 
@@ -178,4 +176,4 @@ class Ingest:
     def _count(self, signal: str, counts: dict[str, int]) -> None:
         for kind, count in counts.items():
             if count:
-                self._metrics.received.labels(signal, kind).inc(count)
+                self._metrics.items_received.labels(signal, kind).inc(count)

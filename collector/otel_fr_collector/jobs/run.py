@@ -195,7 +195,7 @@ class Run:
         own = state.progress.get(group)
         if own is None:
             if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES:
-                self.usage.refuse("standings", self.progress_entries, MAX_PROGRESS_ENTRIES)
+                self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES)
                 return None
             own = state.progress[group] = [0, 0]
             self.progress_entries += 1

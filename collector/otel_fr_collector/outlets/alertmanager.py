@@ -76,6 +76,7 @@ class Alertmanager:
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self._logged = float("-inf")
+        metrics.watch_alerts(lambda: len(self._alerts), MAX_ALERTS)
 
     def start(self) -> None:
         """Begin to post; needs a running event loop."""
@@ -160,7 +161,7 @@ class Alertmanager:
             problem = "" if response.status < 300 else f"status {response.status}: {response.data[:200]!r}"
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             problem = str(error)
-        self._metrics.alerts.labels("failed" if problem else "sent").inc()
+        self._metrics.alert_posts.labels("failed" if problem else "sent").inc()
         now = time.monotonic()
         if problem and now - self._logged >= LOG_EVERY:
             self._logged = now

@@ -38,10 +38,13 @@ T = TypeVar("T")
 
 
 class Outcome(Enum):
-    DONE = "sent"
-    REFUSED = "refused"
-    """The other side will not take it, now or later."""
-    LATER = "failed"
+    """What became of an attempt; the value is the label in metrics."""
+
+    SENT = "sent"
+    REJECTED = "rejected"
+    """The receiver will not accept it, now or later."""
+    FAILED = "failed"
+    """To be repeated."""
 
 
 class DeliveryQueue(Generic[T]):
@@ -61,6 +64,7 @@ class DeliveryQueue(Generic[T]):
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"otel-fr {name}", daemon=True)
         self._logged = float("-inf")
+        metrics.watch_deliveries(name, lambda: len(self._queue), MAX_QUEUED)
 
     def start(self) -> None:
         self._thread.start()
@@ -102,7 +106,7 @@ class DeliveryQueue(Generic[T]):
             if problem:
                 self._complain(problem)
             with self._changed:
-                if outcome is not Outcome.LATER:
+                if outcome is not Outcome.FAILED:
                     if self._queue and self._queue[0] is item:  # else it was dropped for room meanwhile
                         self._queue.popleft()
                 elif self._stopping:
@@ -114,10 +118,10 @@ class DeliveryQueue(Generic[T]):
         try:
             return self._deliver(item)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            return Outcome.LATER, str(error)
+            return Outcome.FAILED, str(error)
         except Exception as error:  # noqa: BLE001  one odd answer must not end the deliveries
             self._metrics.errors.labels("delivery").inc()
-            return Outcome.REFUSED, repr(error)
+            return Outcome.REJECTED, repr(error)
 
     def _complain(self, problem: str) -> None:
         now = time.monotonic()
@@ -129,7 +133,7 @@ class DeliveryQueue(Generic[T]):
 def outcome_of(response: urllib3.BaseHTTPResponse) -> tuple[Outcome, str]:
     """What an answer's status says of a delivery."""
     if response.status < 300:
-        return Outcome.DONE, ""
+        return Outcome.SENT, ""
     problem = f"status {response.status}: {response.data[:200]!r}"
     retryable = response.status in RETRIES.status_forcelist or response.status >= 500
-    return (Outcome.LATER if retryable else Outcome.REFUSED), problem
+    return (Outcome.FAILED if retryable else Outcome.REJECTED), problem

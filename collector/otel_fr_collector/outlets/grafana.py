@@ -112,17 +112,17 @@ class Grafana:
             # Not tried again by urllib3: a request that was taken although its answer was lost would be made twice.
             response = self._request("POST", self._url, mark.body, retries=False)
             outcome, problem = outcome_of(response)
-            if outcome is not Outcome.DONE:
+            if outcome is not Outcome.SENT:
                 return outcome, problem
             number = int(response.json()["id"])
         else:
             response = self._request("PATCH", f"{self._url}/{number}", mark.body, retries=RETRIES)
             outcome, problem = outcome_of(response)
-            if outcome is Outcome.LATER:
+            if outcome is Outcome.FAILED:
                 return outcome, problem
             if response.status == 404:
-                outcome, problem = Outcome.DONE, ""  # somebody has deleted it, and may
-            elif outcome is Outcome.REFUSED:
+                outcome, problem = Outcome.SENT, ""  # somebody has deleted it, and may
+            elif outcome is Outcome.REJECTED:
                 return outcome, problem
         self._ids[mark.incident] = number
         while len(self._ids) > MAX_KNOWN:

@@ -144,7 +144,7 @@ class Webhook:
         if self._secret is not None:
             headers["webhook-signature"] = sign(self._secret, item.number, timestamp, item.body)
         outcome, problem = outcome_of(self._http.request("POST", self._url, body=item.body, headers=headers))
-        if outcome is not Outcome.LATER and self._loop is not None and not self._loop.is_closed():
+        if outcome is not Outcome.FAILED and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._note, item)
         return outcome, problem
 

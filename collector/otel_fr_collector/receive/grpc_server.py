@@ -14,7 +14,15 @@ from otel_fr_collector.control import Control, TooManyWatchersError
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.inflate import Inflater, encoding_of
-from otel_fr_collector.receive.intake import READ_SECONDS, Call, Intake, RejectedError
+from otel_fr_collector.receive.intake import (
+    READ_SECONDS,
+    IncomingRequest,
+    Intake,
+    Reason,
+    RejectedError,
+    malformed,
+    too_slow,
+)
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -28,22 +36,22 @@ def make_grpc_server(control: Control, intake: Intake, max_connection_age: float
     """A server of the three OTLP services and of Control, not yet started.
 
     The OTLP methods are unary; they are served as streams of one request because that is the only way to see, and to
-    count, a request that gRPC itself has refused as too large.
+    count, a request that gRPC itself has rejected as too large.
 
     Args:
-        max_connection_age: seconds after which a client is asked to connect anew: new certificates, tokens and
-            backends of a load balancer come into force then.
+        max_connection_age: seconds after which a client is asked to reconnect: then new certificates and tokens, and
+            new servers behind a load balancer, take effect.
     """
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", intake.limits.max_request_size),
-            # Before 1.85 gRPC unfolds a message completely before it looks at its size (tried with 1.63 to 1.83).
+            # Before 1.85 gRPC decompresses a message completely before it checks its size (tried with 1.63 to 1.83).
             ("grpc.per_message_decompression", 0),
             ("grpc.so_reuseport", 0),
             ("grpc.max_connection_age_ms", int(max_connection_age * 1000)),
             ("grpc.max_connection_age_grace_ms", 30_000),
             ("grpc.max_connection_idle_ms", 600_000),
-            ("grpc.keepalive_time_ms", 60_000),  # finds clients whose host has gone
+            ("grpc.keepalive_time_ms", 60_000),  # finds clients whose host is gone
             ("grpc.keepalive_timeout_ms", 20_000),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -58,18 +66,18 @@ def make_grpc_server(control: Control, intake: Intake, max_connection_age: float
     return server
 
 
-def _export(intake: Intake, name: str) -> _Export:
+def _export(intake: Intake, signal: str) -> _Export:
     async def handle(requests: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
-            with intake.call(_client(context), _authorization(context), name) as call:
+            with intake.admit(_client(context), _authorization(context), signal) as request:
                 try:
                     data = await asyncio.wait_for(anext(requests), READ_SECONDS)
                 except StopAsyncIteration:
-                    # No message came through: gRPC has refused it for its size, and has told the client so already.
-                    raise intake.too_large(name) from None
+                    # No message came through: gRPC has rejected it for its size, and has answered the client already.
+                    raise intake.too_large() from None
                 except asyncio.TimeoutError:
-                    raise RejectedError(otlp_status.DEADLINE_EXCEEDED, "the request came too slowly") from None
-                return await intake.take(call, name, await _unpack(call, data))
+                    raise too_slow() from None
+                return await intake.take(request, signal, await _unpack(request, data))
         except RejectedError as error:
             await _abort(context, error)
         raise AssertionError("abort raises")
@@ -80,33 +88,34 @@ def _export(intake: Intake, name: str) -> _Export:
 def _watch(control: Control, intake: Intake) -> _Watch:
     async def handle(data: bytes, context: _Context) -> AsyncIterator[bytes]:
         try:
-            with intake.call(_client(context), _authorization(context), None) as call:
+            with intake.admit(_client(context), _authorization(context), None) as request:
                 try:
-                    request = control_pb2.WatchRequest.FromString(await _unpack(call, data))
+                    watch = control_pb2.WatchRequest.FromString(await _unpack(request, data))
                 except ValueError:
-                    raise RejectedError(otlp_status.INVALID_ARGUMENT, "the request is no WatchRequest") from None
-                if call.access.prefix:
-                    intake.check_job(call.access, request.job_id)
-                async with contextlib.aclosing(control.watch(request)) as commands:
+                    raise malformed("the request is not a WatchRequest") from None
+                if request.access.prefix:
+                    intake.check_job(request.access, watch.job_id)
+                async with contextlib.aclosing(control.watch(watch)) as commands:
                     async for command in commands:
                         yield command
         except TooManyWatchersError:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many monitors watch")
+            intake.count_rejected(None, Reason.CAPACITY)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many control streams are open")
         except RejectedError as error:
             await _abort(context, error)
 
     return handle
 
 
-async def _unpack(call: Call, data: bytes) -> bytes:
+async def _unpack(request: IncomingRequest, data: bytes) -> bytes:
     """A message decompressed, within the limits."""
     encoding = encoding_of(data)
     if encoding is None:
-        call.hold(len(data))
+        request.hold(len(data))
         return data
     inflater = Inflater(encoding)
-    await call.inflate(inflater, data)
-    return call.body(inflater)
+    await request.inflate(inflater, data)
+    return request.body(inflater)
 
 
 async def _abort(context: _Context, error: RejectedError) -> None:
@@ -116,7 +125,7 @@ async def _abort(context: _Context, error: RejectedError) -> None:
 
 
 def _client(context: _Context) -> str:
-    """The address of a client without its port: ``ipv4:10.0.0.1:5000`` as gRPC names it."""
+    """The address of a client without its port; gRPC writes it as ``ipv4:10.0.0.1:5000``."""
     return context.peer().rpartition(":")[0]
 
 

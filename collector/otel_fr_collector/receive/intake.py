@@ -1,4 +1,4 @@
-"""What both doors for telemetry, gRPC and HTTP, do with a request: who sends it, is there room, take it in."""
+"""What the gRPC and the OTLP/HTTP port do with each request: check its token, hold the limits, take it in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from otel_fr_collector.forward.spool import SpoolError
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Tokens
@@ -21,28 +22,69 @@ _log = logging.getLogger(__name__)
 
 MAX_REQUEST = 64 * 1024 * 1024
 """Largest request, before and after decompression: the size OTLP recommends."""
-MAX_CALLS = 4_096
-"""Requests in work, and on their way in, over all clients."""
-LANES = 16
-"""Requests that are decoded and correlated at once. Rank reports need no lane: they are small and alarms need them."""
+MAX_REQUESTS = 4_096
+"""Requests in flight, of all clients."""
+PARALLEL = 16
+"""Requests that are decoded and correlated at once. Rank reports do not count: they are small and alerts need them."""
 READ_SECONDS = 30.0
-"""For a request to arrive once it has been announced."""
+"""In which a request must have arrived once it has begun."""
 _MAX_CLIENTS = 10_000
+"""Clients whose request rate is remembered."""
 _BURST_SECONDS = 5.0
+"""A client may send at once what its rate allows in this time."""
+_CONTROL = "control"
+"""As the signal in metrics: a control stream."""
+
+
+class Reason(Enum):
+    """Why a request is rejected: the label in metrics, and the google.rpc.Code of the response."""
+
+    UNAUTHENTICATED = "unauthenticated", otlp_status.UNAUTHENTICATED
+    DENIED = "denied", otlp_status.PERMISSION_DENIED
+    MALFORMED = "malformed", otlp_status.INVALID_ARGUMENT
+    TOO_LARGE = "too_large", otlp_status.RESOURCE_EXHAUSTED
+    TOO_SLOW = "too_slow", otlp_status.DEADLINE_EXCEEDED
+    UNSUPPORTED = "unsupported", otlp_status.UNIMPLEMENTED
+    CAPACITY = "capacity", otlp_status.UNAVAILABLE
+    CLIENT_LIMIT = "client_limit", otlp_status.UNAVAILABLE
+    NOT_STORED = "not_stored", otlp_status.UNAVAILABLE
+    INTERNAL = "internal", otlp_status.INTERNAL
+
+    def __init__(self, label: str, code: int) -> None:
+        self.label = label
+        self.code = code
 
 
 class RejectedError(Exception):
-    """A request that is not taken.
+    """A request that is not accepted; the text says why, for the client.
 
     Attributes:
-        code: google.rpc.Code.
-        delay: seconds after which the client should come back; None: it should not.
+        delay: seconds after which the client should retry; None: it should not.
     """
 
-    def __init__(self, code: int, text: str, delay: float | None = None) -> None:
+    def __init__(self, reason: Reason, text: str, delay: float | None = None) -> None:
         super().__init__(text)
-        self.code = code
+        self.reason = reason
         self.delay = delay
+
+    @property
+    def code(self) -> int:
+        """The google.rpc.Code of the response."""
+        return self.reason.code
+
+
+def malformed(text: str) -> RejectedError:
+    """A request that cannot be read."""
+    return RejectedError(Reason.MALFORMED, text)
+
+
+def too_slow() -> RejectedError:
+    """A request that has not arrived within `READ_SECONDS`."""
+    return RejectedError(Reason.TOO_SLOW, f"the request did not arrive within {READ_SECONDS:.0f} s")
+
+
+def _retry(reason: Reason, text: str, delay: float = 0.0) -> RejectedError:
+    return RejectedError(reason, text, max(delay, otlp_status.retry_delay()))
 
 
 @dataclass(frozen=True)
@@ -56,28 +98,27 @@ class Limits:
     client_connections: int = 16_384
 
 
-class Call:
-    """One request on its way in."""
+class IncomingRequest:
+    """One request, or one control stream, while it is in flight."""
 
-    def __init__(self, intake: Intake, client: str, access: Access, signal: str | None) -> None:
+    def __init__(self, intake: Intake, client: str, access: Access) -> None:
         self._intake = intake
         self.client = client
         self.access = access
-        self.signal = signal
         self.size = 0
         self._pieces: list[bytes] = []
 
     def hold(self, size: int) -> None:
-        """So many bytes more have arrived.
+        """Count bytes that have arrived.
 
         Raises:
-            RejectedError: the request is too large, or there is no room for it now. What has arrived is let go.
+            RejectedError: the request is too large, or a limit on all requests is reached. What has arrived is freed.
         """
         self.size += size
         try:
             self._intake.hold(self, size)
         except RejectedError:
-            self._pieces.clear()  # now, not when the last trace of the error is gone
+            self._pieces.clear()  # now, not when the last traceback is gone
             raise
 
     def add(self, piece: bytes) -> None:
@@ -89,33 +130,29 @@ class Call:
         """Keep what has arrived, decompressed.
 
         Raises:
-            RejectedError: as `hold`; or it is not compressed as it should be.
+            RejectedError: as `hold`; or the data is not compressed as its encoding says.
         """
         try:
             for piece in inflater.feed(data):
                 self.add(piece)
                 await asyncio.sleep(0)
         except CorruptError as error:
-            raise self.malformed(str(error)) from error
+            raise malformed(str(error)) from error
 
     def body(self, inflater: Inflater | None) -> bytes:
-        """All that has been kept; raises RejectedError if compressed data is missing at the end."""
+        """All that was kept; raises RejectedError if compressed data is missing at the end."""
         try:
             if inflater is not None:
                 inflater.finish()
         except CorruptError as error:
-            raise self.malformed(str(error)) from error
+            raise malformed(str(error)) from error
         data = b"".join(self._pieces)
         self._pieces.clear()
         return data
 
-    def malformed(self, text: str) -> RejectedError:
-        """Count a request whose bytes cannot be read."""
-        return self._intake.malformed(self.signal, text)
-
 
 class Intake:
-    """The bounded work queue between receiving and correlating.
+    """The limits on requests in flight, and the way from a request's bytes to the service.
 
     Args:
         tokens: who is let in; None: everybody.
@@ -134,101 +171,111 @@ class Intake:
         self._service = service
         self._clock = clock
         self._metrics = service.metrics
-        self._calls = self._bytes = 0
-        self._client_calls: dict[str, int] = {}
+        self._requests = self._bytes = 0
+        self._client_requests: dict[str, int] = {}
         self._client_bytes: dict[str, int] = {}
         self._buckets: dict[str, tuple[float, float]] = {}
-        self._lanes = asyncio.Semaphore(LANES)
-        self._metrics.watch_intake(lambda: self._calls, lambda: self._bytes)
+        self._parallel = asyncio.Semaphore(PARALLEL)
+        self._metrics.watch_intake(
+            lambda: self._requests,
+            lambda: self._bytes,
+            max_requests=MAX_REQUESTS,
+            max_bytes=self.limits.max_queue_size,
+        )
 
     @contextlib.contextmanager
-    def call(self, client: str, authorization: str, signal: str | None) -> Iterator[Call]:
-        """Hold a place for one call; bytes are announced to it as they arrive.
+    def admit(self, client: str, authorization: str, signal: str | None) -> Iterator[IncomingRequest]:
+        """Admit one request; its bytes are added to it as they arrive. A rejection in here or in the body is counted.
 
         Args:
             client: its address, without a port.
             authorization: the header.
-            signal: of an OTLP request, which counts against the queue and the rate; None: a control stream.
+            signal: of an OTLP request, which counts against the limits on requests and rates; None: a control stream.
 
         Raises:
-            RejectedError: it is not let in, or there is no room now.
+            RejectedError: it is not allowed, or a limit is reached.
         """
-        access = self._authorise(authorization)
-        own = self._client_calls.get(client, 0)
-        if own >= self.limits.client_connections:
-            raise self._turn_away("client", f"{own} calls of this client are in progress")
-        if signal is not None:
-            if self._calls >= MAX_CALLS or self._bytes >= self.limits.max_queue_size:
-                raise self._turn_away("busy", "too many requests are in work")
-            self._spend(client)
-            self._calls += 1
-        self._client_calls[client] = own + 1
-        call = Call(self, client, access, signal)
         try:
-            yield call
-        finally:
-            self._calls -= signal is not None
-            self._bytes -= call.size
-            _subtract(self._client_calls, client, 1)
-            _subtract(self._client_bytes, client, call.size)
+            request = self._begin(client, authorization, signal)
+            try:
+                yield request
+            finally:
+                self._end(request, signal)
+        except RejectedError as error:
+            self.count_rejected(signal, error.reason)
+            raise
 
-    def hold(self, call: Call, size: int) -> None:
-        """See `Call.hold`."""
+    def count_rejected(self, signal: str | None, reason: Reason) -> None:
+        """Count a rejected request; ``signal``: None for a control stream."""
+        self._metrics.requests_rejected.labels(signal or _CONTROL, reason.label).inc()
+
+    def _begin(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
+        access = self._authorise(authorization)
+        own = self._client_requests.get(client, 0)
+        if own >= self.limits.client_connections:
+            raise _retry(Reason.CLIENT_LIMIT, f"this client has {own} requests and streams open, its limit")
+        if signal is not None:
+            if self._requests >= MAX_REQUESTS or self._bytes >= self.limits.max_queue_size:
+                raise _retry(Reason.CAPACITY, "too many requests are in flight")
+            self._spend(client)
+            self._requests += 1
+        self._client_requests[client] = own + 1
+        return IncomingRequest(self, client, access)
+
+    def _end(self, request: IncomingRequest, signal: str | None) -> None:
+        self._requests -= signal is not None
+        self._bytes -= request.size
+        _subtract(self._client_requests, request.client, 1)
+        _subtract(self._client_bytes, request.client, request.size)
+
+    def hold(self, request: IncomingRequest, size: int) -> None:
+        """See `IncomingRequest.hold`."""
         self._bytes += size
-        own = self._client_bytes[call.client] = self._client_bytes.get(call.client, 0) + size
+        own = self._client_bytes[request.client] = self._client_bytes.get(request.client, 0) + size
         limits = self.limits
-        if call.size > limits.max_request_size:
-            raise self.too_large(call.signal)
-        if self._bytes > limits.max_queue_size and self._bytes > call.size:
-            raise self._turn_away("busy", "too many bytes of requests are in work")
-        if own > limits.client_queue_size and own > call.size:
-            raise self._turn_away("client", "too many bytes of this client's requests are in work")
+        if request.size > limits.max_request_size:
+            raise self.too_large()
+        if self._bytes > limits.max_queue_size and self._bytes > request.size:
+            raise _retry(Reason.CAPACITY, "too many bytes of requests are in flight")
+        if own > limits.client_queue_size and own > request.size:
+            raise _retry(Reason.CLIENT_LIMIT, "too many bytes of this client's requests are in flight")
 
-    async def take(self, call: Call, signal: str, data: bytes) -> bytes:
+    async def take(self, request: IncomingRequest, signal: str, data: bytes) -> bytes:
         """Take one request in; returns the response's bytes.
 
         Raises:
-            RejectedError: it is not taken.
+            RejectedError: it is not accepted.
         """
         try:
-            if call.access.prefix:
-                self._check_jobs(call.access, data)
+            if request.access.prefix:
+                self._check_jobs(request.access, data)
             if signal == LOGS:
-                return await self._service.take(signal, data)
-            async with self._lanes:
-                return await self._service.take(signal, data)
+                response = await self._service.take(signal, data)
+            else:
+                async with self._parallel:
+                    response = await self._service.take(signal, data)
         except MalformedError as error:
-            raise RejectedError(otlp_status.INVALID_ARGUMENT, str(error)) from error
+            raise malformed(str(error)) from error
         except SpoolError as error:
-            raise RejectedError(
-                otlp_status.UNAVAILABLE, "the request cannot be stored now", otlp_status.retry_delay()
-            ) from error
+            raise _retry(Reason.NOT_STORED, "the request cannot be written to the forward queue now") from error
         except RejectedError:
             raise
-        except Exception as error:  # one client's odd data must not cost the others their collector
+        except Exception as error:  # one client's unexpected data must not end the collector
             self._metrics.errors.labels("ingest").inc()
-            _log.exception("a request could not be taken in")
-            raise RejectedError(otlp_status.INTERNAL, "the request could not be taken in") from error
+            _log.exception("a request could not be processed")
+            raise RejectedError(Reason.INTERNAL, "the request could not be processed") from error
+        self._metrics.requests_accepted.labels(signal).inc()
+        return response
 
-    def malformed(self, signal: str | None, text: str) -> RejectedError:
-        """Count a request that cannot be read."""
-        self._metrics.requests.labels(signal or "", "malformed").inc()
-        return RejectedError(otlp_status.INVALID_ARGUMENT, text)
-
-    def too_large(self, signal: str | None) -> RejectedError:
-        """Count a request that is refused for its size."""
-        self._metrics.requests.labels(signal or "", "too_large").inc()
-        return RejectedError(
-            otlp_status.RESOURCE_EXHAUSTED, f"the request is larger than {self.limits.max_request_size} bytes"
-        )
+    def too_large(self) -> RejectedError:
+        """A request over the limit on one request."""
+        return RejectedError(Reason.TOO_LARGE, f"the request is larger than {self.limits.max_request_size} bytes")
 
     def check_job(self, access: Access, job: str) -> None:
         """Raises RejectedError if a token is not for this job."""
         if not access.may_send(job):
-            self._metrics.turned_away.labels("denied").inc()
             raise RejectedError(
-                otlp_status.PERMISSION_DENIED,
-                f"the token is for jobs that begin with {access.prefix!r}, not for {job[:200]!r}",
+                Reason.DENIED, f"the token is for jobs that begin with {access.prefix!r}, not for {job[:200]!r}"
             )
 
     def _check_jobs(self, access: Access, data: bytes) -> None:
@@ -240,16 +287,14 @@ class Intake:
             return EVERYTHING
         access = self.tokens.find(authorization)
         if access is None:
-            self._metrics.turned_away.labels("unauthenticated").inc()
             text = "the token is not known" if authorization else "a bearer token is needed"
-            raise RejectedError(otlp_status.UNAUTHENTICATED, text)
+            raise RejectedError(Reason.UNAUTHENTICATED, text)
         if not access.write:
-            self._metrics.turned_away.labels("denied").inc()
-            raise RejectedError(otlp_status.PERMISSION_DENIED, "the token is for reading only")
+            raise RejectedError(Reason.DENIED, "the token is for reading only")
         return access
 
     def _spend(self, client: str) -> None:
-        """One request of a client's rate: a bucket that holds what may come in a few seconds."""
+        """Count one request against the client's rate: a token bucket that holds `_BURST_SECONDS` of it."""
         rate = self.limits.client_rate
         if not rate:
             return
@@ -261,11 +306,7 @@ class Intake:
             del self._buckets[next(iter(self._buckets))]
         self._buckets[client] = (left - 1 if left >= 1 else left, now)
         if left < 1:
-            raise self._turn_away("client", "this client sends too many requests", (1 - left) / rate)
-
-    def _turn_away(self, reason: str, text: str, delay: float | None = None) -> RejectedError:
-        self._metrics.turned_away.labels(reason).inc()
-        return RejectedError(otlp_status.UNAVAILABLE, text, max(delay or 0.0, otlp_status.retry_delay()))
+            raise _retry(Reason.CLIENT_LIMIT, "this client sends too many requests a second", (1 - left) / rate)
 
 
 def _subtract(tally: dict[str, int], key: str, amount: int) -> None:

@@ -16,7 +16,15 @@ from otel_fr_collector.otlp import json_encoding
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.receive.inflate import ENCODINGS, Inflater
-from otel_fr_collector.receive.intake import READ_SECONDS, Call, Intake, RejectedError
+from otel_fr_collector.receive.intake import (
+    READ_SECONDS,
+    IncomingRequest,
+    Intake,
+    Reason,
+    RejectedError,
+    malformed,
+    too_slow,
+)
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _HTTP_CODES = {
@@ -29,7 +37,7 @@ _HTTP_CODES = {
     otlp_status.UNAVAILABLE: 503,
 }
 DISCARD_SECONDS = 5.0
-"""For the rest of a body that is refused."""
+"""In which the rest of a rejected body is read and thrown away."""
 
 
 def make_otlp_app(intake: Intake) -> Starlette:
@@ -46,33 +54,33 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         client = request.client.host if request.client is not None else ""
         try:
-            with intake.call(client, request.headers.get("authorization", ""), signal) as call:
+            with intake.admit(client, request.headers.get("authorization", ""), signal) as incoming:
                 if kind not in (PROTOBUF, JSON):
-                    raise RejectedError(otlp_status.UNIMPLEMENTED, f"the content type must be {PROTOBUF} or {JSON}")
+                    raise RejectedError(Reason.UNSUPPORTED, f"the content type must be {PROTOBUF} or {JSON}")
                 try:
-                    data = await asyncio.wait_for(_read(intake, call, request), READ_SECONDS)
+                    data = await asyncio.wait_for(_read(intake, incoming, request), READ_SECONDS)
                 except asyncio.TimeoutError:
-                    raise RejectedError(otlp_status.DEADLINE_EXCEEDED, "the request came too slowly") from None
+                    raise too_slow() from None
                 if kind == JSON:
                     try:
                         data = await asyncio.to_thread(json_encoding.from_json, signal, data)
                     except MalformedError as error:
-                        raise call.malformed(str(error)) from error
-                answer = await intake.take(call, signal, data)
+                        raise malformed(str(error)) from error
+                answer = await intake.take(incoming, signal, data)
                 body = json_encoding.response_json(signal, answer) if kind == JSON else answer
                 return Response(body, media_type=kind)
         except RejectedError as error:
             # RuntimeError: Starlette says that all of the body has been read.
             with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
                 await asyncio.wait_for(_discard(request, intake.limits.max_request_size), DISCARD_SECONDS)
-            return _refusal(error, kind)
+            return _rejection(error, kind)
         except ClientDisconnect:
             return Response(status_code=400)
 
     return handle
 
 
-def _refusal(error: RejectedError, kind: str) -> Response:
+def _rejection(error: RejectedError, kind: str) -> Response:
     status = otlp_status.status(error.code, str(error), error.delay)
     body = json_encoding.message_json(status) if kind == JSON else status.SerializeToString()
     headers = {}
@@ -85,7 +93,7 @@ def _refusal(error: RejectedError, kind: str) -> Response:
 
 
 async def _discard(request: Request, most: int) -> None:
-    """Read what is left of a body, if it is not too much: many clients look for no answer before they have sent all."""
+    """Read the rest of a body, at most ``most`` bytes: many clients read no response before they have sent all."""
     left = most
     async for chunk in request.stream():
         left -= len(chunk)
@@ -93,17 +101,17 @@ async def _discard(request: Request, most: int) -> None:
             return
 
 
-async def _read(intake: Intake, call: Call, request: Request) -> bytes:
+async def _read(intake: Intake, incoming: IncomingRequest, request: Request) -> bytes:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity", *ENCODINGS):
-        raise RejectedError(otlp_status.UNIMPLEMENTED, "the content encoding must be gzip, deflate or identity")
+        raise RejectedError(Reason.UNSUPPORTED, "the content encoding must be gzip, deflate or identity")
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > intake.limits.max_request_size:
-        raise intake.too_large(call.signal)
+        raise intake.too_large()
     inflater = Inflater(encoding) if encoding in ENCODINGS else None
     async for chunk in request.stream():
         if inflater is not None:
-            await call.inflate(inflater, chunk)
+            await incoming.inflate(inflater, chunk)
         else:
-            call.add(chunk)
-    return call.body(inflater)
+            incoming.add(chunk)
+    return incoming.body(inflater)

@@ -81,8 +81,8 @@ def test_fanout_gives_otel_fr_everything_and_the_backend_the_traces(tmp_path: Pa
                 job.step()
                 job.skip(1)
                 assert ours.wait_cause()["culprit_ranks"] == [1]
-            assert wait_for(lambda: backend.metric("otel_fr_collector_received_items_total", signal="traces") >= 3)
-        assert backend.metric("otel_fr_collector_received_items_total", signal="logs") == 0
+            assert wait_for(lambda: backend.metric("otel_fr_collector_items_received_total", signal="traces") >= 3)
+        assert backend.metric("otel_fr_collector_items_received_total", signal="logs") == 0
 
 
 def test_sampling_thins_out_the_backend_only() -> None:
@@ -126,7 +126,7 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
         for one in collectors:  # the spans of a run (one step of three ranks) are where its reports are
             own = len(jobs_seen(one))
             assert one.metric("otel_fr_collector_ranks") == 3 * own
-            spans = one.metric("otel_fr_collector_received_items_total", signal="traces")
+            spans = one.metric("otel_fr_collector_items_received_total", signal="traces")
             assert spans == 3 * own
 
 

@@ -216,7 +216,7 @@ def test_ranks_that_give_up_after_a_fault_are_its_aftermath(collector: Collector
             job.ranks[call.rank].extra["exception"] = {"type": "RuntimeError", "message": "timed out"}
             job.ranks[call.rank].exit(code=1)
         job.ranks[1].exit(signal=15)
-        assert wait_for(lambda: collector.metric("otel_fr_collector_diagnoses_total") > 1)
+        assert wait_for(lambda: collector.metric("otel_fr_collector_judgement_duration_seconds_count") > 1)
         time.sleep(1.5)  # a second incident would come within the settle time of a bad end
         assert [one["id"] for one in collector.causes()] == [cause["id"]]
         assert collector.causes()[0]["culprit_ranks"] == [1]

@@ -36,7 +36,7 @@ from tests.support.waiting import PATIENCE, wait_for
 KILLS = int(os.environ.get("OTEL_FR_TEST_KILLS", "4"))
 """SIGKILLs of the collector under load."""
 QUEUE = "otel_fr_collector_forward_queue_requests"
-DROPPED = "otel_fr_collector_forward_dropped_requests_total"
+DROPPED = "otel_fr_collector_forward_requests_dropped_total"
 
 
 @pytest.mark.parametrize("ends", [(signal.SIGKILL,), (signal.SIGTERM, signal.SIGKILL)])
@@ -123,7 +123,7 @@ def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
             assert wait_for(lambda: sent <= set(fast.taken))
             assert wait_for(lambda: sent <= set(slow.taken))
             assert set(slow.paths) == {"/otlp/v1/traces"}
-            assert collector.metric(DROPPED, backend=refusing.url, reason="refused") >= 30
+            assert collector.metric(DROPPED, backend=refusing.url, reason="rejected") >= 30
             assert collector.metric(DROPPED, backend=slow.url) == 0
 
 
@@ -147,7 +147,7 @@ def test_a_request_that_comes_again_is_sent_on_once(tmp_path: Path) -> None:
             with running(tmp_path / name, *options) as collector:
                 for _ in range(3):
                     collector.send(TRACES, spans(1))
-                assert collector.metric("otel_fr_collector_forward_repeated_requests_total") >= 2
+                assert collector.metric("otel_fr_collector_forward_requests_deduplicated_total") >= 2
                 collector.send(TRACES, spans(2 if name == "one" else 3))
                 assert wait_for(functools.partial(_holds, backend.taken, 2 if name == "one" else 3))
                 collector.kill()
@@ -363,7 +363,7 @@ def test_what_is_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
         other = ("--forward", "grpc://127.0.0.1:1")
         with running(tmp_path / "two", "--data", str(data), *other) as collector:
             assert "1 requests wait for " + backend.url in collector.err_file.read_text()
-            assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="too_old") == 1)
+            assert wait_for(lambda: collector.metric(DROPPED, backend=backend.url, reason="expired") == 1)
 
 
 def test_a_queue_gives_its_space_back_and_reads_no_more_than_it_may(

@@ -26,8 +26,8 @@ from tests.support.otlp_messages import attribute
 from tests.support.played_job import Job
 from tests.support.waiting import wait_for
 
-REQUESTS = "otel_fr_collector_requests_total"
-ITEMS = "otel_fr_collector_received_items_total"
+REJECTED = "otel_fr_collector_requests_rejected_total"
+ITEMS = "otel_fr_collector_items_received_total"
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_a_healthy_job_causes_nothing(shared: Collector) -> None:
             rank.exit(clean=True)
         assert shared.metric("otel_fr_progress_lag", job_id="healthy", process_group="default_pg") == 0
     assert [one for one in shared.incidents() if one["job"] == "healthy"] == []
-    assert shared.metric("otel_fr_collector_calls_kept") == 0
+    assert shared.metric("otel_fr_collector_pending_calls") == 0
 
 
 def test_a_rank_ahead_of_the_others_is_no_fault(shared: Collector) -> None:
@@ -81,13 +81,13 @@ def test_a_cancelled_job_is_no_fault(shared: Collector) -> None:
         for rank in job.ranks:
             rank.exit(signal=15)
             job.all_reported()
-        judged = shared.metric("otel_fr_collector_diagnoses_total")
-        assert wait_for(lambda: shared.metric("otel_fr_collector_diagnoses_total") > judged)
+        judged = shared.metric("otel_fr_collector_judgement_duration_seconds_count")
+        assert wait_for(lambda: shared.metric("otel_fr_collector_judgement_duration_seconds_count") > judged)
     assert [one for one in shared.incidents() if one["job"] == "cancelled"] == []
 
 
 def test_spans_sent_twice_count_once(shared: Collector) -> None:
-    before = shared.metric("otel_fr_collector_calls_kept")
+    before = shared.metric("otel_fr_collector_pending_calls")
     with Job(shared, 2, "twice") as job:
         spans = []
         for rank in job.ranks:
@@ -96,25 +96,25 @@ def test_spans_sent_twice_count_once(shared: Collector) -> None:
         for rank, span in spans:
             rank.send_spans([span, span])
         job.all_reported()
-        assert shared.metric("otel_fr_collector_calls_kept") == before
+        assert shared.metric("otel_fr_collector_pending_calls") == before
 
 
 @pytest.mark.parametrize(("method", "signal"), [(TRACES, "traces"), (LOGS, "logs"), (METRICS, "metrics")])
 def test_malformed_bytes_are_invalid_argument(shared: Collector, method: str, signal: str) -> None:
-    before = shared.metric(REQUESTS, signal=signal, outcome="malformed")
+    before = shared.metric(REJECTED, signal=signal, reason="malformed")
     with pytest.raises(grpc.RpcError) as caught:
         shared.send(method, b"\xff\xff\xff not protobuf")
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert shared.metric(REQUESTS, signal=signal, outcome="malformed") == before + 1
+    assert shared.metric(REJECTED, signal=signal, reason="malformed") == before + 1
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
 def test_a_request_over_64_mib_is_resource_exhausted(shared: Collector, compression: grpc.Compression | None) -> None:
-    before = shared.metric(REQUESTS, signal="traces", outcome="too_large")
+    before = shared.metric(REJECTED, signal="traces", reason="too_large")
     with pytest.raises(grpc.RpcError) as caught:
         shared.send(TRACES, bytes(64 * 1024 * 1024 + 1), compression=compression)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert shared.metric(REQUESTS, signal="traces", outcome="too_large") == before + 1
+    assert shared.metric(REJECTED, signal="traces", reason="too_large") == before + 1
     assert shared.get("/healthz") == "ok\n"
 
 
@@ -124,7 +124,7 @@ def test_an_empty_request_is_a_success(shared: Collector, method: str) -> None:
 
 
 def test_foreign_telemetry_passes_and_is_counted(shared: Collector) -> None:
-    before = {signal: shared.metric(ITEMS, signal=signal, kind="foreign") for signal in ("traces", "logs", "metrics")}
+    before = {signal: shared.metric(ITEMS, signal=signal, kind="other") for signal in ("traces", "logs", "metrics")}
     web = Resource(attributes=[attribute("service.name", "web")])
     spans = ResourceSpans(resource=web, scope_spans=[ScopeSpans(spans=[Span(name="GET /"), Span(name="SELECT")])])
     assert shared.send(TRACES, ExportTraceServiceRequest(resource_spans=[spans]).SerializeToString()) == b""
@@ -133,7 +133,7 @@ def test_foreign_telemetry_passes_and_is_counted(shared: Collector) -> None:
     shared.send(LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString())
     numbers = ResourceMetrics(resource=web, scope_metrics=[ScopeMetrics(metrics=[Metric(name="requests")])])
     shared.send(METRICS, ExportMetricsServiceRequest(resource_metrics=[numbers]).SerializeToString())
-    grown = {signal: shared.metric(ITEMS, signal=signal, kind="foreign") - n for signal, n in before.items()}
+    grown = {signal: shared.metric(ITEMS, signal=signal, kind="other") - n for signal, n in before.items()}
     assert grown == {"traces": 2, "logs": 1, "metrics": 1}
 
 
@@ -159,20 +159,20 @@ def test_a_span_that_lacks_what_it_needs_is_a_warning(shared: Collector) -> None
     ],
 )
 def test_an_unusable_report_is_counted_and_harmless(shared: Collector, body: str) -> None:
-    before = shared.metric("otel_fr_collector_reports_total", outcome="invalid")
+    before = shared.metric("otel_fr_collector_rank_reports_total", outcome="invalid")
     with Job(shared, 2, "unusable") as job:
         record = LogRecord(event_name="torch.rank.progress", body=AnyValue(string_value=body))
         logs = ResourceLogs(resource=job.ranks[0].resource(), scope_logs=[ScopeLogs(log_records=[record])])
         shared.send(LOGS, ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString())
-    assert shared.metric("otel_fr_collector_reports_total", outcome="invalid") == before + 1
+    assert shared.metric("otel_fr_collector_rank_reports_total", outcome="invalid") == before + 1
 
 
 def test_a_report_that_comes_late_is_dropped(shared: Collector) -> None:
     with Job(shared, 2, "late") as job:
         job.all_reported()
-        before = shared.metric("otel_fr_collector_reports_total", outcome="late")
+        before = shared.metric("otel_fr_collector_rank_reports_total", outcome="late")
         job.ranks[0].send_report(n=1)
-        assert shared.metric("otel_fr_collector_reports_total", outcome="late") == before + 1
+        assert shared.metric("otel_fr_collector_rank_reports_total", outcome="late") == before + 1
 
 
 def test_incidents_can_be_asked_for_over_http(tmp_path: Path) -> None:

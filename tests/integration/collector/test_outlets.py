@@ -176,7 +176,7 @@ def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them(tm
         service = {item.key: item.value.string_value for item in added.resource_spans[0].resource.attributes}
         assert service["service.name"] == "trainer"
         # A request counts once the collector has the backend's answer, which comes after the backend has the request.
-        assert wait_for(lambda: collector.metric("otel_fr_collector_forwarded_requests_total", signal="traces") == 4)
+        assert wait_for(lambda: collector.metric("otel_fr_collector_forward_requests_sent_total", signal="traces") == 4)
 
 
 def test_malformed_requests_are_not_forwarded(tmp_path: Path) -> None:

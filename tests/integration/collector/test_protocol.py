@@ -36,6 +36,7 @@ from tests.support.played_job import Job
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
+REJECTED = "otel_fr_collector_requests_rejected_total"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
         yield started
 
 
-def received(collector: Collector, signal: str = "traces", kind: str = "foreign") -> float:
-    return collector.metric("otel_fr_collector_received_items_total", signal=signal, kind=kind)
+def received(collector: Collector, signal: str = "traces", kind: str = "other") -> float:
+    return collector.metric("otel_fr_collector_items_received_total", signal=signal, kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> No
                 collector.send(TRACES, packed)  # just as gRPC's own compression would send it
             assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert collector.resident() - before < 192 * MIB
-        assert collector.metric("otel_fr_collector_requests_total", signal="traces", outcome="too_large") == 6
+        assert collector.metric(REJECTED, signal="traces", reason="too_large") == 6
         assert collector.get("/healthz") == "ok\n"
 
 
@@ -187,7 +188,7 @@ def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Pa
         holder.execute("BEGIN IMMEDIATE")
         call = collector.unary(TRACES)
         waiting = [call.future(spans(n, size=300_000), timeout=60) for n in (1, 2, 3)]
-        assert wait_for(lambda: collector.metric("otel_fr_collector_in_work_bytes") > 900_000)
+        assert wait_for(lambda: collector.metric("otel_fr_collector_requests_in_flight_bytes") > 900_000)
         with pytest.raises(grpc.RpcError) as turned_away:
             call(spans(4, size=400_000), timeout=10)
         assert turned_away.value.code() == grpc.StatusCode.UNAVAILABLE
@@ -219,7 +220,7 @@ def test_one_client_cannot_send_faster_than_its_rate(tmp_path: Path) -> None:
         statuses = [collector.post("/v1/traces", spans(n)).status for n in range(10)]
         assert statuses[:5] == [200] * 5
         assert statuses[-1] == 503
-        assert collector.metric("otel_fr_collector_turned_away_total", reason="client") == statuses.count(503)
+        assert collector.metric(REJECTED, reason="client_limit") == statuses.count(503)
 
 
 def test_opentelemetrys_own_exporter_comes_back_when_it_is_told_and_is_taken(tmp_path: Path) -> None:
@@ -230,7 +231,7 @@ def test_opentelemetrys_own_exporter_comes_back_when_it_is_told_and_is_taken(tmp
         for _ in range(3):
             assert exporter.export([span]) == SpanExportResult.SUCCESS  # type: ignore[list-item]
         exporter.shutdown()
-        assert collector.metric("otel_fr_collector_turned_away_total", reason="client") >= 1
+        assert collector.metric(REJECTED, reason="client_limit") >= 1
         assert received(collector) == 3
 
 

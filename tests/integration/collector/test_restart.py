@@ -49,10 +49,10 @@ def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path)
         assert alerts.posts[0][0]["startsAt"] == before["startsAt"]
         job.collector = second
         job.all_reported()
-        assert wait_for(lambda: second.metric("otel_fr_collector_diagnoses_total") >= 2)
+        assert wait_for(lambda: second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2)
         assert second.lines() == []
         assert len(hook.requests) == told
-        assert second.metric("otel_fr_collector_incidents_total", category="missing_rank") == 0
+        assert second.metric("otel_fr_incidents_opened_total", category="missing_rank") == 0
 
         for call in [*waiting, job.ranks[1].issue(job.world)]:
             job.ranks[call.rank].complete(call)
@@ -86,7 +86,7 @@ def test_a_rank_that_comes_back_late_is_not_accused_meanwhile(tmp_path: Path) ->
         assert second.lines() == []
         job.ranks[2].silent = False
         job.all_reported()
-        assert wait_for(lambda: second.metric("otel_fr_collector_diagnoses_total") >= 2)
+        assert wait_for(lambda: second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2)
         assert second.lines() == []
         assert [one["culprit_ranks"] for one in listed(second)] == [[1]]
 
@@ -124,7 +124,7 @@ def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
         second = stack.enter_context(start(tmp_path, 2))
         job.collector = second
         job.all_reported()
-        assert wait_for(lambda: second.metric("otel_fr_collector_diagnoses_total") >= 3)
+        assert wait_for(lambda: second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 3)
         assert second.lines() == []
         kept = listed(second)[0]
         assert (kept["id"], kept["category"], kept["state"]) == (opened["id"], "rank_dead", "firing")

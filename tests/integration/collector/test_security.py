@@ -77,7 +77,7 @@ def test_without_a_client_certificate_no_port_lets_one_in(tmp_path: Path, certif
             with pytest.raises(OSError, match=r"(?i)certificate|unknown ca|closed|reset|EOF"):
                 collector.get("/healthz")
         collector.tls = certificates.context(client=True)
-        assert collector.metric("otel_fr_collector_received_items_total", kind="foreign") == 2
+        assert collector.metric("otel_fr_collector_items_received_total", kind="other") == 2
 
 
 def test_renewed_certificates_and_client_cas_come_into_force_without_a_restart(

@@ -85,7 +85,7 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
         job.collector = third
         taken = len(spans_of(backend, trace))
         job.all_reported()
-        assert wait_for(lambda: third.metric("otel_fr_collector_diagnoses_total") >= 2)
+        assert wait_for(lambda: third.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2)
         assert third.stop(signal.SIGTERM) == 0
         assert len(spans_of(backend, trace)) == taken
 

@@ -87,7 +87,7 @@ def test_spans_with_garbage_in_them_never_raise_and_are_all_counted(
     service = asyncio.run(scene())
     counted = sum(
         sample.value
-        for family in service.metrics.received.collect()
+        for family in service.metrics.items_received.collect()
         for sample in family.samples
         if sample.name.endswith("_total")
     )
@@ -210,7 +210,7 @@ def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest
     usage = everything.usage
     assert (usage.ranks, usage.groups, usage.progress_entries) == (10, 20, 30)
     assert usage.members <= 100
-    assert all(usage.refused[kind] for kind in ("ranks", "groups", "standings"))
+    assert all(usage.refused[kind] for kind in ("ranks", "groups", "progress"))
     everything.forget(runs.IDLE_FORGET + 1)
     assert (usage.ranks, usage.groups, usage.progress_entries, usage.members) == (0, 0, 0, 0)
 
@@ -290,7 +290,7 @@ def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None
     text = generate_latest(service.metrics.registry).decode()
     assert 'otel_fr_collector_evicted_total{kind="runs"} 2.0' in text
     assert 'otel_fr_collector_evicted_total{kind="calls"} 1.0' in text
-    assert 'otel_fr_collector_refused_total{kind="ranks"} ' in text
+    assert 'otel_fr_collector_capacity_exceeded_total{kind="ranks"} ' in text
 
 
 def test_skew_is_told_by_each_ranks_own_clock() -> None:

@@ -12,7 +12,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.receive import intake as module
-from otel_fr_collector.receive.intake import Call, Intake, Limits, RejectedError
+from otel_fr_collector.receive.intake import IncomingRequest, Intake, Limits, RejectedError
 from otel_fr_collector.service import Outlets, Service
 
 LIMITS = Limits(max_request_size=100, max_queue_size=250, client_queue_size=150, client_connections=3)
@@ -31,20 +31,20 @@ def test_after_any_calls_there_is_as_much_room_as_before(calls: list[tuple[str, 
     with contextlib.ExitStack() as held:
         for client, sizes, stays in calls:
             with contextlib.ExitStack() as own, contextlib.suppress(RejectedError):
-                call = own.enter_context(intake.call(client, "", TRACES))
+                call = own.enter_context(intake.admit(client, "", TRACES))
                 for size in sizes:
                     call.hold(size)
                 if stays:
                     held.enter_context(own.pop_all())
     for client in "abc":
-        with intake.call(client, "", TRACES) as call:
+        with intake.admit(client, "", TRACES) as call:
             call.hold(100)
-    with intake.call("a", "", TRACES) as one, intake.call("b", "", TRACES) as two:
+    with intake.admit("a", "", TRACES) as one, intake.admit("b", "", TRACES) as two:
         one.hold(100)
         two.hold(100)
 
 
-def rejected(call: Call, size: int) -> RejectedError:
+def rejected(call: IncomingRequest, size: int) -> RejectedError:
     with pytest.raises(RejectedError) as caught:
         call.hold(size)
     return caught.value
@@ -53,20 +53,20 @@ def rejected(call: Call, size: int) -> RejectedError:
 def test_one_client_does_not_take_the_room_of_the_others() -> None:
     intake = make()
     with (
-        intake.call("a", "", TRACES) as first,
-        intake.call("a", "", TRACES) as second,
-        intake.call("b", "", TRACES) as other,
+        intake.admit("a", "", TRACES) as first,
+        intake.admit("a", "", TRACES) as second,
+        intake.admit("b", "", TRACES) as other,
     ):
         first.hold(100)
         error = rejected(second, 60)
         assert (error.code, bool(error.delay)) == (otlp_status.UNAVAILABLE, True)
         other.hold(80)
-        with intake.call("a", "", TRACES), pytest.raises(RejectedError), intake.call("a", "", TRACES):
+        with intake.admit("a", "", TRACES), pytest.raises(RejectedError), intake.admit("a", "", TRACES):
             pass
 
 
 def test_a_request_over_the_limit_is_not_asked_to_come_back() -> None:
-    with make().call("a", "", TRACES) as call:
+    with make().admit("a", "", TRACES) as call:
         call.hold(60)
         error = rejected(call, 41)
         assert (error.code, error.delay) == (otlp_status.RESOURCE_EXHAUSTED, None)
@@ -78,7 +78,7 @@ def test_the_rate_is_an_average_with_room_for_a_burst() -> None:
 
     def send() -> bool:
         try:
-            with intake.call("a", "", TRACES):
+            with intake.admit("a", "", TRACES):
                 return True
         except RejectedError:
             return False
@@ -101,7 +101,7 @@ def test_rank_reports_do_not_wait_behind_spans(monkeypatch: pytest.MonkeyPatch) 
 
         monkeypatch.setattr(service, "take", take)
         with contextlib.ExitStack() as stack:
-            calls = [stack.enter_context(intake.call(f"c{n}", "", TRACES)) for n in range(module.LANES + 5)]
+            calls = [stack.enter_context(intake.admit(f"c{n}", "", TRACES)) for n in range(module.PARALLEL + 5)]
             waiting = [asyncio.ensure_future(intake.take(call, TRACES, b"")) for call in calls]
             await asyncio.sleep(0)
             assert await asyncio.wait_for(intake.take(calls[0], LOGS, b""), 5) == b""
@@ -120,7 +120,7 @@ def test_a_fault_of_ours_is_an_answer_and_not_the_end(monkeypatch: pytest.Monkey
             raise KeyError("odd")
 
         monkeypatch.setattr(intake._service, "take", take)
-        with intake.call("a", "", TRACES) as call, pytest.raises(RejectedError) as caught:
+        with intake.admit("a", "", TRACES) as call, pytest.raises(RejectedError) as caught:
             await intake.take(call, TRACES, b"")
         return caught.value
 

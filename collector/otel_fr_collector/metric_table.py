@@ -1,0 +1,346 @@
+"""The definitions of all metrics: one table, from which /metrics and docs/metrics.md are made.
+
+The prefix ``otel_fr_collector_`` is for the collector's own state, ``otel_fr_`` alone for what it knows about the jobs.
+Names follow Prometheus's practices (prometheus.io/docs/practices/naming) and pair up as those of the OpenTelemetry
+Collector do: accepted and rejected, enqueued and sent and dropped, what is in use and its capacity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from otel_fr.match import Category
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label: all its ``values`` if they are known beforehand, else a ``text`` that says what they are."""
+
+    name: str
+    values: tuple[str, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One metric family.
+
+    Attributes:
+        name: as /metrics serves it; a counter's without ``_total``.
+        unit: of its values.
+        text: what it counts or measures.
+        act: when an operator should act, and how; empty: never on this alone.
+        needs: the option without which it is not served; empty: none.
+    """
+
+    name: str
+    type: Literal["counter", "gauge", "summary"]
+    unit: str
+    text: str
+    act: str = ""
+    labels: tuple[Label, ...] = ()
+    needs: str = ""
+
+    @property
+    def help(self) -> str:
+        """The HELP text of /metrics."""
+        return f"{self.text} {self.act}".strip()
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return tuple(label.name for label in self.labels)
+
+
+def _counter(name: str, unit: str, text: str, *labels: Label, act: str = "", needs: str = "") -> Family:
+    return Family(name=name, type="counter", unit=unit, text=text, act=act, labels=labels, needs=needs)
+
+
+def _gauge(name: str, unit: str, text: str, *labels: Label, act: str = "", needs: str = "") -> Family:
+    return Family(name=name, type="gauge", unit=unit, text=text, act=act, labels=labels, needs=needs)
+
+
+def _summary(name: str, unit: str, text: str, *labels: Label, act: str = "") -> Family:
+    return Family(name=name, type="summary", unit=unit, text=text, act=act, labels=labels)
+
+
+_JOB = Label("job_id", text="the job's name")
+_GROUP = Label("process_group", text="the group's description, else its name")
+_CATEGORY = Label("category", tuple(category.value for category in Category))
+_SIGNALS = ("traces", "metrics", "logs")
+_SIGNAL = Label("signal", _SIGNALS)
+_REJECTED = ("unauthenticated", "denied", "malformed", "too_large", "too_slow", "unsupported")
+_NOT_NOW = ("capacity", "client_limit", "not_stored", "internal")
+_BACKEND = Label("backend", text="the URL of --forward")
+_DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "not_stored", "shutdown")
+_OUTLET = Label("outlet", text="`webhook HOST` or `grafana HOST`")
+_PARTS = ("ingest", "judge", "housekeeping", "forward", "delivery", "incidents_file", "store")
+_DELIVERY = "--webhook or --grafana"
+
+_JOBS = (
+    _gauge(
+        "otel_fr_incidents_open",
+        "incidents",
+        "Open incidents; consequences of another incident are not counted.",
+        *(_JOB, _GROUP, _CATEGORY),
+        act="Act when it is above 0, by the runbook of the category (TorchDistributedIncidentOpen).",
+    ),
+    _counter(
+        "otel_fr_incidents_opened",
+        "incidents",
+        "Incidents opened; consequences of another incident are not counted.",
+        _CATEGORY,
+    ),
+    _gauge(
+        "otel_fr_progress_lag",
+        "collectives",
+        "Collectives by which the last member of a process group is behind the first.",
+        *(_JOB, _GROUP),
+        act="A lag that comes and goes is normal; one that only grows shows a rank that was left behind.",
+    ),
+    _summary(
+        "otel_fr_collective_skew_seconds",
+        "seconds",
+        "How much longer a collective took the member that joined first than the one that joined last, each by its own"
+        " clock; one collective in 16 is measured.",
+        *(_JOB, _GROUP),
+        act="Its sum divided by its count is the average time that a group waits for its slowest rank.",
+    ),
+)
+_REQUESTS = (
+    _counter(
+        "otel_fr_collector_requests_accepted",
+        "requests",
+        "OTLP requests accepted.",
+        _SIGNAL,
+        act="Act when it stands still while jobs run: their telemetry does not arrive.",
+    ),
+    _counter(
+        "otel_fr_collector_requests_rejected",
+        "requests",
+        "OTLP requests and control streams refused with an error status.",
+        *(Label("signal", (*_SIGNALS, "control")), Label("reason", (*_REJECTED, *_NOT_NOW))),
+        act="Act on unauthenticated and denied: those jobs are not watched (OtelFrRequestsRejected). Clients retry"
+        " after capacity, client_limit and not_stored: act if these go on for minutes.",
+    ),
+    _gauge(
+        "otel_fr_collector_requests_in_flight",
+        "requests",
+        "OTLP requests that are being received, correlated or written to the forward queue.",
+    ),
+    _gauge(
+        "otel_fr_collector_requests_in_flight_capacity",
+        "requests",
+        "Limit of requests_in_flight; beyond it requests are rejected with reason capacity.",
+    ),
+    _gauge(
+        "otel_fr_collector_requests_in_flight_bytes",
+        "bytes",
+        "Size of the OTLP requests in flight.",
+        act="Act when it stays near its capacity: the collector, or its disk, is too slow for what arrives.",
+    ),
+    _gauge(
+        "otel_fr_collector_requests_in_flight_capacity_bytes",
+        "bytes",
+        "Limit of requests_in_flight_bytes (--max-queue-size); beyond it requests are rejected with reason capacity.",
+    ),
+    _counter(
+        "otel_fr_collector_items_received",
+        "spans, log records, metrics",
+        "Spans, log records and metrics received: of otel-fr, of other software, or invalid.",
+        *(_SIGNAL, Label("kind", ("otel_fr", "other", "invalid"))),
+        act="Act on invalid: an OpenTelemetry Collector on the way may alter what otel-fr sends.",
+    ),
+    _counter(
+        "otel_fr_collector_rank_reports",
+        "reports",
+        "Rank reports: accepted; late, because a newer one of the rank came before; or invalid.",
+        Label("outcome", ("accepted", "late", "invalid")),
+        act="Act on invalid: otel-fr in the jobs is newer than the collector (OtelFrReportsInvalid).",
+    ),
+)
+_JUDGING = (
+    _summary(
+        "otel_fr_collector_judgement_duration_seconds",
+        "seconds",
+        "Judgements of a run, and the time they took.",
+        act="Act when its sum grows by more than 0.5 per second: verdicts come late (OtelFrCollectorBusy).",
+    ),
+    _counter(
+        "otel_fr_collector_internal_errors",
+        "errors",
+        "Faults of the collector itself.",
+        Label("part", _PARTS),
+        act="Act when it grows: the log has the stack (OtelFrCollectorFault).",
+    ),
+)
+_MEMORY = (
+    _gauge("otel_fr_collector_runs", "runs", "Runs in memory."),
+    _gauge("otel_fr_collector_ranks", "ranks", "Ranks in memory, of all runs."),
+    _gauge("otel_fr_collector_pending_calls", "calls", "Calls in memory, of collectives that are not complete."),
+    _counter(
+        "otel_fr_collector_evicted",
+        "by kind",
+        "Runs, incomplete collectives (instances) and their calls that were removed from memory to hold a limit.",
+        Label("kind", ("runs", "instances", "calls")),
+        act="Act when it grows for minutes: give the jobs to several collectors.",
+    ),
+    _counter(
+        "otel_fr_collector_capacity_exceeded",
+        "by kind",
+        "Runs, ranks, process groups, member lists, progress of ranks in groups, and reported calls that were not taken"
+        " in because the collector holds as many as it may.",
+        Label("kind", ("runs", "ranks", "groups", "members", "progress", "reported_calls")),
+        act="Act when it grows: verdicts that rest on them are not reached (OtelFrCapacityExceeded).",
+    ),
+)
+_FORWARDING = (
+    _counter(
+        "otel_fr_collector_forward_requests_enqueued",
+        "requests",
+        "Requests put into the queue of a backend.",
+        *(_SIGNAL, _BACKEND),
+        needs="--forward",
+    ),
+    _counter(
+        "otel_fr_collector_forward_requests_sent",
+        "requests",
+        "Requests that a backend has accepted.",
+        *(_SIGNAL, _BACKEND),
+        act="Act when it stands still while the queue grows.",
+        needs="--forward",
+    ),
+    _counter(
+        "otel_fr_collector_forward_requests_dropped",
+        "requests",
+        "Requests that will not reach a backend. With reason not_stored no backend is named, and the client is asked to"
+        " retry.",
+        *(_BACKEND, Label("reason", _DROPPED_REASONS)),
+        act="Act when it grows, by its reason (OtelFrForwardDrops).",
+        needs="--forward",
+    ),
+    _counter(
+        "otel_fr_collector_forward_requests_deduplicated",
+        "requests",
+        "Requests of the same bytes as one of the 10 minutes before; they are forwarded once.",
+        needs="--forward",
+    ),
+    _counter(
+        "otel_fr_collector_forward_attempts_failed",
+        "attempts",
+        "Attempts to send a request that failed and will be repeated.",
+        _BACKEND,
+        act="Act when it grows for minutes: the backend is down or overloaded. The log has its answer.",
+        needs="--forward",
+    ),
+    _gauge(
+        "otel_fr_collector_forward_queue_requests",
+        "requests",
+        "Requests that wait for a backend.",
+        _BACKEND,
+        needs="--forward",
+    ),
+    _gauge(
+        "otel_fr_collector_forward_queue_bytes",
+        "bytes",
+        "Size of the requests that wait for a backend.",
+        _BACKEND,
+        act="Act when it nears its capacity: then requests are dropped.",
+        needs="--forward",
+    ),
+    _gauge(
+        "otel_fr_collector_forward_queue_capacity_bytes",
+        "bytes",
+        "Limit of forward_queue_bytes (--forward-queue-size).",
+        _BACKEND,
+        needs="--forward",
+    ),
+)
+_PUBLISHING = (
+    _gauge(
+        "otel_fr_collector_store_up",
+        "0 or 1",
+        "1: every incident is on disk; 0: some are in memory only.",
+        act="Act when it is 0: the disk of --data is full or broken (OtelFrStoreDown).",
+        needs="--data",
+    ),
+    _gauge(
+        "otel_fr_collector_alerts",
+        "alerts",
+        "Alerts that fire, or that are resolved and not yet posted.",
+        act="Act when it reaches its capacity: further incidents raise no alert here.",
+        needs="--alertmanager",
+    ),
+    _gauge("otel_fr_collector_alerts_capacity", "alerts", "Limit of alerts.", needs="--alertmanager"),
+    _counter(
+        "otel_fr_collector_alert_posts",
+        "posts",
+        "Posts of all alerts to one Alertmanager; a failed one is repeated.",
+        Label("outcome", ("sent", "failed")),
+        act="Act when failed grows (OtelFrAlertPostsFail).",
+        needs="--alertmanager",
+    ),
+    _counter(
+        "otel_fr_collector_deliveries",
+        "deliveries",
+        "Deliveries of incident changes: sent; failed, to be repeated; rejected by the receiver; or dropped because the"
+        " queue was full.",
+        *(_OUTLET, Label("outcome", ("sent", "failed", "rejected", "dropped"))),
+        act="Act when any but sent grows (OtelFrDeliveriesFail).",
+        needs=_DELIVERY,
+    ),
+    _gauge(
+        "otel_fr_collector_delivery_queue_size",
+        "deliveries",
+        "Deliveries that wait for a receiver.",
+        _OUTLET,
+        act="Act when it grows for minutes: the receiver does not accept them. The log has its answer.",
+        needs=_DELIVERY,
+    ),
+    _gauge(
+        "otel_fr_collector_delivery_queue_capacity",
+        "deliveries",
+        "Limit of delivery_queue_size; beyond it the oldest deliveries are dropped.",
+        _OUTLET,
+        needs=_DELIVERY,
+    ),
+)
+_PORTS = (
+    _gauge(
+        "otel_fr_collector_tls_certificate_expiry_timestamp_seconds",
+        "Unix time in seconds",
+        "When the certificate of the ports expires.",
+        act="Act when it is less than a week ahead: renew the files of --tls-cert and --tls-key.",
+        needs="--tls-cert",
+    ),
+)
+
+SECTIONS: dict[str, tuple[Family, ...]] = {
+    "Jobs": _JOBS,
+    "Requests": _REQUESTS,
+    "Judging": _JUDGING,
+    "Memory": _MEMORY,
+    "Forwarding": _FORWARDING,
+    "Incidents": _PUBLISHING,
+    "Ports": _PORTS,
+}
+"""All families, by section of docs/metrics.md."""
+FAMILIES: dict[str, Family] = {family.name: family for families in SECTIONS.values() for family in families}
+
+
+def reference() -> str:
+    """The metrics as the Markdown tables of docs/metrics.md."""
+    lines: list[str] = []
+    for section, families in SECTIONS.items():
+        lines += ["", f"## {section}", "", "| metric | type, unit | labels | what it says | when to act |"]
+        lines.append("|---|---|---|---|---|")
+        lines += [_row(family) for family in families]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _row(family: Family) -> str:
+    name = family.name + ("_total" if family.type == "counter" else "")
+    labels = "; ".join(f"`{label.name}`: {label.text or ', '.join(label.values)}" for label in family.labels)
+    needs = f" Only with {family.needs}." if family.needs else ""
+    act = family.act.removeprefix("Act ")
+    return f"| `{name}` | {family.type}, {family.unit} | {labels} | {family.text}{needs} | {act[:1].upper()}{act[1:]} |"
