@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from otel_fr.analyze.overview import View
-from otel_fr.analyze.report import to_json, to_text
-from otel_fr.analyze.result import FAULT, HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze.output.overview import View
+from otel_fr.analyze.output.text import to_json, to_text
 
 __all__ = ["FAULT", "HEALTHY", "UNUSABLE", "add_arguments", "run"]
 
@@ -125,7 +125,7 @@ def _load(args: argparse.Namespace, replica_size: int | None) -> Report:
     workers = min(os.cpu_count() or 1, MAX_WORKERS)
     if not sys.stderr.isatty():
         return load(args.path, args.prefix, workers=workers, replica_size=replica_size)
-    from otel_fr.analyze.terminal import loading
+    from otel_fr.analyze.output.terminal import loading
 
     with loading() as progress:
         return load(args.path, args.prefix, workers=workers, progress=progress, replica_size=replica_size)
@@ -134,21 +134,21 @@ def _load(args: argparse.Namespace, replica_size: int | None) -> Report:
 def _print(report: Report, view: View, args: argparse.Namespace) -> None:
     # Each output format is imported only when it is used.
     if args.just_print_entries:
-        from otel_fr.analyze.entries import entries_text
+        from otel_fr.analyze.output.entries_table import entries_text
 
         sys.stdout.write(entries_text(report, view))
     elif args.format == "json":
         sys.stdout.write(to_json(report) + "\n")
     elif args.format == "markdown":
-        from otel_fr.analyze.markdown import to_markdown
+        from otel_fr.analyze.output.markdown import to_markdown
 
         sys.stdout.write(to_markdown(report, view))
     elif args.format == "html":
-        from otel_fr.analyze.page import to_html
+        from otel_fr.analyze.output.page import to_html
 
         sys.stdout.write(to_html(report, view))
     elif sys.stdout.isatty():
-        from otel_fr.analyze.terminal import show
+        from otel_fr.analyze.output.terminal import show
 
         show(report, view)
     else:
@@ -156,7 +156,7 @@ def _print(report: Report, view: View, args: argparse.Namespace) -> None:
 
 
 def _write(report: Report, path: Path) -> int:
-    from otel_fr.analyze.database import write_database
+    from otel_fr.analyze.output.database import write_database
 
     try:
         write_database(report, path)
@@ -166,7 +166,7 @@ def _write(report: Report, path: Path) -> int:
 
 
 def _send(report: Report, endpoint: str) -> int:
-    from otel_fr.analyze.traces import UnreachableEndpoint, send_traces
+    from otel_fr.analyze.output.otlp_traces import UnreachableEndpoint, send_traces
 
     try:
         count = send_traces(report, endpoint)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from otel_fr import identity
-from otel_fr.analyze.evidence import Run
+from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dump.columns import P2P
 from otel_fr.dump.entry import Entry
 from otel_fr.match import CallState, Group

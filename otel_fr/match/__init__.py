@@ -6,7 +6,7 @@ Pure functions over `Evidence`; used by the live collector and by the offline an
 from otel_fr.match.diagnose import diagnose
 from otel_fr.match.legal import Difference, compare
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, Group, Progress, Rank, Signature
-from otel_fr.match.questions import open_questions
+from otel_fr.match.undecided import open_questions
 
 __all__ = [
     "Call",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from otel_fr.match import aftermath, sentences
-from otel_fr.match.crossed import Crossed, crossed
+from otel_fr.match import consequences, sentences
+from otel_fr.match.case import Case
 from otel_fr.match.device import StuckDevice, stuck_devices
-from otel_fr.match.findings import Case
 from otel_fr.match.instances import Instance, InstanceKey
+from otel_fr.match.misdirected import Crossed, crossed
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, Rhythm
 from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, inverted, precedes
@@ -28,10 +28,10 @@ class _Diagnosis(Case):
         self._held_up()
         self._devices()
         self._all_joined()
-        aftermath.downstream(self)
-        aftermath.other_deaths(self)
-        aftermath.missed_meeting(self)
-        aftermath.unexplained_failures(self)
+        consequences.downstream(self)
+        consequences.other_deaths(self)
+        consequences.missed_meeting(self)
+        consequences.unexplained_failures(self)
         return self.causes + self.consequences
 
     # Causes, strongest evidence first: what ranks brought, then cycles, then who holds whom up.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from otel_fr.match.crossed import Crossed
 from otel_fr.match.endings import describe_ending
 from otel_fr.match.instances import Instance
+from otel_fr.match.misdirected import Crossed
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, Ending, Evidence, Group
 from otel_fr.presentation import (

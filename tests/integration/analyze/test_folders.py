@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.analyze.report import FAULT, HEALTHY, UNUSABLE, analyze, to_json, to_text
+from otel_fr.analyze.output.text import FAULT, HEALTHY, UNUSABLE, analyze, to_json, to_text
 from otel_fr.dump.read import load
 from otel_fr.incident import FIELDS
 from tests.support.paths import DUMPS

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from otel_fr.analyze import load
-from otel_fr.analyze.overview import View
-from otel_fr.analyze.page import to_html
+from otel_fr.analyze.output.overview import View
+from otel_fr.analyze.output.page import to_html
 from tests.support.paths import DUMPS
 from tests.support.torch_files import one_missing
 from tests.unit.analyze.test_forms import hostile_folder

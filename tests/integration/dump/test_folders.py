@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from otel_fr.analyze.report import FAULT, HEALTHY, analyze, to_text
+from otel_fr.analyze.output.text import FAULT, HEALTHY, analyze, to_text
 from otel_fr.dump.files import rank_of_name
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.safe_parse import UnreadableDump

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from otel_fr.analyze import load
-from otel_fr.analyze.entries import entries_text
-from otel_fr.analyze.markdown import to_markdown
-from otel_fr.analyze.overview import View, grid
-from otel_fr.analyze.page import to_html
-from otel_fr.analyze.report import to_text
-from otel_fr.analyze.timeline import MAX_CALLS, timeline
+from otel_fr.analyze.output.entries_table import entries_text
+from otel_fr.analyze.output.markdown import to_markdown
+from otel_fr.analyze.output.overview import View, grid
+from otel_fr.analyze.output.page import to_html
+from otel_fr.analyze.output.text import to_text
+from otel_fr.analyze.output.timeline import MAX_CALLS, timeline
 from tests.support.paths import DUMPS
 from tests.support.torch_files import entry, group, one_missing, write
 
@@ -182,7 +182,7 @@ def _rows(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_the_three_forms_of_the_database_say_the_same(tmp_path: Path) -> None:
-    from otel_fr.analyze.database import write_database
+    from otel_fr.analyze.output.database import write_database
 
     report = load(one_missing(tmp_path / "files"))
     found = {}
@@ -204,7 +204,7 @@ def test_the_three_forms_of_the_database_say_the_same(tmp_path: Path) -> None:
 
 
 def test_the_pickle_holds_plain_values_only(tmp_path: Path) -> None:
-    from otel_fr.analyze.database import write_database
+    from otel_fr.analyze.output.database import write_database
     from otel_fr.dump.safe_parse import parse
 
     write_database(load(hostile_folder(tmp_path / "files")), tmp_path / "db.pkl")
@@ -259,7 +259,7 @@ def test_the_page_is_bounded_and_the_culprit_comes_first(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", sorted(path.name for path in DUMPS.iterdir() if path.is_dir()))
 def test_every_form_of_every_known_folder_can_be_made(name: str, tmp_path: Path) -> None:
-    from otel_fr.analyze.database import write_database
+    from otel_fr.analyze.output.database import write_database
 
     report = load(DUMPS / name)
     assert report.run is not None

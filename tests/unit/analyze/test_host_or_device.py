@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr.analyze.report import analyze
+from otel_fr.analyze.output.text import analyze
 from otel_fr.match import Category
 from tests.support.paths import DUMPS
 from tests.support.verdicts import causes

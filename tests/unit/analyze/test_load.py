@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from otel_fr.analyze import FAULT, HEALTHY, UNUSABLE, load
-from otel_fr.analyze.database import write_database
-from otel_fr.analyze.entries import entries_text
-from otel_fr.analyze.markdown import to_markdown
-from otel_fr.analyze.overview import View
-from otel_fr.analyze.page import to_html
-from otel_fr.analyze.report import to_json, to_text
-from otel_fr.analyze.traces import span_batches
+from otel_fr.analyze.output.database import write_database
+from otel_fr.analyze.output.entries_table import entries_text
+from otel_fr.analyze.output.markdown import to_markdown
+from otel_fr.analyze.output.otlp_traces import span_batches
+from otel_fr.analyze.output.overview import View
+from otel_fr.analyze.output.page import to_html
+from otel_fr.analyze.output.text import to_json, to_text
 from tests.support.rings import RankRing, signature
 from tests.support.torch_files import entry, group, one_missing, write
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.analyze import load
-from otel_fr.analyze.pairing import Anchors, Half, align
+from otel_fr.analyze.assemble.message_alignment import Anchors, Half, align
 from otel_fr.dump.columns import COMPLETED, IN_FLIGHT
 from tests.support.torch_files import entry, write
 

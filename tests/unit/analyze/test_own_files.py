@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_fr import identity
-from otel_fr.analyze.report import HEALTHY, Report, analyze, to_json, to_text
+from otel_fr.analyze.output.text import HEALTHY, Report, analyze, to_json, to_text
 from otel_fr.dump.write import write_dump
 from otel_fr.incident import FIELDS
 from otel_fr.match import Ending

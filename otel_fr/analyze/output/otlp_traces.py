@@ -16,9 +16,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.collectives import Collective, moment
-from otel_fr.analyze.evidence import Run
-from otel_fr.analyze.result import Report
 from otel_fr.dump.entry import Entry
 from otel_fr.dump.model import Dump
 from otel_fr.incident_trace import resource_spans, root_span

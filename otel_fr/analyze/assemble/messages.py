@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otel_fr.analyze.pairing import Half
+from otel_fr.analyze.assemble.message_alignment import Half
 from otel_fr.dump.columns import COMPLETED, NONE, P2P, Entries, Indices, Integers, Mask, Table
 from otel_fr.dump.model import Dump
 from otel_fr.match.model import Signature

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from otel_fr.analyze.messages import Messages, Pair
-from otel_fr.analyze.pairing import Anchors, align, anchors
+from otel_fr.analyze.assemble.message_alignment import Anchors, align, anchors
+from otel_fr.analyze.assemble.messages import Messages, Pair
 from otel_fr.dump import operation_names
 from otel_fr.dump.columns import COMPLETED, Indices, Mask, Table
 from otel_fr.dump.model import Dump

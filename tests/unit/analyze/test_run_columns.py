@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.analyze.evidence import build_runs
-from otel_fr.analyze.settled import Board
+from otel_fr.analyze.assemble.run_columns import Board
+from otel_fr.analyze.assemble.runs import build_runs
 from otel_fr.dump.columns import entries_of
 from otel_fr.dump.entry import Entry
 from otel_fr.dump.model import Dump, GroupInfo

@@ -13,10 +13,10 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from otel_fr.analyze import overview
+from otel_fr.analyze.analysis import Report
 from otel_fr.analyze.collectives import Key, entries_by_rank, key_of, moment
-from otel_fr.analyze.overview import View, clean
-from otel_fr.analyze.result import Report
+from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dump.entry import Entry
 from otel_fr.match import CallState, Finding, Group, Signature
 

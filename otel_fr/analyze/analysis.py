@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from otel_fr import identity
+from otel_fr.analyze.assemble.runs import Run, build_runs
 from otel_fr.analyze.collectives import Collective, line_up
-from otel_fr.analyze.evidence import Run, build_runs
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.dump.model import Dump, Problem
 from otel_fr.dump.read import load_folder

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from tabulate import tabulate
 
 from otel_fr._version import __version__
-from otel_fr.analyze import overview
-from otel_fr.analyze.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
-from otel_fr.analyze.result import Report
+from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.match import Finding
 from otel_fr.presentation import ranks_text
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from otel_fr.analyze import overview
-from otel_fr.analyze.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
-from otel_fr.analyze.result import FAULT, HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.dump.model import Dump
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank

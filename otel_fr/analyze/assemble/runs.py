@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from otel_fr import identity
-from otel_fr.analyze.messages import Messages
+from otel_fr.analyze.assemble.file_sets import split
+from otel_fr.analyze.assemble.message_numbers import number_messages
+from otel_fr.analyze.assemble.message_patterns import steady
+from otel_fr.analyze.assemble.messages import Messages
+from otel_fr.analyze.assemble.run_columns import Board
 from otel_fr.analyze.notes import Note, NoteKind
-from otel_fr.analyze.p2p import number_messages
-from otel_fr.analyze.rhythm import steady
-from otel_fr.analyze.sets import split
-from otel_fr.analyze.settled import Board
 from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dump.columns import P2P, Mask
 from otel_fr.dump.model import Dump, GroupInfo, Problem

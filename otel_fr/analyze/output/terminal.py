@@ -12,10 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.analyze import overview
-from otel_fr.analyze.overview import View, clean
-from otel_fr.analyze.report import evidence_lines, verdict_lines
-from otel_fr.analyze.result import Report
+from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.overview import View, clean
+from otel_fr.analyze.output.text import evidence_lines, verdict_lines
 from otel_fr.presentation import rank_list
 
 _STYLES = {

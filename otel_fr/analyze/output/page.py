@@ -11,10 +11,10 @@ from html import escape
 from importlib.resources import files
 
 from otel_fr._version import __version__
-from otel_fr.analyze import overview
-from otel_fr.analyze.overview import MAX_LISTED, View, clean
-from otel_fr.analyze.result import FAULT, Report
-from otel_fr.analyze.timeline import timeline
+from otel_fr.analyze.analysis import FAULT, Report
+from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.overview import MAX_LISTED, View, clean
+from otel_fr.analyze.output.timeline import timeline
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding
 from otel_fr.presentation import ranks_text
@@ -58,7 +58,7 @@ def _text(value: str) -> str:
 
 @cache
 def _file(name: str) -> str:
-    return files("otel_fr.analyze").joinpath(name).read_text("utf-8")
+    return files("otel_fr.analyze.output").joinpath(name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:

@@ -16,8 +16,8 @@ from contextlib import closing, suppress
 from math import prod
 from pathlib import Path
 
+from otel_fr.analyze.analysis import Report
 from otel_fr.analyze.collectives import Collective
-from otel_fr.analyze.result import Report
 from otel_fr.match import CallState, Finding
 
 FORMAT = 1

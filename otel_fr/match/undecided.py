@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from otel_fr.match import sentences
-from otel_fr.match.findings import Case
+from otel_fr.match.case import Case
 from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import CallState, Evidence
 from otel_fr.match.waiting import Node, fronts, inverted

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from otel_fr.match import sentences
+from otel_fr.match.case import Case
 from otel_fr.match.endings import describe_ending, gave_up_at_store, was_stopped
-from otel_fr.match.findings import Case
 from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import CallState, Category, Ending, Finding
 from otel_fr.presentation import ranks_text

@@ -7,9 +7,9 @@ from itertools import zip_longest
 
 from tabulate import tabulate
 
+from otel_fr.analyze.analysis import Report
 from otel_fr.analyze.collectives import group_entries
-from otel_fr.analyze.overview import View, clean
-from otel_fr.analyze.result import Report
+from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dump.entry import Entry
 from otel_fr.match import Group
 

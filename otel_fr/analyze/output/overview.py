@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from otel_fr.analyze.analysis import Report
 from otel_fr.analyze.notes import NoteKind
-from otel_fr.analyze.result import Report
 from otel_fr.dump.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
 from otel_fr.presentation import collective_text, group_text, ranks_by_text, ranks_text, site_text
