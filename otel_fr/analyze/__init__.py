@@ -9,7 +9,7 @@
         print(incident["summary"])
 """
 
-from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Analysis, load
 from otel_fr.analyze.collectives import Collective
 
-__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Collective", "Report", "load"]
+__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Analysis", "Collective", "load"]

@@ -25,7 +25,7 @@ DEFAULT_GROUP = "default_pg"
 
 
 @dataclass
-class Report:
+class Analysis:
     """What the flight-recorder files of one folder say about the newest run in it.
 
     Attributes:
@@ -103,10 +103,10 @@ def load(
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
     replica_size: int | None = None,
-) -> Report:
+) -> Analysis:
     """Read a folder of flight-recorder files (or one file) and judge the newest run in it.
 
-    Never raises for what the files hold: files that cannot be used are in `Report.problems`.
+    Never raises for what the files hold: files that cannot be used are in `Analysis.problems`.
 
     Args:
         prefix: only files whose name begins with it.
@@ -130,7 +130,7 @@ def load(
     findings = diagnose(runs[0].evidence) if runs else []
     if runs and not findings:
         runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
-    return Report(str(path), runs[0] if runs else None, runs[1:], findings, problems + more)
+    return Analysis(str(path), runs[0] if runs else None, runs[1:], findings, problems + more)
 
 
 def _made_up_run_id(run: Run) -> str:

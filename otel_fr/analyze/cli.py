@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Analysis, load
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.text import to_json, to_text
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     # Millions of small objects live until the end: looking for garbage among them takes longer than reading them.
     gc.disable()
     try:
-        report = _load(args, replica_size)
+        analysis = _load(args, replica_size)
     except FileNotFoundError as error:
         return _refuse(str(error))
     view = View(
@@ -105,14 +105,14 @@ def run(args: argparse.Namespace) -> int:
     )
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal's encoding may lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
-    _print(report, view, args)
-    status = report.status
-    if report.run is None:
+    _print(analysis, view, args)
+    status = analysis.status
+    if analysis.run is None:
         print(f"otel-fr analyze: no readable flight-recorder file in {args.path}", file=sys.stderr)
     elif args.output is not None:
-        status = max(status, _write(report, args.output))
-    if args.otlp and report.run is not None:
-        status = max(status, _send(report, args.otlp))
+        status = max(status, _write(analysis, args.output))
+    if args.otlp and analysis.run is not None:
+        status = max(status, _send(analysis, args.otlp))
     return status
 
 
@@ -121,7 +121,7 @@ def _refuse(text: str) -> int:
     return UNUSABLE
 
 
-def _load(args: argparse.Namespace, replica_size: int | None) -> Report:
+def _load(args: argparse.Namespace, replica_size: int | None) -> Analysis:
     workers = min(os.cpu_count() or 1, MAX_WORKERS)
     if not sys.stderr.isatty():
         return load(args.path, args.prefix, workers=workers, replica_size=replica_size)
@@ -131,45 +131,45 @@ def _load(args: argparse.Namespace, replica_size: int | None) -> Report:
         return load(args.path, args.prefix, workers=workers, progress=progress, replica_size=replica_size)
 
 
-def _print(report: Report, view: View, args: argparse.Namespace) -> None:
+def _print(analysis: Analysis, view: View, args: argparse.Namespace) -> None:
     # Each output format is imported only when it is used.
     if args.just_print_entries:
         from otel_fr.analyze.output.entries_table import entries_text
 
-        sys.stdout.write(entries_text(report, view))
+        sys.stdout.write(entries_text(analysis, view))
     elif args.format == "json":
-        sys.stdout.write(to_json(report) + "\n")
+        sys.stdout.write(to_json(analysis) + "\n")
     elif args.format == "markdown":
         from otel_fr.analyze.output.markdown import to_markdown
 
-        sys.stdout.write(to_markdown(report, view))
+        sys.stdout.write(to_markdown(analysis, view))
     elif args.format == "html":
         from otel_fr.analyze.output.page import to_html
 
-        sys.stdout.write(to_html(report, view))
+        sys.stdout.write(to_html(analysis, view))
     elif sys.stdout.isatty():
         from otel_fr.analyze.output.terminal import show
 
-        show(report, view)
+        show(analysis, view)
     else:
-        sys.stdout.write(to_text(report, view))
+        sys.stdout.write(to_text(analysis, view))
 
 
-def _write(report: Report, path: Path) -> int:
+def _write(analysis: Analysis, path: Path) -> int:
     from otel_fr.analyze.output.database import write_database
 
     try:
-        write_database(report, path)
+        write_database(analysis, path)
     except OSError as error:
         return _refuse(f"--output {path}: {error.strerror or error}; nothing was written")
     return HEALTHY
 
 
-def _send(report: Report, endpoint: str) -> int:
+def _send(analysis: Analysis, endpoint: str) -> int:
     from otel_fr.analyze.output.otlp_traces import UnreachableEndpoint, send_traces
 
     try:
-        count = send_traces(report, endpoint)
+        count = send_traces(analysis, endpoint)
     except UnreachableEndpoint as error:
         return _refuse(f"--otlp {endpoint}: {error}")
     print(f"otel-fr analyze: sent {count} {'trace' if count == 1 else 'traces'} to {endpoint}", file=sys.stderr)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from otel_fr.match.instances import Instance, InstanceKey, is_waiting
 from otel_fr.match.model import CallState, Evidence
 
-EVERYBODY_NEEDED = frozenset(
+NEEDS_EVERY_RANK = frozenset(
     (
         "all_reduce",
         "all_reduce_coalesced",
@@ -72,7 +72,7 @@ def stuck_devices(
             if rank in spared or call.state is not CallState.IN_FLIGHT or not is_waiting(call, evidence.window):
                 continue
             open_.setdefault(rank, []).append(key)
-            if call.stream != "collective" or call.signature.operation not in EVERYBODY_NEEDED or key in explained:
+            if call.stream != "collective" or call.signature.operation not in NEEDS_EVERY_RANK or key in explained:
                 continue
             peer = _peer_ahead(instance, furthest.get(call.group, []), call.sequence_id)
             if peer is not None:

@@ -6,9 +6,9 @@ from otel_fr.match import consequences, sentences
 from otel_fr.match.case import Case
 from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.misdirected import Crossed, crossed
+from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
-from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, Rhythm
+from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
 from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, inverted, precedes
 
 
@@ -25,7 +25,7 @@ class _Diagnosis(Case):
     def run(self) -> list[Finding]:
         self._mismatches()
         self._cycles()
-        self._held_up()
+        self._blocked()
         self._devices()
         self._all_joined()
         consequences.downstream(self)
@@ -65,15 +65,15 @@ class _Diagnosis(Case):
             steps = self._walk(keys)
             sends = [(rank, inst, blocker) for rank, inst, blocker in steps if inst.p2p]
             odd = against_the_order(self.nodes, keys)
-            astray = crossed(self.nodes, keys) if odd is None else None
+            astray = misdirected_message(self.nodes, keys) if odd is None else None
             if astray is not None:
                 instance, culprits, category = astray.astray, astray.culprits, Category.UNMATCHED_P2P
-                summary = sentences.crossed_text(astray)
+                summary = sentences.misdirected_text(astray)
             elif len(sends) == 1 and odd is None:
                 caller, instance, blocker = sends[0]
                 step = next(inst for rank, inst, _ in steps if rank == blocker)
                 category = Category.UNMATCHED_P2P
-                if self._kept_rhythm(blocker, instance, step):
+                if self._kept_pattern(blocker, instance, step):
                     culprits, summary = (caller,), sentences.one_more_text(caller, blocker, instance, step)
                 else:
                     culprits, summary = (blocker,), self.unmatched_text(instance, blocker)
@@ -88,11 +88,11 @@ class _Diagnosis(Case):
             self.add(finding)
             self.cause_of.update(dict.fromkeys(keys, finding.key))
 
-    def _kept_rhythm(self, rank: int, message: Instance, step: Instance) -> bool:
+    def _kept_pattern(self, rank: int, message: Instance, step: Instance) -> bool:
         """It came to ``step`` after as many of these messages as in the steps before: it has left none out."""
         if message.p2p is None or step.stream != "collective":
             return False
-        return Rhythm(rank, message.group.id, *message.p2p[:3], step.group.id) in self.evidence.steady
+        return MessagePattern(rank, message.group.id, *message.p2p[:3], step.group.id) in self.evidence.kept_patterns
 
     def _walk(self, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
         """The cycle as (rank, where it waits, the member it waits for), from its smallest rank on."""
@@ -112,7 +112,7 @@ class _Diagnosis(Case):
     def _ahead(self, key: InstanceKey, inside: set[InstanceKey]) -> list[int]:
         return [rank for rank, targets in sorted(self.nodes[key].next.items()) if inside & set(targets)]
 
-    def _held_up(self) -> None:
+    def _blocked(self) -> None:
         blamed: dict[int, str] = {}
         open_nodes = [n for k, n in self.nodes.items() if k not in self.cause_of and n.culprits and not n.behind]
         # A node that waits for nothing else shows its culprit best; then the one that the program comes to first.
@@ -130,7 +130,7 @@ class _Diagnosis(Case):
             category = self._category(node, culprits)
             astray = self._astray(node, culprits) if category is Category.UNMATCHED_P2P else None
             if astray is not None:
-                culprits, summary = list(astray.culprits), sentences.crossed_text(astray)
+                culprits, summary = list(astray.culprits), sentences.misdirected_text(astray)
             elif category is Category.UNMATCHED_P2P:
                 summary = self.unmatched_text(node.instance, culprits[0])
             else:
@@ -149,12 +149,12 @@ class _Diagnosis(Case):
             if ahead is None:
                 blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
 
-    def _astray(self, node: Node, culprits: list[int]) -> Crossed | None:
+    def _astray(self, node: Node, culprits: list[int]) -> MisdirectedMessage | None:
         """The message gone astray that the node tells of, where its peer has ended well: it owed nobody anything."""
         infos = [self.evidence.ranks.get(rank) for rank in culprits]
         if any(info is None or info.ending is not Ending.CLEAN for info in infos):
             return None
-        found = crossed(self.nodes, [key for key in self.nodes if key not in self.cause_of])
+        found = misdirected_message(self.nodes, [key for key in self.nodes if key not in self.cause_of])
         return found if found is not None and found.astray is node.instance else None
 
     def _earlier(self, node: Node, others: list[Node]) -> int:
@@ -205,8 +205,8 @@ class _Diagnosis(Case):
             late = _late(calls)
             if late:
                 self._stragglers(node, late)
-            elif any(_is_held_up(c, self.evidence.window) for c in calls) and all(
-                c.state is CallState.UNKNOWN or _is_held_up(c, self.evidence.window) for c in calls
+            elif any(_is_blocked(c, self.evidence.window) for c in calls) and all(
+                c.state is CallState.UNKNOWN or _is_blocked(c, self.evidence.window) for c in calls
             ):
                 stalled.append(key)
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):
@@ -235,7 +235,7 @@ class _Diagnosis(Case):
         self.cause_of[node.instance.key] = finding.key
 
 
-def _is_held_up(call: Call, window: float) -> bool:
+def _is_blocked(call: Call, window: float) -> bool:
     """It failed, or is known to have been in flight for longer than ``window`` seconds."""
     return call.state is CallState.FAILED or (
         call.state is CallState.IN_FLIGHT and call.age is not None and call.age >= window

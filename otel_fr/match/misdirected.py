@@ -13,7 +13,7 @@ from otel_fr.match.waiting import Node
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed:
+class MisdirectedMessage:
     """A send nobody receives and a receive nobody sends to, one call's change away from each other.
 
     Attributes:
@@ -31,7 +31,7 @@ class Crossed:
         return len(self.culprits) > 1
 
 
-def crossed(nodes: Mapping[InstanceKey, Node], circle: Iterable[InstanceKey]) -> Crossed | None:
+def misdirected_message(nodes: Mapping[InstanceKey, Node], circle: Iterable[InstanceKey]) -> MisdirectedMessage | None:
     """The message gone astray that makes a circle of waiting ranks; None: none does, or several might.
 
     Of several, the one counts whose calls are nearest to each other by their ranks' own numbers: ranks of one job run
@@ -46,7 +46,7 @@ def crossed(nodes: Mapping[InstanceKey, Node], circle: Iterable[InstanceKey]) ->
         if wanted.signature.operation == "recv":
             of_source.setdefault((wanted.group, receive.members[0]), []).append((wanted, receive))
             of_destination.setdefault((wanted.group, wanted.rank), []).append((wanted, receive))
-    nearest, best = 0, list[Crossed]()
+    nearest, best = 0, list[MisdirectedMessage]()
     for sent, send in calls:
         if sent.signature.operation != "send":
             continue
@@ -57,7 +57,7 @@ def crossed(nodes: Mapping[InstanceKey, Node], circle: Iterable[InstanceKey]) ->
             distance = abs(sent.sequence_id - wanted.sequence_id)
             if best and distance > nearest:
                 continue
-            pair = _cross(send, receive)
+            pair = _misdirected(send, receive)
             if pair is None or compare(send.group, sent, wanted) is not None:
                 continue
             best = [*best, pair] if best and distance == nearest else [pair]
@@ -65,7 +65,7 @@ def crossed(nodes: Mapping[InstanceKey, Node], circle: Iterable[InstanceKey]) ->
     return best[0] if len(best) == 1 else None
 
 
-def _cross(send: Instance, receive: Instance) -> Crossed | None:
+def _misdirected(send: Instance, receive: Instance) -> MisdirectedMessage | None:
     """They are of one group."""
     if send.p2p is None or receive.p2p is None:
         return None
@@ -73,11 +73,11 @@ def _cross(send: Instance, receive: Instance) -> Crossed | None:
     peer, receiver, receive_tag, received_before = receive.p2p
     same = (source, destination) == (peer, receiver)
     if send_tag != receive_tag:
-        return Crossed(send, receive, tuple(sorted((source, destination)))) if same else None
+        return MisdirectedMessage(send, receive, tuple(sorted((source, destination)))) if same else None
     if same:
         return None  # two messages of one pair: no address is wrong
     if source == peer and sent_before <= received_before:
-        return Crossed(send, receive, (source,))
+        return MisdirectedMessage(send, receive, (source,))
     if destination == receiver and received_before <= sent_before:
-        return Crossed(receive, send, (receiver,))
+        return MisdirectedMessage(receive, send, (receiver,))
     return None

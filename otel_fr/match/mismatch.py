@@ -225,16 +225,16 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
 def first_mismatches(instances: dict[InstanceKey, Instance]) -> list[Mismatch]:
     """Per group and stream the mismatch with the lowest number: what comes after it in that group is shifted."""
     found: list[Mismatch] = []
-    settled: set[tuple[str, str]] = set()
+    decided: set[tuple[str, str]] = set()
     for instance in sorted(instances.values(), key=lambda i: (i.group.id, i.stream, i.sequence_id)):
         place = (instance.group.id, instance.stream)
-        if place in settled:
+        if place in decided:
             continue
         mismatch = judge(instance)
         if mismatch is not None:
             found.append(mismatch)
             if instance.stream != "p2p":
-                settled.add(place)
+                decided.add(place)
     return found
 
 

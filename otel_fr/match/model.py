@@ -157,7 +157,7 @@ class Rank:
     file: str = ""
 
 
-class Rhythm(NamedTuple):
+class MessagePattern(NamedTuple):
     """``rank`` did equally many of these sends (or receives) before each of the collectives of ``step``.
 
     Attributes:
@@ -187,7 +187,7 @@ class Evidence:
     ranks: Mapping[int, Rank]
     window: float
     world_size: int | None = None
-    steady: frozenset[Rhythm] = frozenset()
+    kept_patterns: frozenset[MessagePattern] = frozenset()
 
 
 class Category(str, Enum):

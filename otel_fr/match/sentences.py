@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from otel_fr.match.endings import describe_ending
 from otel_fr.match.instances import Instance
-from otel_fr.match.misdirected import Crossed
+from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, Ending, Evidence, Group
 from otel_fr.presentation import (
@@ -108,13 +108,13 @@ def holding_text(
     return "; ".join(part for part in [head, waiters, *details] if part)
 
 
-def crossed_text(crossed: Crossed) -> str:
+def misdirected_text(misdirected_message: MisdirectedMessage) -> str:
     """``"rank 0 waits in send ... to rank 2, which has no counterpart, while rank 1 waits in recv ... from rank 0"``"""
-    astray, other = crossed.astray, crossed.other
+    astray, other = misdirected_message.astray, misdirected_message.other
     caller = min(astray.calls)
     text = f"rank {caller} waits in {instance_text(astray)}, which has no counterpart"
     text += f", while rank {min(other.calls)} waits in {instance_text(other)}, which would match it"
-    if crossed.tags_differ:
+    if misdirected_message.tags_differ:
         return f"{text}: their tags differ, or they call in a different order"
     members = [rank for rank in astray.members if rank != caller]
     wrong = "sends to" if astray.call(caller).signature.operation == "send" else "receives from"

@@ -1,4 +1,4 @@
-"""Files that do not name their run, told apart: attempts and jobs whose files lie in one folder or side by side."""
+"""Separates files that do not name their run: attempts and jobs with files in one folder or in neighbouring ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_fr.dump.model import Dump, Problem
 
 _NUMBER = re.compile(r"\d+")
 _SAME_MOMENT_NS = 60 * 1_000_000_000
-"""Two files of one rank are written within this time of each other if they tell of one moment."""
+"""Files whose newest calls are within this time of each other show the same moment."""
 
 _Set = list[Dump]
 
@@ -19,9 +19,9 @@ _Set = list[Dump]
 def split(dumps: Sequence[Dump]) -> tuple[list[list[Dump]], list[Problem]]:
     """Runs, newest first, each with at most one file per rank and sorted by rank.
 
-    Files whose paths differ in the rank only make a set. Sets of different ranks are taken for one run (each host may
-    name its files its own way). Where two sets have a rank in common they tell of two moments, and are never mixed: in
-    different folders they are two runs; in one folder only the newer counts, and the others are told of.
+    Files whose paths differ only in the rank form a set. Sets without a rank in common count as one run (each host may
+    name its files its own way). Sets with a rank in common show two moments and are never mixed: in different folders
+    they are two runs; in one folder only the newest is used, and a problem is returned for each file of the others.
     """
     left = sorted(_sets(dumps), key=_newest, reverse=True)
     runs: list[list[Dump]] = []
@@ -45,8 +45,8 @@ def split(dumps: Sequence[Dump]) -> tuple[list[list[Dump]], list[Problem]]:
 def _unused(dump: Dump, chosen: dict[int, Dump]) -> Problem:
     other = chosen.get(dump.rank)
     if other is not None:
-        return Problem(dump.path, f"not used: {other.path} is of rank {dump.rank} too, and newer or fuller")
-    return Problem(dump.path, "not used: it is one of an older set of files in this folder; choose it with --prefix")
+        return Problem(dump.path, f"not used: {other.path} is a newer or fuller file of rank {dump.rank}")
+    return Problem(dump.path, "not used: it is of an older set of files in this folder; select that set with --prefix")
 
 
 def _sets(dumps: Sequence[Dump]) -> list[_Set]:
@@ -64,7 +64,7 @@ def _sets(dumps: Sequence[Dump]) -> list[_Set]:
 
 
 def _without_rank(name: str, rank: int) -> str:
-    """The name with its last number that is the rank left out."""
+    """The name without the last number in it that is the rank."""
     for number in reversed(list(_NUMBER.finditer(name))):
         if int(number[0]) == rank:
             return f"{name[: number.start()]}#{name[number.end() :]}"
@@ -72,7 +72,7 @@ def _without_rank(name: str, rank: int) -> str:
 
 
 def _newest(members: _Set) -> tuple[int, int, int, str]:
-    """Sorts sets by the moment they tell of, then by how much they tell of it."""
+    """Sort key of sets: the moment they show, then how much they hold."""
     moment = max(_moment(dump) for dump in members) // _SAME_MOMENT_NS
     known = sum(len(dump.entries.call_sites) for dump in members)
     return moment, sum(len(dump.entries) for dump in members), known, members[0].path

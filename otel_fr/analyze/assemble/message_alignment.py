@@ -1,4 +1,4 @@
-"""Which send belongs to which receive, where files do not number them and older calls are missing."""
+"""Which send belongs to which receive, in files that do not number them and lack older calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Codes, Integers, Table
 from otel_fr.dump.model import Dump
 
-MIN_ANCHORS = 2
-"""Collectives that both ranks have recorded before their counts of messages are compared: one shows no rhythm."""
+MIN_SHARED = 2
+"""Collectives that both ranks must have recorded before their message counts between them are compared."""
 
 
-class Half(NamedTuple):
+class PairEnd(NamedTuple):
     """One rank's sends to (or receives from) one peer with one tag, oldest first.
 
     Attributes:
-        partial: older ones may be missing from its file, or completed ones.
-        record: places in the rank's recorder. state: indices into `columns.STATES`.
+        partial: older ones, or completed ones, may be missing from the file.
+        record: record ids of the rank. state: indices into `columns.STATES`.
     """
 
     partial: bool
@@ -26,21 +26,21 @@ class Half(NamedTuple):
     state: Codes
 
 
-class Anchors(NamedTuple):
-    """The collectives that a rank has recorded: a number for each that is the same in every rank, and its place."""
+class SharedCollectives(NamedTuple):
+    """The collectives that a rank has recorded: a key that is the same on every rank, and the rank's record id."""
 
     key: Integers
     record: Integers
 
 
 class Alignment(NamedTuple):
-    """Numbers such that a send and its receive have the same.
+    """Numbers such that a send and its receive have the same number.
 
     Attributes:
-        sends, receives: none below 0; -1: it has none, because it completed, or because the peer's file does not reach
-            back to it.
-        is_sure: False: those with the same number may belong to different messages (small ones are sent before anybody
-            receives them), but neither end lacks the other.
+        sends, receives: from 0; -1: not numbered, because it completed, or because the peer's file does not go back
+            that far.
+        is_sure: False: calls with the same number may belong to different messages (small ones are sent before they
+            are received), but neither end lacks the other.
     """
 
     sends: Integers
@@ -48,35 +48,40 @@ class Alignment(NamedTuple):
     is_sure: bool = True
 
 
-def anchors(dump: Dump, groups: Table[str]) -> Anchors:
-    """``groups`` gives the groups of all files common numbers. None where messages beside them may be left out."""
+def shared_collectives(dump: Dump, groups: Table[str]) -> SharedCollectives:
+    """A dump's collectives; none if messages between them may be missing. ``groups``: their numbers in all files."""
     if not dump.gapless:
-        return Anchors(np.empty(0, np.int64), np.empty(0, np.int64))
+        return SharedCollectives(np.empty(0, np.int64), np.empty(0, np.int64))
     entries = dump.entries
     which = entries.stream == COLLECTIVE
     number = np.array([groups[key] for key in entries.groups] or [0], np.int64)[entries.group[which]]
     key, first = np.unique((number << 40) + entries.sequence_id[which] % (1 << 40), return_index=True)
-    return Anchors(key, entries.record[which][first])
+    return SharedCollectives(key, entries.record[which][first])
 
 
-def align(sends: Half, receives: Half, of_sender: Anchors, of_receiver: Anchors) -> Alignment | None:
-    """Which send is for which receive; None: the files do not tell.
+def align(
+    sends: PairEnd, receives: PairEnd, of_sender: SharedCollectives, of_receiver: SharedCollectives
+) -> Alignment | None:
+    """Number the sends and receives of a pair; None: the files do not show which belong together.
 
-    Where both files hold every call the first send is for the first receive. Else the collectives that both ranks have
-    recorded tell: if as many sends as receives lie between any two of them, the messages before and after each of them
-    belong together too. A receive that completed before its send was issued refutes that (the calls may straddle a
-    collective, or one file is older). Without such collectives only calls that are open on both sides are paired, and
-    only if they are as many: of any other, its peer may have completed and be overwritten.
+    If both files hold every call, the first send belongs to the first receive. Else the collectives that both ranks
+    recorded are used: if the same number of sends and receives lies between any two of them, the messages before and
+    after each belong together. A receive that completed before its send was enqueued refutes that (the calls may
+    straddle a collective, or one file is older). Without such collectives only calls in flight on both sides are
+    paired, and only if both sides have the same number: otherwise the peer's call may have completed and been
+    overwritten.
     """
     if not sends.partial and not receives.partial:
         return Alignment(np.arange(len(sends.record)), np.arange(len(receives.record)))
-    found = _by_anchors(sends, receives, of_sender, of_receiver)
+    found = _by_shared_collectives(sends, receives, of_sender, of_receiver)
     return found if found is not None else _by_open_calls(sends, receives)
 
 
-def _by_anchors(sends: Half, receives: Half, of_sender: Anchors, of_receiver: Anchors) -> Alignment | None:
+def _by_shared_collectives(
+    sends: PairEnd, receives: PairEnd, of_sender: SharedCollectives, of_receiver: SharedCollectives
+) -> Alignment | None:
     _, here, there = np.intersect1d(of_sender.key, of_receiver.key, assume_unique=True, return_indices=True)
-    if len(here) < MIN_ANCHORS:
+    if len(here) < MIN_SHARED:
         return None
     sent = np.searchsorted(sends.record, of_sender.record[here])
     received = np.searchsorted(receives.record, of_receiver.record[there])
@@ -97,7 +102,7 @@ def _by_anchors(sends: Half, receives: Half, of_sender: Anchors, of_receiver: An
     return Alignment(send_numbers, receive_numbers)
 
 
-def _by_open_calls(sends: Half, receives: Half) -> Alignment | None:
+def _by_open_calls(sends: PairEnd, receives: PairEnd) -> Alignment | None:
     open_sends, open_receives = sends.state != COMPLETED, receives.state != COMPLETED
     if np.count_nonzero(open_sends) != np.count_nonzero(open_receives):
         return None

@@ -1,4 +1,4 @@
-"""Sends and receives of all files together: numbered within their pairs, and settled where nothing is left to say."""
+"""Numbers the sends and receives of all files within their pairs, and finds those that need no judgement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from otel_fr.analyze.assemble.message_alignment import Anchors, align, anchors
+from otel_fr.analyze.assemble.message_alignment import SharedCollectives, align, shared_collectives
 from otel_fr.analyze.assemble.messages import Messages, Pair
 from otel_fr.dump import operation_names
 from otel_fr.dump.columns import COMPLETED, Indices, Mask, Table
@@ -24,7 +24,7 @@ _Place = tuple[str, int, int]
 def number_messages(dumps: Sequence[Dump]) -> tuple[list[Messages], list[str]]:
     """The sends and receives of each dump, with global peers and the number within their pair.
 
-    otel-fr records that number. For others `pairing.align` finds it.
+    otel-fr records that number; for other recorders `message_alignment.align` finds it.
 
     Returns:
         one `Messages` per dump, and what remains undecided, as sentences.
@@ -32,14 +32,14 @@ def number_messages(dumps: Sequence[Dump]) -> tuple[list[Messages], list[str]]:
     found = [Messages(dump) for dump in dumps]
     unknown = sum(_to_global_ranks(dump, own) for dump, own in zip(dumps, found, strict=True))
     only, notes = _resolve_any_source(dumps, found)
-    notes += _Pairing(dumps, found, only).run()
+    notes += _Numbering(dumps, found, only).run()
     if unknown:
         notes.append(f"{unknown} sends and receives were recorded without their peer and cannot be matched")
     return found, notes
 
 
 def _to_global_ranks(dump: Dump, messages: Messages) -> int:
-    """Peers of others' files are ranks within the group. Returns how many calls name no peer."""
+    """Translate peers recorded as ranks within the group. Returns the number of calls without a known peer."""
     unknown = 0
 
     def globally(group: str, signature: Signature, which: Indices) -> Signature | None:
@@ -48,7 +48,7 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
         if peer is None:
             from_anybody = signature.operation == "recv" and dump.source == "pytorch"
             if signature.operation == operation_names.COALESCED:
-                # Without its members, which are lost: what completed is no matter.
+                # The end of a batch whose members are lost: it matters only if it has not completed.
                 which = which[messages.entries.state[which] != COMPLETED]
             unknown += 0 if from_anybody else len(which)
             return signature
@@ -63,10 +63,10 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
 
 
 def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tuple[dict[_Place, int], list[str]]:
-    """Pair receives from any source with the only rank that sends to that receiver; else neither has a verdict.
+    """Pair receives from any source with the only rank that sends to that receiver; other such calls are not judged.
 
     Returns:
-        receiver -> that only sender, and what remains undecided.
+        receiver -> its only sender, and what remains undecided, as sentences.
     """
     senders: dict[_Place, set[int]] = {}
     receivers: set[_Place] = set()
@@ -106,21 +106,21 @@ def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tup
     return only, [f"{len(left)} receivers take messages from any source: which send each of them got is not known"]
 
 
-class _Pairing:
-    """Brings sends and receives together, pair by pair."""
+class _Numbering:
+    """Numbers sends and receives, pair by pair."""
 
     def __init__(self, dumps: Sequence[Dump], found: Sequence[Messages], only: Mapping[_Place, int]) -> None:
         self._dumps = {dump.rank: dump for dump in dumps}
         self._found = {own.rank: own for own in found}
         self._only = only
         self._groups: Table[str] = Table()
-        self._anchors: dict[int, Anchors] = {}
+        self._shared: dict[int, SharedCollectives] = {}
         self._lost = {own.rank: np.zeros(len(own.entries), np.bool_) for own in found}
         self._vague = {own.rank: np.zeros(len(own.entries), np.bool_) for own in found}
         self._fits: dict[tuple[Signature, Signature], bool] = {}
 
     def run(self) -> list[str]:
-        """Number and settle all; returns what cannot be told."""
+        """Number all; returns what remains undecided, as sentences."""
         halves: dict[Pair, dict[str, Indices]] = {}
         for own in self._found.values():
             for (pair, operation), positions in own.by_pair().items():
@@ -136,7 +136,7 @@ class _Pairing:
         return _unmatched_text(vague)
 
     def _number(self, pair: Pair, sends: Indices, receives: Indices) -> bool:
-        """False: some that have not completed cannot be numbered."""
+        """Number one pair. False: some calls that have not completed could not be numbered."""
         sender, receiver = self._found.get(pair.source), self._found.get(pair.destination)
         if sender is None or receiver is None:
             for own, positions in ((sender, sends), (receiver, receives)):
@@ -146,7 +146,10 @@ class _Pairing:
         clear = True
         if "otel-fr" not in (sender.source, receiver.source):
             aligned = align(
-                sender.half(sends), receiver.half(receives), self._anchors_of(sender), self._anchors_of(receiver)
+                sender.pair_end(sends),
+                receiver.pair_end(receives),
+                self._shared_by(sender),
+                self._shared_by(receiver),
             )
             sender.number[sends] = -1 if aligned is None else aligned.sends
             receiver.number[receives] = -1 if aligned is None else aligned.receives
@@ -156,12 +159,12 @@ class _Pairing:
                 clear &= self._leave(own, positions[own.number[positions] < 0])
         beyond = receives[receiver.number[receives] > sender.number[sends].max(initial=-1)]
         if self._only.get((pair.group, pair.destination, pair.tag)) == pair.source and self._is_large(pair):
-            self._leave(receiver, beyond)  # another member may have owed them
-        self._settle(sender, sends, receiver, receives)
+            self._leave(receiver, beyond)  # they may have been meant for sends of another member
+        self._decide(sender, sends, receiver, receives)
         return clear
 
     def _leave(self, own: Messages, positions: Indices) -> bool:
-        """These belong to nothing that is known. True: all of them had completed, so that nobody need know."""
+        """Take out calls without a counterpart. True: all of them had completed, so nothing remains undecided."""
         completed = own.entries.state[positions] == COMPLETED
         self._lost[own.rank][positions[completed]] = True
         self._vague[own.rank][positions[~completed]] = True
@@ -170,25 +173,25 @@ class _Pairing:
     def _is_large(self, pair: Pair) -> bool:
         return len(self._dumps[pair.destination].groups[pair.group].ranks) > 2
 
-    def _anchors_of(self, own: Messages) -> Anchors:
-        if own.rank not in self._anchors:
-            self._anchors[own.rank] = anchors(self._dumps[own.rank], self._groups)
-        return self._anchors[own.rank]
+    def _shared_by(self, own: Messages) -> SharedCollectives:
+        if own.rank not in self._shared:
+            self._shared[own.rank] = shared_collectives(self._dumps[own.rank], self._groups)
+        return self._shared[own.rank]
 
-    def _settle(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> None:
-        """What one end completed stays, where the other has not, or where the two do not fit."""
+    def _decide(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> None:
+        """Leave to the match engine the messages that one end has not completed, or whose ends do not fit."""
         sends, receives = _joined(sender, sends, receiver, receives)
         open_ = (sender.entries.state[sends] != COMPLETED) | (receiver.entries.state[receives] != COMPLETED)
         open_ |= self._misfits(sender, sends, receiver, receives)
-        sender.settled[sends[open_]] = False
-        receiver.settled[receives[open_]] = False
+        sender.decided[sends[open_]] = False
+        receiver.decided[receives[open_]] = False
 
     def _unfit(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> bool:
         sends, receives = _joined(sender, sends, receiver, receives)
         return bool(self._misfits(sender, sends, receiver, receives).any())
 
     def _misfits(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> Mask:
-        """Which of these sends do not fit the receives beside them."""
+        """For each send, whether it does not fit the receive at the same position."""
         width = max(1, len(receiver.entries.signatures))
         kinds = sender.entries.signature[sends].astype(np.int64) * width + receiver.entries.signature[receives]
         values, place = np.unique(kinds, return_inverse=True)
@@ -204,7 +207,7 @@ class _Pairing:
 
 
 def _joined(sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> tuple[Indices, Indices]:
-    """The sends and receives of the same numbers, side by side. (A recorder may have begun to count anew.)"""
+    """The sends and receives with the same numbers, position by position. (A recorder may have restarted its count.)"""
     sends, receives = sends[sender.number[sends] >= 0], receives[receiver.number[receives] >= 0]
     _, here, there = np.intersect1d(sender.number[sends], receiver.number[receives], return_indices=True)
     return sends[here], receives[there]

@@ -1,4 +1,4 @@
-"""Ranks that sent or received in their last step what they did in each step before."""
+"""Ranks that sent or received as many messages in their last step as in each step before."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ import numpy as np
 from otel_fr.analyze.assemble.messages import Messages, Pair
 from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Integers
 from otel_fr.dump.model import Dump
-from otel_fr.match.model import Rhythm
+from otel_fr.match.model import MessagePattern
 
 MIN_STEPS = 3
-"""Steps with equally many messages, the last one included, that make a rhythm: two may be alike by chance."""
+"""Steps with the same number of messages, the last one included, that show a pattern: two may be equal by chance."""
 
 
-def steady(dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, Mapping[str, str]]) -> frozenset[Rhythm]:
-    """Who kept its rhythm, of the ranks that owe the other half of an open send or receive.
+def kept_patterns(
+    dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, Mapping[str, str]]
+) -> frozenset[MessagePattern]:
+    """The patterns that were kept, of the ranks that are to issue the other half of a send or receive in flight.
 
-    A step is what lies between two collectives of a group that the rank has open now. It counts from the oldest message
-    that is known.
+    A step lies between two collectives of a group in which the rank has a collective in flight. Steps count from the
+    oldest known message.
     """
     halves = {own.rank: own.by_pair() for own in found}
     by_rank = {own.rank: (dump, own) for dump, own in zip(dumps, found, strict=True)}
     steps: dict[int, dict[str, Integers]] = {}
-    kept: set[Rhythm] = set()
+    kept: set[MessagePattern] = set()
     for own in found:
         for (pair, operation), positions in halves[own.rank].items():
             other = pair.destination if operation == "send" else pair.source
@@ -37,12 +39,12 @@ def steady(dumps: Sequence[Dump], found: Sequence[Messages], ids: Mapping[int, M
             records = theirs.entries.record[halves[other].get((pair, wanted), np.empty(0, np.int32))]
             for group, marks in steps[other].items():
                 if _is_steady(np.diff(np.searchsorted(records, marks))):
-                    kept.add(_rhythm(other, pair, group, ids[other]))
+                    kept.add(_pattern(other, pair, group, ids[other]))
     return frozenset(kept)
 
 
 def _steps(dump: Dump) -> dict[str, Integers]:
-    """By key of each group with an open collective: the places of its collectives, up to the first open one."""
+    """By key of each group with a collective in flight: record ids of its collectives up to the first in flight."""
     entries = dump.entries
     collective = entries.stream == COLLECTIVE
     found: dict[str, Integers] = {}
@@ -60,5 +62,5 @@ def _is_steady(counts: Integers) -> bool:
     return len(counts) >= MIN_STEPS and bool((counts == counts[0]).all())
 
 
-def _rhythm(rank: int, pair: Pair, group: str, ids: Mapping[str, str]) -> Rhythm:
-    return Rhythm(rank, ids[pair.group], pair.source, pair.destination, pair.tag, ids[group])
+def _pattern(rank: int, pair: Pair, group: str, ids: Mapping[str, str]) -> MessagePattern:
+    return MessagePattern(rank, ids[pair.group], pair.source, pair.destination, pair.tag, ids[group])

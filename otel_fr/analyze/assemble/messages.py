@@ -1,4 +1,4 @@
-"""The sends and receives of one file, as columns that can be changed kind by kind."""
+"""The sends and receives of one file, as columns that can be rewritten by group and signature."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otel_fr.analyze.assemble.message_alignment import Half
+from otel_fr.analyze.assemble.message_alignment import PairEnd
 from otel_fr.dump.columns import COMPLETED, NONE, P2P, Entries, Indices, Integers, Mask, Table
 from otel_fr.dump.model import Dump
 from otel_fr.match.model import Signature
 
 
 class Pair(NamedTuple):
-    """The messages of one direction between two ranks, by tag. ``group``: `Entry.group`; ranks are global."""
+    """The messages in one direction between two ranks with one tag. ``group``: `Entry.group`; ranks are global."""
 
     group: str
     source: int
@@ -26,26 +26,26 @@ class Messages:
     """The sends and receives of one file.
 
     Attributes:
-        entries: oldest first, with global peers. One of which nothing tells with what it belongs together counts as
-            from any source, or as to a rank that receives from any source: neither has a verdict.
-        number: each one's number within its `Pair`; `NONE`: not known.
-        settled: nothing more can be said of it.
+        entries: oldest first, with global peers. One whose counterpart cannot be determined is marked as received from
+            any source, or as sent to a rank that receives from any source; such calls are not judged.
+        number: of each entry within its `Pair`; `NONE`: not known.
+        decided: True for an entry that the match engine need not see.
     """
 
     def __init__(self, dump: Dump) -> None:
         self.rank, self.partial, self.source = dump.rank, dump.partial, dump.source
         self.entries: Entries
         self.number: Integers
-        self.settled: Mask
+        self.decided: Mask
         self._set(dump.entries.take(dump.entries.stream == P2P))
 
     def _set(self, entries: Entries) -> None:
         self.entries = entries
         self.number = np.full(len(entries), NONE) if entries.pair_index is None else entries.pair_index.copy()
-        self.settled = entries.state == COMPLETED
+        self.decided = entries.state == COMPLETED
 
     def kinds(self) -> Iterator[tuple[str, Signature, Indices]]:
-        """Each group key and signature that occurs together, and where these calls are, oldest first."""
+        """Each combination of group key and signature, and the positions of its calls, oldest first."""
         entries = self.entries
         both = entries.group.astype(np.int64) * max(1, len(entries.signatures)) + entries.signature
         order = np.argsort(both, kind="stable").astype(np.int32)
@@ -55,7 +55,7 @@ class Messages:
             yield entries.groups[group], entries.signatures[signature], which
 
     def rewrite(self, change: Callable[[str, Signature, Indices], Signature | None]) -> None:
-        """Give calls other signatures, kind by kind; None: leave them out."""
+        """Replace the signature of the calls of each kind by what ``change`` returns; None: drop the calls."""
         signatures: Table[Signature] = Table()
         column = np.full(len(self.entries), -1, np.int32)
         for group, signature, which in self.kinds():
@@ -77,11 +77,11 @@ class Messages:
             found.setdefault(place, []).append(which)
         return {place: np.sort(np.concatenate(parts)) for place, parts in found.items()}
 
-    def half(self, positions: Indices) -> Half:
-        return Half(self.partial, self.entries.record[positions], self.entries.state[positions])
+    def pair_end(self, positions: Indices) -> PairEnd:
+        return PairEnd(self.partial, self.entries.record[positions], self.entries.state[positions])
 
     def close(self, lost: Mask, vague: Mask) -> None:
-        """Leave out the ``lost`` ones; nothing tells with what the ``vague`` ones belong together."""
+        """Drop the ``lost`` calls, and mark the ``vague`` ones, whose counterpart cannot be determined."""
         signatures: Table[Signature] = Table()
         for known in self.entries.signatures:
             signatures[known]
@@ -90,4 +90,4 @@ class Messages:
             unsure = self.entries.signatures[code]._replace(any_source=True)
             column[vague & (self.entries.signature == code)] = signatures[unsure]
         changed = self.entries.replace(signature=column, signatures=list(signatures), pair_index=self.number)
-        self.entries, self.number, self.settled = changed.take(~lost), self.number[~lost], self.settled[~lost]
+        self.entries, self.number, self.decided = changed.take(~lost), self.number[~lost], self.decided[~lost]

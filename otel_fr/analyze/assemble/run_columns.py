@@ -1,4 +1,4 @@
-"""What can be decided over all ranks' columns at once, so that only what is left becomes objects."""
+"""What can be decided on the columns of all ranks at once, so that only the rest becomes objects."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import numpy.typing as npt
 
 from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Indices, Mask
 from otel_fr.dump.model import Dump
-from otel_fr.match.device import EVERYBODY_NEEDED
+from otel_fr.match.device import NEEDS_EVERY_RANK
 from otel_fr.match.legal import is_even, own_difference
 from otel_fr.match.model import Group, Signature
 
 
-class Board:
-    """The columns of all ranks of one run, in common terms.
+class RunColumns:
+    """The columns of all ranks of one run, with group and signature numbers common to all files.
 
     Attributes:
-        groups: ids of the groups in the order of their numbers. signatures: the different ones -> their number.
-        group, signature: per dump and entry, its number; a group's is -1 if it is none of the run's.
+        groups: ids of the groups in the order of their numbers. signatures: each distinct one -> its number.
+        group, signature: for each dump the number of each entry; -1: not a group of the run.
     """
 
     def __init__(
         self, dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Mapping[str, Group]
     ) -> None:
-        """Of one run: ``ids`` has for each rank the group id of each key of its file."""
+        """``ids``: rank -> key of a group in its file -> id of the group."""
         self._dumps = dumps
         self.groups = list(groups)
         self._members = np.array([len(groups[id_].ranks) for id_ in self.groups] or [0], np.int64)
@@ -40,9 +40,9 @@ class Board:
             self.group.append(_through(known, entries.group))
             self.signature.append(_through(alike, entries.signature))
 
-    def settled(self) -> list[Mask]:
-        """For each dump, the entries of which nothing more can be said: collectives that every member completed with
-        the same signature. Nearly all are of this kind.
+    def decided(self) -> list[Mask]:
+        """For each dump, the entries that the match engine need not see: collectives that every member completed with
+        the same signature, which nearly all are.
         """
         entries = [dump.entries for dump in self._dumps]
         which = [(e.stream == COLLECTIVE) & (g >= 0) for e, g in zip(entries, self.group, strict=True)]
@@ -55,7 +55,7 @@ class Board:
         done = np.concatenate([e.state[mask] == COMPLETED for e, mask in zip(entries, which, strict=True)])
         owner = np.repeat(np.arange(len(which), dtype=np.int32), [np.count_nonzero(mask) for mask in which])
         sizes, size_of = np.unique(self._members, return_inverse=True)
-        # Ranks that bring the same may still not fit together, or be wrong all alike.
+        # Equal signatures may still not fit together, or all be wrong.
         sound = [[is_even(s) and own_difference(size, s) is None for s in self.signatures] for size in sizes.tolist()]
         done &= np.array(sound, np.bool_)[size_of[group], signature]
 
@@ -63,7 +63,7 @@ class Board:
         first = np.ones(len(order), np.bool_)
         ahead, behind = order[1:], order[:-1]
         first[1:] = (group[ahead] != group[behind]) | (number[ahead] != number[behind])
-        # Not the same as the entry before, in the same collective: neither by signature, nor by being of another rank.
+        # Differs from the previous entry of the same collective by signature, or is of the same rank.
         odd = ~done[order]
         odd[1:] |= ~first[1:] & ((signature[ahead] != signature[behind]) | (owner[ahead] == owner[behind]))
         starts = np.flatnonzero(first)
@@ -78,9 +78,9 @@ class Board:
             begin += count
         return out
 
-    def proven(self) -> dict[str, tuple[int, int]]:
-        """By group: the last collective that some rank completed and that needs everybody, and that rank."""
-        needed = np.array([s.operation in EVERYBODY_NEEDED for s in self.signatures] or [False], np.bool_)
+    def last_completed(self) -> dict[str, tuple[int, int]]:
+        """By group: the last collective completed by some rank that needs every rank, and that rank."""
+        needed = np.array([s.operation in NEEDS_EVERY_RANK for s in self.signatures] or [False], np.bool_)
         best = np.zeros(len(self._members), np.int64)
         by = np.full(len(best), -1, np.int64)
         for dump, group, signature in zip(self._dumps, self.group, self.signature, strict=True):

@@ -1,4 +1,4 @@
-"""The files of one run as the match engine's `Evidence`."""
+"""The runs in a folder of files, each with the match engine's `Evidence`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from otel_fr import identity
 from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
-from otel_fr.analyze.assemble.message_patterns import steady
+from otel_fr.analyze.assemble.message_patterns import kept_patterns
 from otel_fr.analyze.assemble.messages import Messages
-from otel_fr.analyze.assemble.run_columns import Board
+from otel_fr.analyze.assemble.run_columns import RunColumns
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dump.columns import P2P, Mask
@@ -29,7 +29,7 @@ class Run:
     """One run of one job, with the files of its ranks.
 
     Attributes:
-        run_id: `identity.run_id`; "" for files of others, which do not say.
+        run_id: `identity.run_id`; "" for files of other recorders, which do not have it.
         ids: rank -> `Entry.group` of its file -> `Group.id`.
         messages: the sends and receives of each of ``dumps``.
         written_at: Unix seconds, when the newest file was written; None: not known.
@@ -48,11 +48,10 @@ class Run:
 
 
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:
-    """One `Run` for each run the files tell of, newest first.
+    """One `Run` for each run in the files, newest first.
 
-    Files of others (PyTorch, torchcomms) do not name their run: those that can be of one (`sets.split`) are taken for
-    one; their runs come last. A rank with several files in one run counts with its newest; the others are returned as
-    problems.
+    Files of PyTorch and torchcomms do not name their run; `file_sets.split` assigns them, and their runs come last. If
+    a rank has several files in one run, its newest is used, and a problem is returned for each of the others.
     """
     by_run: dict[tuple[str, int, str], list[Dump]] = {}
     problems: list[Problem] = []
@@ -86,7 +85,7 @@ def _one_per_rank(dumps: Iterable[Dump]) -> tuple[list[Dump], list[Problem]]:
             continue
         better, worse = (dump, other) if _worth(dump) > _worth(other) else (other, dump)
         chosen[dump.rank] = better
-        left.append(Problem(worse.path, f"not used: {better.path} is of rank {dump.rank} too, and newer or fuller"))
+        left.append(Problem(worse.path, f"not used: {better.path} is a newer or fuller file of rank {dump.rank}"))
     return [chosen[rank] for rank in sorted(chosen)], left
 
 
@@ -108,14 +107,14 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         notes.append(Note(NoteKind.NO_COMPLETIONS, "the recorder does not record which calls completed"))
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
-    board = Board(dumps, ids, groups)
-    for dump, of_rank, settled in zip(dumps, messages, board.settled(), strict=True):
+    columns = RunColumns(dumps, ids, groups)
+    for dump, of_rank, decided in zip(dumps, messages, columns.decided(), strict=True):
         ranks[dump.rank] = _rank(dump, ids[dump.rank])
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
-            # Its groups are known from its calls only, and some were overwritten: it may have used others.
+            # Its groups are known only from its calls, of which some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
-        calls.extend(_calls(dump, of_rank, ids[dump.rank], settled, has_completions))
+        calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions))
     told_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = told_size if 0 < told_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
@@ -124,7 +123,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     if absent:
         text = f"no file of {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
         notes.append(Note(NoteKind.NO_FILE, text))
-    notes += _noted(NoteKind.OUTDATED_FILE, _forget_outdated(dumps, ranks, board.proven()))
+    notes += _noted(NoteKind.OUTDATED_FILE, _drop_outdated(dumps, ranks, columns.last_completed()))
     window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
     return Run(
@@ -132,7 +131,9 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         attempt,
         run_id,
         dumps,
-        Evidence(groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size, steady(dumps, messages, ids)),
+        Evidence(
+            groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size, kept_patterns(dumps, messages, ids)
+        ),
         ids,
         messages,
         written / 1e9 if written else None,
@@ -155,7 +156,7 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
     for dump in dumps:
         for key, info in dump.groups.items():
             if not info.ranks:
-                # The file does not say who its members are; whoever recorded calls of it is one.
+                # The file does not list its members; every rank that recorded calls of it is one.
                 everybody = {other.rank for other in dumps} if info.description == "default_pg" else {dump.rank}
                 seen.setdefault(key, set()).update(everybody)
     groups: dict[str, Group] = {}
@@ -175,13 +176,13 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
 # Calls.
 
 
-def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], settled: Mask, has_completions: bool) -> list[Call]:
-    """The calls that the engine must see: those that are not settled, and the newest."""
+def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask, has_completions: bool) -> list[Call]:
+    """The calls that the match engine must see: those that are not decided, and the newest."""
     entries, pairs = dump.entries, messages.entries
     newest = int(entries.record.max(initial=-1))
-    wanted = np.flatnonzero((entries.stream != P2P) & (~settled | (entries.record == newest)))
+    wanted = np.flatnonzero((entries.stream != P2P) & (~decided | (entries.record == newest)))
     found: list[Call] = []
-    for entry in [*entries.at(wanted), *pairs.at(np.flatnonzero(~messages.settled | (pairs.record == newest)))]:
+    for entry in [*entries.at(wanted), *pairs.at(np.flatnonzero(~messages.decided | (pairs.record == newest)))]:
         group = ids.get(entry.group)
         if group is None:
             continue
@@ -255,7 +256,7 @@ def _text(value: object) -> str:
 
 
 def _idle(dump: Dump) -> float | None:
-    """Seconds since the rank last issued or ended a call in any group."""
+    """Seconds since the rank last enqueued or ended a call in any group."""
     groups = dump.facts.get("groups")
     items = groups if isinstance(groups, list) else []
     idle = [_number(item.get("idle_s")) for item in items if isinstance(item, dict)]
@@ -266,19 +267,19 @@ def _progress(info: GroupInfo) -> Progress:
     return Progress(info.enqueued, info.completed, info.first_recorded)
 
 
-def _forget_outdated(
-    dumps: Sequence[Dump], ranks: Mapping[int, Rank], proven: Mapping[str, tuple[int, int]]
+def _drop_outdated(
+    dumps: Sequence[Dump], ranks: Mapping[int, Rank], last_completed: Mapping[str, tuple[int, int]]
 ) -> list[tuple[int, str]]:
     """Files that were written before others of the run and are contradicted by them do not show how the run ended.
 
-    A collective that needs everybody was completed by one rank: then every member issued it, also one whose
-    (older) file does not know of it yet.
+    If one rank completed a collective that needs every rank, every member enqueued it, also one whose (older) file
+    does not have it.
     """
     outdated: list[tuple[int, str]] = []
     for dump in dumps:
         rank = ranks[dump.rank]
         for group, progress in rank.progress.items():
-            sequence_id, other = proven.get(group, (0, 0))
+            sequence_id, other = last_completed.get(group, (0, 0))
             if progress.enqueued is not None and progress.enqueued < sequence_id and rank.ending is Ending.RUNNING:
                 progress.enqueued = progress.completed = None
                 rank.complete = False

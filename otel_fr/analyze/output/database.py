@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from math import prod
 from pathlib import Path
 
-from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import Collective
 from otel_fr.match import CallState, Finding
 
@@ -74,13 +74,13 @@ _SQLITE = (".sqlite", ".sqlite3", ".db")
 Row = tuple[object, ...]
 
 
-def write_database(report: Report, path: Path) -> None:
+def write_database(analysis: Analysis, path: Path) -> None:
     """Write the tables to ``path``, whole or not at all; a file that is there is replaced.
 
     Raises:
         OSError: it cannot be written.
     """
-    tables = _Tables(report)
+    tables = _Tables(analysis)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if path.suffix in _SQLITE:
@@ -134,11 +134,11 @@ def _sqlite_value(value: object) -> object:
 class _Tables:
     """The rows of each table, made as they are asked for."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._found = {finding.key: finding for finding in reversed(report.findings)}
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._found = {finding.key: finding for finding in reversed(analysis.findings)}
         self._stacks: dict[tuple[str, ...], int] = {(): 0}
-        for collective in report.collectives:
+        for collective in analysis.collectives:
             for calls in collective.calls.values():
                 for entry in calls:
                     self._stacks.setdefault(entry.frames, len(self._stacks))
@@ -148,7 +148,7 @@ class _Tables:
         return {"format": FORMAT, "columns": columns, **{table: list(self.rows(table)) for table in COLUMNS}}
 
     def rows(self, table: str) -> Iterator[Row]:
-        groups = self._report.groups.values()
+        groups = self._analysis.groups.values()
         if table == "groups":
             return ((group.id, group.description, len(group.ranks), group.name) for group in groups)
         if table == "memberships":
@@ -156,7 +156,7 @@ class _Tables:
         if table == "tracebacks":
             return ((number, "\n".join(frames)) for frames, number in self._stacks.items())
         if table == "collectives":
-            return (self._collective(n, collective) for n, collective in enumerate(self._report.collectives))
+            return (self._collective(n, collective) for n, collective in enumerate(self._analysis.collectives))
         return self._calls()
 
     def _collective(self, number: int, collective: Collective) -> Row:
@@ -188,7 +188,7 @@ class _Tables:
 
     def _calls(self) -> Iterator[Row]:
         number = 0
-        for id_, collective in enumerate(self._report.collectives):
+        for id_, collective in enumerate(self._analysis.collectives):
             for rank, calls in collective.calls.items():
                 for entry in calls:
                     signature = entry.signature

@@ -7,23 +7,23 @@ from itertools import zip_longest
 
 from tabulate import tabulate
 
-from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import group_entries
 from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dump.entry import Entry
 from otel_fr.match import Group
 
 
-def entries_text(report: Report, view: View) -> str:
+def entries_text(analysis: Analysis, view: View) -> str:
     """The calls of the ranks side by side, oldest first; those of other groups than the wanted leave a blank.
 
     With ``view.verbose`` every field of a call; with ``view.stacks`` a second table of the stacks, by number.
     """
-    if report.run is None:
+    if analysis.run is None:
         return ""
     stacks: dict[tuple[str, ...], int] = {}
-    columns: dict[int, list[str]] = {d.rank: [] for d in report.run.dumps if view.has_rank(d.rank)}
-    for rank, entry, group in group_entries(report.run):
+    columns: dict[int, list[str]] = {d.rank: [] for d in analysis.run.dumps if view.has_rank(d.rank)}
+    for rank, entry, group in group_entries(analysis.run):
         if rank not in columns:
             continue
         shown = view.has_group(group.name, group.description)

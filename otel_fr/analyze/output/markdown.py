@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tabulate import tabulate
 
 from otel_fr._version import __version__
-from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.match import Finding
@@ -20,22 +20,22 @@ _MAX_STACK_LINES = 40
 _MAX_COLUMNS = 6
 
 
-def to_markdown(report: Report, view: View) -> str:
+def to_markdown(analysis: Analysis, view: View) -> str:
     """The verdict as a heading, the evidence as lists and tables."""
-    lines = [f"### {escape(_heading(report))}", ""]
-    causes = overview.causes(report)
+    lines = [f"### {escape(_heading(analysis))}", ""]
+    causes = overview.causes(analysis)
     if not causes:
-        lines += [escape(overview.verdict(report)), ""]
+        lines += [escape(overview.verdict(analysis)), ""]
     for number, cause in enumerate(causes[: view.cap], 1):
         if len(causes) > 1:
             lines += [f"#### {number} of {len(causes)}: {escape(cause.category.value)}", ""]
-        lines += _finding(cause, report, view)
+        lines += _finding(cause, analysis, view)
     if len(causes) > view.cap:
         lines += [f"and {len(causes) - view.cap} more faults", ""]
-    lines += _progress(report, view)
-    lines += _list("Not known", overview.undecided(report, view))
-    lines += _list("Files", overview.file_lines(report, view))
-    lines += _list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in report.problems])
+    lines += _progress(analysis, view)
+    lines += _list("Not known", overview.undecided(analysis, view))
+    lines += _list("Files", overview.file_lines(analysis, view))
+    lines += _list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems])
     return "\n".join(lines) + f"\nMade by otel-fr {__version__} (`otel-fr analyze --format markdown`).\n"
 
 
@@ -57,16 +57,16 @@ def _fence(lines: Iterable[str]) -> list[str]:
     return [mark, *shown, mark]
 
 
-def _heading(report: Report) -> str:
-    causes = overview.causes(report)
+def _heading(analysis: Analysis) -> str:
+    causes = overview.causes(analysis)
     if not causes:
-        return "No fault found" if report.run is not None else "No flight-recorder file could be read"
+        return "No fault found" if analysis.run is not None else "No flight-recorder file could be read"
     culprits = {rank for cause in causes for rank in cause.culprit_ranks}
     names = ", ".join(dict.fromkeys(cause.category.value for cause in causes))
     return f"{names}: {ranks_text(culprits)}" if culprits else names
 
 
-def _finding(finding: Finding, report: Report, view: View) -> list[str]:
+def _finding(finding: Finding, analysis: Analysis, view: View) -> list[str]:
     lines = [f"**{escape(finding.summary)}**", ""]
     shown = overview.facts(finding)
     lines += [f"- {word.replace('_', ' ')}: {code(text)}" for word, text in shown[: 2 * MAX_LISTED]]
@@ -76,14 +76,14 @@ def _finding(finding: Finding, report: Report, view: View) -> list[str]:
         lines += ["<details><summary>stack of rank " + str(rank) + "</summary>", ""]
         lines += [*_fence(text if view.verbose else text[:_MAX_STACK_LINES]), "", "</details>", ""]
     if view.stacks:
-        for ranks, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
+        for ranks, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines += [f"Call stack of {ranks_text(ranks)}, innermost first:", "", *_fence(frames), ""]
-    followed = overview.consequences(report, finding)
+    followed = overview.consequences(analysis, finding)
     return lines + _list("What followed from it", [consequence.summary for consequence in followed], MAX_FOLLOWED)
 
 
-def _progress(report: Report, view: View) -> list[str]:
-    grid = overview.grid(report, view, _MAX_COLUMNS)
+def _progress(analysis: Analysis, view: View) -> list[str]:
+    grid = overview.grid(analysis, view, _MAX_COLUMNS)
     if not grid.columns or not grid.rows:
         return []
     rows = []

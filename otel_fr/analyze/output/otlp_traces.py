@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
-from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.collectives import Collective, moment
 from otel_fr.dump.entry import Entry
@@ -41,7 +41,7 @@ class UnreachableEndpoint(Exception):  # noqa: N818 - it says what is the matter
     """The traces could not be sent; the text says why."""
 
 
-def send_traces(report: Report, endpoint: str) -> int:
+def send_traces(analysis: Analysis, endpoint: str) -> int:
     """Send the trace of every incident that shows in a collective; the number of traces sent.
 
     Headers, TLS, compression and timeout are those of the ``OTEL_EXPORTER_OTLP_*`` variables; so is the protocol,
@@ -62,14 +62,14 @@ def send_traces(report: Report, endpoint: str) -> int:
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     whole = protocol == "http/protobuf" and url.path in ("", "/")
     os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = endpoint.rstrip("/") + _TRACES if whole else endpoint
-    if not any(data["trace_id"] for data in report.incidents):
+    if not any(data["trace_id"] for data in analysis.incidents):
         return 0
     try:
         sender = make_sender("traces")
     except Exception as error:
         raise UnreachableEndpoint(f"the OTEL_EXPORTER_OTLP_* settings cannot be used: {error}") from error
     sent = 0
-    for batch in span_batches(report):
+    for batch in span_batches(analysis):
         count = sum(len(scope.spans) for of in batch for scope in of.scope_spans)
         if not sender.send(ExportTraceServiceRequest(resource_spans=batch), count):
             raise UnreachableEndpoint("no server took the traces there; is it running, and is the port one for OTLP?")
@@ -77,27 +77,27 @@ def send_traces(report: Report, endpoint: str) -> int:
     return sent
 
 
-def _root(report: Report, data: dict[str, object]) -> Span | None:
-    detected = report.made_at if report.run is None or report.run.written_at is None else report.run.written_at
-    finding = next(f for f, d in zip(report.findings, report.incidents, strict=True) if d is data)
+def _root(analysis: Analysis, data: dict[str, object]) -> Span | None:
+    detected = analysis.made_at if analysis.run is None or analysis.run.written_at is None else analysis.run.written_at
+    finding = next(f for f, d in zip(analysis.findings, analysis.incidents, strict=True) if d is data)
     started = None if finding.age is None else detected - finding.age
     return root_span(data, started, detected)
 
 
-def span_batches(report: Report) -> Iterator[list[ResourceSpans]]:
+def span_batches(analysis: Analysis) -> Iterator[list[ResourceSpans]]:
     """The spans of all incidents that show in a collective, at most about `BATCH` at a time."""
-    run = report.run
+    run = analysis.run
     if run is None:
         return
-    roots = [root for data in report.incidents if (root := _root(report, data)) is not None]
+    roots = [root for data in analysis.incidents if (root := _root(analysis, data)) is not None]
     about: dict[str, object] = {
         names.SERVICE_NAME: SERVICE,
         names.JOB_ID: run.job or None,
         names.RUN_ID: run.run_id or None,
     }
     dumps = {dump.rank: dump for dump in run.dumps}
-    keys = {data["trace_id"]: finding.key for data, finding in zip(report.incidents, report.findings, strict=True)}
-    collectives = {collective.name: collective for collective in report.collectives}
+    keys = {data["trace_id"]: finding.key for data, finding in zip(analysis.incidents, analysis.findings, strict=True)}
+    collectives = {collective.name: collective for collective in analysis.collectives}
     batch: list[ResourceSpans] = []
     for root in roots:
         collective = collectives.get(keys[root.trace_id.hex()])

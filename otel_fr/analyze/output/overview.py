@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.dump.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
@@ -86,13 +86,13 @@ class Grid:
     left_out: int = 0
 
 
-def causes(report: Report) -> list[Finding]:
+def causes(analysis: Analysis) -> list[Finding]:
     """The findings that follow from no other."""
-    return [finding for finding in report.findings if finding.caused_by is None]
+    return [finding for finding in analysis.findings if finding.caused_by is None]
 
 
-def consequences(report: Report, cause: Finding) -> list[Finding]:
-    return [finding for finding in report.findings if finding.caused_by == cause.key]
+def consequences(analysis: Analysis, cause: Finding) -> list[Finding]:
+    return [finding for finding in analysis.findings if finding.caused_by == cause.key]
 
 
 def headline(finding: Finding) -> str:
@@ -100,12 +100,12 @@ def headline(finding: Finding) -> str:
     return f"{finding.category.value}: {finding.summary}"
 
 
-def verdict(report: Report) -> str:
+def verdict(analysis: Analysis) -> str:
     """One sentence."""
-    run = report.run
+    run = analysis.run
     if run is None:
-        return f"No flight-recorder file in {report.path} could be read."
-    found = causes(report)
+        return f"No flight-recorder file in {analysis.path} could be read."
+    found = causes(analysis)
     if found:
         first = headline(found[0])
         return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
@@ -115,17 +115,17 @@ def verdict(report: Report) -> str:
     return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
 
 
-def undecided(report: Report, view: View) -> list[str]:
+def undecided(analysis: Analysis, view: View) -> list[str]:
     """What the files do not show, as sentences."""
-    return [note.text for note in report.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
+    return [note.text for note in analysis.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
 
 
-def roles(report: Report) -> dict[int, str]:
+def roles(analysis: Analysis) -> dict[int, str]:
     """rank -> ``"culprit"`` (of a cause) or ``"waiting"``."""
     found: dict[int, str] = {}
-    for finding in report.findings:
+    for finding in analysis.findings:
         found.update((rank, "waiting") for rank in finding.waiting_ranks if rank not in found)
-    for finding in causes(report):
+    for finding in causes(analysis):
         found.update((rank, "culprit") for rank in finding.culprit_ranks)
     return found
 
@@ -149,12 +149,12 @@ def title(group: Group) -> str:
     return group_text(group.name, group.description)
 
 
-def grid(report: Report, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid:
+def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid:
     """Where the ranks stand: ranks that stand alike share a row, culprits first, then the waiting.
 
     The columns in which a fault shows or ranks are far behind come first; those over ``max_columns`` are left out.
     """
-    run = report.run
+    run = analysis.run
     if run is None:
         return Grid([])
     shown = [group for group in run.evidence.groups.values() if view.has_group(group.name, group.description)]
@@ -165,14 +165,14 @@ def grid(report: Report, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid
             if progress.enqueued is not None:
                 furthest[id_] = max(furthest.get(id_, 0), progress.enqueued)
                 hindmost[id_] = min(hindmost.get(id_, progress.enqueued), progress.enqueued)
-    faults = {finding.group.id for finding in causes(report) if finding.group is not None}
+    faults = {finding.group.id for finding in causes(analysis) if finding.group is not None}
     weight = {group.id: (group.id in faults, furthest.get(group.id, 0) > hindmost.get(group.id, 0)) for group in shown}
     column_of, columns, left_out = _columns(shown, weight, max_columns)
-    role_of = roles(report)
+    role_of = roles(analysis)
     dumps = {dump.rank: dump for dump in run.dumps}
     table = Grid(columns, left_out=left_out)
     alike: dict[tuple[object, ...], Row] = {}
-    for number, rank in report.ranks.items():
+    for number, rank in analysis.ranks.items():
         if not view.has_rank(number):
             continue
         cells: list[list[Cell]] = [[] for _ in columns]
@@ -215,9 +215,9 @@ def _columns(
     return places, titles, max(len(ordered) - limit, 0)
 
 
-def file_lines(report: Report, view: View) -> list[str]:
+def file_lines(analysis: Analysis, view: View) -> list[str]:
     """The files, one line each; where they are many, one line for those alike."""
-    run = report.run
+    run = analysis.run
     if run is None:
         return []
     alike: dict[str, list[Dump]] = {}
@@ -263,10 +263,10 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "    " if c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def call_stacks(report: Report, finding: Finding) -> list[tuple[list[int], tuple[str, ...]]]:
+def call_stacks(analysis: Analysis, finding: Finding) -> list[tuple[list[int], tuple[str, ...]]]:
     """The recorded stacks of the calls in which a fault shows: (ranks, frames, innermost first)."""
     by_stack: dict[tuple[str, ...], list[int]] = {}
-    for collective in report.collectives:
+    for collective in analysis.collectives:
         if collective.name == finding.key:
             for rank, calls in sorted(collective.calls.items()):
                 if calls[-1].frames:

@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 
 from otel_fr._version import __version__
-from otel_fr.analyze.analysis import FAULT, Report
+from otel_fr.analyze.analysis import FAULT, Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import MAX_LISTED, View, clean
 from otel_fr.analyze.output.timeline import timeline
@@ -23,30 +23,30 @@ MAX_ROWS = 300
 """Rows of the table of ranks; ranks that stand alike share one."""
 
 
-def to_html(report: Report, view: View) -> str:
+def to_html(analysis: Analysis, view: View) -> str:
     """The whole document. Without JavaScript all but the timeline is there."""
     script, style = _file("page.js"), _file("page.css")
-    state = "fault" if report.status == FAULT else "healthy" if report.run is not None else "unusable"
-    causes = overview.causes(report)
+    state = "fault" if analysis.status == FAULT else "healthy" if analysis.run is not None else "unusable"
+    causes = overview.causes(analysis)
     body = [
-        f'<header class="{state}"><h1>{_text(overview.verdict(report))}</h1>',
-        f"<p>{_text(_about(report))}</p></header><main>",
+        f'<header class="{state}"><h1>{_text(overview.verdict(analysis))}</h1>',
+        f"<p>{_text(_about(analysis))}</p></header><main>",
     ]
-    body += [_finding(number, cause, report, view) for number, cause in enumerate(causes[: view.cap], 1)]
+    body += [_finding(number, cause, analysis, view) for number, cause in enumerate(causes[: view.cap], 1)]
     if len(causes) > view.cap:
         body.append(f"<p>and {len(causes) - view.cap} more faults</p>")
-    if report.run is not None:
-        body += [_timeline(report, view), _grid(report, view)]
-    body.append(_list("Not known", overview.undecided(report, view)))
-    body.append(_list("Files", overview.file_lines(report, view)))
-    body.append(_list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in report.problems]))
+    if analysis.run is not None:
+        body += [_timeline(analysis, view), _grid(analysis, view)]
+    body.append(_list("Not known", overview.undecided(analysis, view)))
+    body.append(_list("Files", overview.file_lines(analysis, view)))
+    body.append(_list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems]))
     policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{_text(_heading(report))} - otel-fr</title><style>{style}</style></head>\n<body>"
+        f"<title>{_text(_heading(analysis))} - otel-fr</title><style>{style}</style></head>\n<body>"
         + "\n".join(part for part in body if part)
         + f"</main><footer>otel-fr {_text(__version__)}</footer>\n<script>{script}</script></body></html>\n"
     )
@@ -65,27 +65,27 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _heading(report: Report) -> str:
-    causes = overview.causes(report)
+def _heading(analysis: Analysis) -> str:
+    causes = overview.causes(analysis)
     if causes:
         culprits = {rank for cause in causes for rank in cause.culprit_ranks}
         return causes[0].category.value + (f": {ranks_text(culprits)}" if culprits else "")
-    return "No fault found" if report.run is not None else "No readable file"
+    return "No fault found" if analysis.run is not None else "No readable file"
 
 
-def _about(report: Report) -> str:
-    run = report.run
-    parts = [report.path]
+def _about(analysis: Analysis) -> str:
+    run = analysis.run
+    parts = [analysis.path]
     if run is not None:
         parts += [f"job {run.job} attempt {run.attempt}"] if run.job else []
-        parts.append(f"{len(run.dumps)} files, {len(report.ranks)} ranks, {len(report.groups)} process groups")
+        parts.append(f"{len(run.dumps)} files, {len(analysis.ranks)} ranks, {len(analysis.groups)} process groups")
         if run.written_at is not None:
             parts.append(f"written {timestamp(run.written_at)}")
-    return " · ".join([*parts, f"analysed {timestamp(report.made_at)}"])
+    return " · ".join([*parts, f"analysed {timestamp(analysis.made_at)}"])
 
 
-def _finding(number: int, finding: Finding, report: Report, view: View) -> str:
-    place = f"{number} of {len(overview.causes(report))}"
+def _finding(number: int, finding: Finding, analysis: Analysis, view: View) -> str:
+    place = f"{number} of {len(overview.causes(analysis))}"
     parts = [f'<section class="finding"><h2><span>{_text(finding.category.value)}</span> {place}</h2>']
     parts.append(f"<p>{_text(finding.summary)}</p><dl>")
     for word, text in overview.facts(finding)[: 2 * MAX_LISTED]:
@@ -95,11 +95,11 @@ def _finding(number: int, finding: Finding, report: Report, view: View) -> str:
         lines = "\n".join(_text(line) for line in stack.strip().splitlines())
         parts.append(f"<details open><summary>stack of rank {rank}</summary><pre>{lines}</pre></details>")
     if view.stacks:
-        for ranks, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
+        for ranks, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines = "\n".join(map(_text, frames))
             who = _text(ranks_text(ranks))
             parts.append(f"<details><summary>call stack of {who}</summary><pre>{lines}</pre></details>")
-    followed = overview.consequences(report, finding)
+    followed = overview.consequences(analysis, finding)
     if followed:
         summary = f"What followed from it: {len(followed)}"
         items = _items([consequence.summary for consequence in followed])
@@ -107,9 +107,9 @@ def _finding(number: int, finding: Finding, report: Report, view: View) -> str:
     return "".join(parts) + "</section>"
 
 
-def _timeline(report: Report, view: View) -> str:
+def _timeline(analysis: Analysis, view: View) -> str:
     # "<" would end the script element; the rest is what JSON allows and HTML leaves alone.
-    data = json.dumps(timeline(report, view), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(timeline(analysis, view), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (
         '<section id="timeline"><h2>The last calls of each rank</h2>'
         '<p class="help">Wheel: zoom; over the ranks: scroll. Drag: move. Keys: arrows choose a call, + and - zoom,'
@@ -124,8 +124,8 @@ def _timeline(report: Report, view: View) -> str:
     )
 
 
-def _grid(report: Report, view: View) -> str:
-    grid = overview.grid(report, view)
+def _grid(analysis: Analysis, view: View) -> str:
+    grid = overview.grid(analysis, view)
     if not grid.columns or not grid.rows:
         return ""
     head = "".join(f'<th scope="col">{_text(column)}</th>' for column in grid.columns)

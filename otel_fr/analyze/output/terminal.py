@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import View, clean
 from otel_fr.analyze.output.text import evidence_lines, verdict_lines
@@ -30,13 +30,13 @@ _STYLES = {
 _MAX_ROWS = 20
 
 
-def show(report: Report, view: View, console: Console | None = None) -> None:
+def show(analysis: Analysis, view: View, console: Console | None = None) -> None:
     """Print the report to the terminal. ``NO_COLOR`` is obeyed (rich does)."""
     console = console or Console(soft_wrap=True, highlight=False)
-    for style, text in verdict_lines(report, view):
+    for style, text in verdict_lines(analysis, view):
         console.print(Text(text, _STYLES.get(style, "")))
     # A column is about as wide as its numbers; titles are folded to that.
-    grid = overview.grid(report, view, max((console.width - 26) // 20, 2))
+    grid = overview.grid(analysis, view, max((console.width - 26) // 20, 2))
     if grid.columns and grid.rows:
         console.print()
         console.print(_table(grid), soft_wrap=False)
@@ -46,7 +46,7 @@ def show(report: Report, view: View, console: Console | None = None) -> None:
             console.print(
                 Text(f"  and {grid.left_out} more groups (--pg-filters shows any; so does --format html)", "dim")
             )
-    for style, text in evidence_lines(report, view):
+    for style, text in evidence_lines(analysis, view):
         console.print(Text(text, _STYLES.get(style, "")))
 
 

@@ -6,17 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Report, load
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.dump.model import Dump
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
 from otel_fr.presentation import collective_text, ranks_by_text, ranks_text, site_text
-
-__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Report", "analyze", "evidence_lines", "to_json", "to_text", "verdict_lines"]
-
-analyze = load
 
 _MAX_STACK_LINES = 40
 _MAX_APART = 8
@@ -29,15 +25,15 @@ Line = tuple[str, str]
 # JSON.
 
 
-def to_json(report: Report) -> str:
+def to_json(analysis: Analysis) -> str:
     """``{"incidents": [...], "ranks": [...], "files": [...], "problems": [...], "undecided": [...]}``."""
-    run = report.run
+    run = analysis.run
     value = {
-        "incidents": report.incidents,
-        "ranks": [_rank_dict(rank) for rank in report.ranks.values()],
+        "incidents": analysis.incidents,
+        "ranks": [_rank_dict(rank) for rank in analysis.ranks.values()],
         "files": [] if run is None else [_file_dict(dump) for dump in run.dumps],
-        "problems": [{"path": problem.path, "problem": problem.text} for problem in report.problems],
-        "undecided": report.undecided,
+        "problems": [{"path": problem.path, "problem": problem.text} for problem in analysis.problems],
+        "undecided": analysis.undecided,
         "run": None if run is None else {"job": run.job, "attempt": run.attempt, "run_id": run.run_id},
     }
     return json.dumps(value, indent=1)
@@ -80,27 +76,27 @@ def _file_dict(dump: Dump) -> dict[str, Any]:
 # Text.
 
 
-def to_text(report: Report, view: View | None = None) -> str:
+def to_text(analysis: Analysis, view: View | None = None) -> str:
     """The verdict first, then what it rests on. What the files hold cannot steer a terminal."""
     view = view or View()
-    return "".join(f"{text}\n" for _, text in verdict_lines(report, view) + evidence_lines(report, view))
+    return "".join(f"{text}\n" for _, text in verdict_lines(analysis, view) + evidence_lines(analysis, view))
 
 
-def verdict_lines(report: Report, view: View) -> list[Line]:
+def verdict_lines(analysis: Analysis, view: View) -> list[Line]:
     """The faults, or that there is none."""
-    if report.findings:
-        return _clean(_causes(report, view))
-    return _clean([("healthy" if report.run is not None else "verdict", overview.verdict(report))])
+    if analysis.findings:
+        return _clean(_causes(analysis, view))
+    return _clean([("healthy" if analysis.run is not None else "verdict", overview.verdict(analysis))])
 
 
-def evidence_lines(report: Report, view: View) -> list[Line]:
+def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
     """What the verdict rests on: the files, what they do not show, and what was not used."""
     lines: list[Line] = []
-    if report.run is not None:
-        lines.extend(_section("Files", overview.file_lines(report, view), view))
-        lines.extend(_section("Not known", overview.undecided(report, view), view))
-    lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in report.problems], view))
-    others = [f"{o.job or 'unnamed job'} attempt {o.attempt}, {len(o.dumps)} files" for o in report.others]
+    if analysis.run is not None:
+        lines.extend(_section("Files", overview.file_lines(analysis, view), view))
+        lines.extend(_section("Not known", overview.undecided(analysis, view), view))
+    lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in analysis.problems], view))
+    others = [f"{o.job or 'unnamed job'} attempt {o.attempt}, {len(o.dumps)} files" for o in analysis.others]
     lines.extend(_section("Other runs in this folder, not judged", others, view))
     return _clean(lines)
 
@@ -109,23 +105,23 @@ def _clean(lines: list[Line]) -> list[Line]:
     return [(style, clean(text)) for style, text in lines]
 
 
-def _causes(report: Report, view: View) -> list[Line]:
-    causes = overview.causes(report)
+def _causes(analysis: Analysis, view: View) -> list[Line]:
+    causes = overview.causes(analysis)
     lines: list[Line] = []
     for number, cause in enumerate(causes[: view.cap], 1):
         if number > 1:
             lines.append(("", ""))
         if len(causes) > 1:
             lines.append(("title", f"{number} of {len(causes)}:"))
-        lines.extend(_finding(cause, report, view))
-        followed = [finding.summary for finding in overview.consequences(report, cause)]
+        lines.extend(_finding(cause, analysis, view))
+        followed = [finding.summary for finding in overview.consequences(analysis, cause)]
         lines.extend(_items("What followed from it", followed, view, "  ", MAX_FOLLOWED))
     if len(causes) > view.cap:
         lines += [("", ""), ("", f"and {len(causes) - view.cap} more faults (--mismatch_cap shows more)")]
     return lines
 
 
-def _finding(finding: Finding, report: Report, view: View) -> list[Line]:
+def _finding(finding: Finding, analysis: Analysis, view: View) -> list[Line]:
     lines = [("verdict", overview.headline(finding))]
     group = finding.group
     if group is not None:
@@ -143,9 +139,9 @@ def _finding(finding: Finding, report: Report, view: View) -> list[Line]:
         limit = len(text) if view.verbose else _MAX_STACK_LINES
         lines.extend(("stack", f"    {line}") for line in text[:limit])
         if len(text) > limit:
-            lines.append(("stack", f"    ({len(text) - limit} more lines in {report.ranks[rank].file})"))
+            lines.append(("stack", f"    ({len(text) - limit} more lines in {analysis.ranks[rank].file})"))
     if view.stacks:
-        for alike, frames in overview.call_stacks(report, finding)[:MAX_LISTED]:
+        for alike, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines.append(("title", f"  call stack of {ranks_text(alike)}, innermost first:"))
             lines.extend(("stack", f"    {frame}") for frame in frames)
     return lines

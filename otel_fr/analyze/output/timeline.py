@@ -13,7 +13,7 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from otel_fr.analyze.analysis import Report
+from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import Key, entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import View, clean
@@ -45,21 +45,21 @@ class _Bar:
     end: float | None
 
 
-def timeline(report: Report, view: View) -> dict[str, Any]:
+def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
     """Plain data for ``page.js``, which documents it: texts once, calls as lists of numbers."""
-    role_of = overview.roles(report)
+    role_of = overview.roles(analysis)
     order = {"culprit": 0, "waiting": 1}
-    ranks = sorted((r for r in report.ranks if view.has_rank(r)), key=lambda r: (order.get(role_of.get(r, ""), 2), r))
+    ranks = sorted((r for r in analysis.ranks if view.has_rank(r)), key=lambda r: (order.get(role_of.get(r, ""), 2), r))
     left_out = len(ranks) - MAX_RANKS
     ranks = ranks[:MAX_RANKS]
-    fault_of = {finding.key: finding for finding in reversed(report.findings)}
-    bars = _newest(report, view, ranks, fault_of)
+    fault_of = {finding.key: finding for finding in reversed(analysis.findings)}
+    bars = _newest(analysis, view, ranks, fault_of)
     columns = _columns(bars)
     offsets = _offsets(bars)
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
     # A recorder that tells of no completion leaves every call "scheduled".
-    told = report.run is not None and any(dump.has_completions for dump in report.run.dumps)
+    told = analysis.run is not None and any(dump.has_completions for dump in analysis.run.dumps)
     texts = _Texts()
     rows = []
     latest_column, latest = 0, 0.0
@@ -73,7 +73,7 @@ def timeline(report: Report, view: View) -> dict[str, Any]:
             name = "/".join(map(str, bar.key))
             calls.append(_call(texts, bar, columns[bar.key], start, end, name in fault_of, told))
         rows.append({"rank": rank, "role": role_of.get(rank, ""), "calls": calls})
-    _add_missing(report, rows, bars, columns, offsets, first, texts)
+    _add_missing(analysis, rows, bars, columns, offsets, first, texts)
     return {
         "rows": rows,
         "columns": latest_column + 1,
@@ -84,12 +84,12 @@ def timeline(report: Report, view: View) -> dict[str, Any]:
     }
 
 
-def _newest(report: Report, view: View, ranks: list[int], fault_of: Mapping[str, Finding]) -> dict[int, list[_Bar]]:
+def _newest(analysis: Analysis, view: View, ranks: list[int], fault_of: Mapping[str, Finding]) -> dict[int, list[_Bar]]:
     """The last calls of each rank, and before them those in which a fault shows."""
     each = min(max(MAX_CALLS // max(len(ranks), 1), _MIN_EACH), _MAX_EACH)
     found: dict[int, list[_Bar]] = {rank: [] for rank in ranks}
     faults = {(f.group.id, f.sequence_id) for f in fault_of.values() if f.group is not None}
-    for rank, entries, groups in entries_by_rank(report.run) if report.run is not None else ():
+    for rank, entries, groups in entries_by_rank(analysis.run) if analysis.run is not None else ():
         if rank not in found:
             continue
         shown = {key: group for key, group in groups.items() if view.has_group(group.name, group.description)}
@@ -178,7 +178,7 @@ def _offsets(bars: Mapping[int, list[_Bar]]) -> dict[int, float]:
 
 
 def _add_missing(
-    report: Report,
+    analysis: Analysis,
     rows: list[dict[str, Any]],
     bars: Mapping[int, list[_Bar]],
     columns: Mapping[Key, int],
@@ -197,7 +197,7 @@ def _add_missing(
                 begun = bar.start + offsets[rank] - first
                 starts[bar.key] = min(starts.get(bar.key, begun), begun)
     by_rank = {row["rank"]: row for row in rows}
-    for finding in overview.causes(report):
+    for finding in overview.causes(analysis):
         key = places.get(finding.key)
         if key is None or finding.group is None:
             continue

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.analyze.output.text import FAULT, HEALTHY, UNUSABLE, analyze, to_json, to_text
+from otel_fr.analyze import FAULT, HEALTHY, UNUSABLE
+from otel_fr.analyze import load as analyze
+from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dump.read import load
 from otel_fr.incident import FIELDS
 from tests.support.paths import DUMPS
@@ -121,7 +123,7 @@ def test_the_prefix_chooses_files_and_two_files_of_a_rank_count_once(tmp_path: P
     assert analyze(tmp_path, prefix="none_").status == UNUSABLE
     both = analyze(tmp_path)
     assert [Path(problem.path).name for problem in both.problems] in (["trace_0"], ["other_0"])
-    assert "of rank 0 too" in both.problems[0].text
+    assert "newer or fuller file of rank 0" in both.problems[0].text
 
 
 def test_many_large_files_read_in_processes_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from otel_fr.analyze.output.text import FAULT, HEALTHY, analyze, to_text
+from otel_fr.analyze import FAULT, HEALTHY
+from otel_fr.analyze import load as analyze
+from otel_fr.analyze.output.text import to_text
 from otel_fr.dump.files import rank_of_name
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.safe_parse import UnreadableDump
@@ -229,7 +231,7 @@ def test_two_attempts_in_one_folder_are_never_mixed(tmp_path: Path) -> None:
     report = analyze(tmp_path)
     assert [Path(dump.path).name for dump in report.run.dumps] == ["new_0"]  # type: ignore[union-attr]
     said = {Path(problem.path).name: problem.text for problem in report.problems}
-    assert "of rank 0 too" in said["old_0"]
+    assert "newer or fuller file of rank 0" in said["old_0"]
     assert "--prefix" in said["old_1"]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.analyze import load
-from otel_fr.analyze.assemble.message_alignment import Anchors, Half, align
+from otel_fr.analyze.assemble.message_alignment import PairEnd, SharedCollectives, align
 from otel_fr.dump.columns import COMPLETED, IN_FLIGHT
 from tests.support.torch_files import entry, write
 
@@ -115,8 +115,8 @@ def test_what_is_paired_belongs_together(seed: int, eager: bool) -> None:
     kinds = [rng.choice("mmc") for _ in range(rng.randint(1, STEPS))]
     sent = rng.randint(0, len(kinds))
     received = rng.randint(0, sent if "c" not in kinds[min(sent, len(kinds)) :] else min(sent + 1, len(kinds)))
-    halves: list[Half] = []
-    places: list[Anchors] = []
+    halves: list[PairEnd] = []
+    places: list[SharedCollectives] = []
     truths: list[list[int]] = []
     for issued, other in ((sent, received), (received, sent)):
         first = rng.randint(0, issued)
@@ -127,8 +127,8 @@ def test_what_is_paired_belongs_together(seed: int, eager: bool) -> None:
         collectives = [number for number in range(first, issued) if kinds[number] == "c"]
         keys = [sum(k == "c" for k in kinds[:number]) for number in collectives]
         state = np.array([COMPLETED if d else IN_FLIGHT for d in done], np.int8)
-        halves.append(Half(first > 0, np.array([n for n, _ in kept], np.int64), state))
-        places.append(Anchors(np.array(keys, np.int64), np.array(collectives, np.int64)))
+        halves.append(PairEnd(first > 0, np.array([n for n, _ in kept], np.int64), state))
+        places.append(SharedCollectives(np.array(keys, np.int64), np.array(collectives, np.int64)))
         truths.append([truth for _, truth in kept])
     found = align(halves[0], halves[1], places[0], places[1])
     if found is None or not found.is_sure:

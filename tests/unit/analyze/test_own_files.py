@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_fr import identity
-from otel_fr.analyze.output.text import HEALTHY, Report, analyze, to_json, to_text
+from otel_fr.analyze import HEALTHY, Analysis, load
+from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dump.write import write_dump
 from otel_fr.incident import FIELDS
 from otel_fr.match import Ending
@@ -28,7 +29,7 @@ STACK = """Thread 0x00007f (most recent call first):
 """
 
 
-def hang(folder: Path, fmt: Format = "pickle", world: int = 4, **meta: Any) -> Report:
+def hang(folder: Path, fmt: Format = "pickle", world: int = 4, **meta: Any) -> Analysis:
     """Rank 1 stands in its data loader; the others wait in step 3."""
     for rank in range(world):
         ring = RankRing(folder / "rings", rank, world, **meta)
@@ -37,7 +38,7 @@ def hang(folder: Path, fmt: Format = "pickle", world: int = 4, **meta: Any) -> R
         if rank != 1:
             ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
         ring.write(folder / "files", fmt, stack=STACK if rank == 1 else "")
-    return analyze(folder / "files")
+    return load(folder / "files")
 
 
 @pytest.mark.parametrize("fmt", ["pickle", "json"])
@@ -69,7 +70,7 @@ def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Pat
 
 def test_the_incident_is_the_same_one_however_often_it_is_looked_at(tmp_path: Path) -> None:
     report = hang(tmp_path)
-    ids = [json.loads(to_json(r))["incidents"][0]["id"] for r in (report, analyze(tmp_path / "files"))]
+    ids = [json.loads(to_json(r))["incidents"][0]["id"] for r in (report, load(tmp_path / "files"))]
     assert ids[0] == ids[1]
 
 
@@ -79,7 +80,7 @@ def test_the_newest_attempt_is_judged_and_the_others_are_named(tmp_path: Path) -
         ring = RankRing(tmp_path / "rings2", rank, 2, attempt=1, run_id=identity.run_id("job-7", 1, "x"))
         ring.call(STEP)
         write_dump(tmp_path / "files" / "attempt1" / f"trace_{rank}", ring.snapshot())
-    report = analyze(tmp_path / "files")
+    report = load(tmp_path / "files")
     assert report.status == HEALTHY
     assert report.run is not None
     assert report.run.attempt == 1
@@ -101,7 +102,7 @@ def test_the_newest_attempt_is_judged_and_the_others_are_named(tmp_path: Path) -
 def test_how_a_rank_ended_is_known(tmp_path: Path, info: dict[str, Any], ending: Ending, exception: str) -> None:
     ring = RankRing(tmp_path / "rings", 0, 1)
     ring.call(STEP)
-    report = analyze(ring.write(tmp_path / "files", **info))
+    report = load(ring.write(tmp_path / "files", **info))
     assert report.run is not None
     rank = report.run.evidence.ranks[0]
     assert (rank.ending, rank.exception) == (ending, exception)
@@ -116,7 +117,7 @@ def test_a_killed_rank_is_named_and_what_followed_is_not(tmp_path: Path) -> None
             ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
         signal = 9 if rank == 2 else 15
         ring.write(tmp_path / "files", exit={"code": 0, "signal": signal, "clean": False, "known": True})
-    found = json.loads(to_json(analyze(tmp_path / "files")))["incidents"]
+    found = json.loads(to_json(load(tmp_path / "files")))["incidents"]
     causes = [incident for incident in found if incident["caused_by"] is None]
     assert [(c["category"], c["culprit_ranks"]) for c in causes] == [("rank_dead", [2])]
 
@@ -128,7 +129,7 @@ def test_an_overwritten_ring_is_no_missing_rank(tmp_path: Path) -> None:
         for number in range(40):
             ring.call(signature("all_reduce", ((number,),), reduce_op="sum"), age_s=50 - number)
         ring.write(tmp_path / "files")
-    report = analyze(tmp_path / "files")
+    report = load(tmp_path / "files")
     assert report.findings == []
     assert report.run is not None
     (progress,) = report.run.evidence.ranks[0].progress.values()
@@ -146,7 +147,7 @@ def test_a_file_older_than_what_others_completed_accuses_nobody(tmp_path: Path) 
         ring.call(STEP, age_s=30)
     ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
     ring.write(tmp_path / "files")
-    report = analyze(tmp_path / "files")
+    report = load(tmp_path / "files")
     assert report.run is not None
     assert not report.run.evidence.ranks[1].complete
     assert "rank 1: its file is older than that of rank 0, which completed a later collective" in report.undecided
@@ -161,7 +162,7 @@ def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -
         if rank == 0:
             ring.call(signature("send", ((5,),), peer=1, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         ring.write(tmp_path / "files")
-    (incident,) = json.loads(to_json(analyze(tmp_path / "files")))["incidents"]
+    (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
     assert (incident["category"], incident["waiting_ranks"]) == ("unmatched_p2p", [0])
     group = identity.group_id("0", range(2))
     assert incident["trace_id"] == identity.p2p_trace_id(RUN, group, 0, 1, 0, 20).hex()
@@ -176,7 +177,7 @@ def test_receives_from_any_source_of_several_senders_accuse_nobody(tmp_path: Pat
             else:
                 ring.call(signature("send", ((4,),), peer=0, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         ring.write(tmp_path / "files")
-    report = analyze(tmp_path / "files")
+    report = load(tmp_path / "files")
     assert report.findings == []
     assert report.run is not None
     assert any("from any source" in note for note in report.undecided)
@@ -216,7 +217,7 @@ def test_no_content_of_our_own_files_stops_the_analyzer(
     content = {**sound, "otel_fr": facts, "entries": [odd, *sound["entries"][1:]]}
     (folder / "trace_0").write_bytes(pickle.dumps(content, 2))
     (folder / "trace_1").write_bytes(pickle.dumps(sound | {"otel_fr": {**sound["otel_fr"], "rank": 1}}, 2))
-    report = analyze(folder)
+    report = load(folder)
     assert report.run is not None
     assert json.loads(to_json(report))["ranks"]
     assert to_text(report)
@@ -229,7 +230,7 @@ def test_impossible_numbers_cost_nothing(tmp_path: Path, sound: dict[str, Any], 
     if name == "ranks":
         facts["groups"] = [{**facts["groups"][0], "ranks": f"0-{number}"}]
     (tmp_path / "trace_0").write_bytes(pickle.dumps({**sound, "otel_fr": facts}, 2))
-    report = analyze(tmp_path)
+    report = load(tmp_path)
     assert report.run is not None
     assert len(report.run.evidence.ranks) < 10
     assert to_text(report)
@@ -245,4 +246,4 @@ def test_an_open_receive_from_any_source_is_not_held_against_the_rank_that_has_s
         elif rank == 1:
             ring.call(signature("send", ((4,),), peer=0, tag=0))
         ring.write(tmp_path / "files")
-    assert [f for f in analyze(tmp_path / "files").findings if 1 in f.culprit_ranks] == []
+    assert [f for f in load(tmp_path / "files").findings if 1 in f.culprit_ranks] == []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from otel_fr.analyze import Report, load
+from otel_fr.analyze import Analysis, load
 from tests.support.torch_files import entry, group, write
 
 Sizes = list[list[int]]
@@ -34,11 +34,11 @@ def call(operation: str, sizes: Sizes, outputs: Sizes | None = None, record: int
     return entry(record, operation, more.pop("sequence_id", 1), **{**fields, **more})
 
 
-def judge(folder: Path, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Report:
+def judge(folder: Path, first: list[dict[str, Any]], second: list[dict[str, Any]]) -> Analysis:
     return load(write(folder, {0: first, 1: second}, **GROUPS))
 
 
-def categories(report: Report) -> list[str]:
+def categories(report: Analysis) -> list[str]:
     return [finding.category.value for finding in report.findings]
 
 
@@ -47,7 +47,7 @@ MATCH_ONE_EVENT = {
     "other operation": (call("all_reduce", [[4, 4]]), call("all_gather", [[4, 4]]), ["op_mismatch"]),
     "other input size": (call("all_reduce", [[4, 4]]), call("all_reduce", [[5, 4]], [[4, 4]]), ["size_mismatch"]),
     "other dtype": (
-        call("all_reduce", [[4, 4]], input_dtypes=["Half"], output_dtypes=["Half"]),
+        call("all_reduce", [[4, 4]], input_dtypes=["HalfPair"], output_dtypes=["HalfPair"]),
         call("all_reduce", [[4, 4]]),
         ["dtype_mismatch"],
     ),
@@ -165,7 +165,7 @@ def done(operation: str, sizes: Sizes, record: int, **more: Any) -> dict[str, An
     return call(operation, sizes, record=record, **{"state": "completed", "retired": True, "sequence_id": 0, **more})
 
 
-def shown(report: Report) -> list[tuple[str, tuple[int, ...], bool]]:
+def shown(report: Analysis) -> list[tuple[str, tuple[int, ...], bool]]:
     """(operation, ranks with a call of it, no fault shows in it) of each collective."""
     faults = {finding.key for finding in report.findings}
     return [(c.operation, tuple(sorted(c.calls)), c.name not in faults) for c in report.collectives]

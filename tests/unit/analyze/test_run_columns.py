@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.analyze.assemble.run_columns import Board
+from otel_fr.analyze.assemble.run_columns import RunColumns
 from otel_fr.analyze.assemble.runs import build_runs
 from otel_fr.dump.columns import entries_of
 from otel_fr.dump.entry import Entry
@@ -68,9 +68,9 @@ def test_the_verdict_is_that_of_all_calls(
 ) -> None:
     found: list[list[Finding]] = []
     counts: list[int] = []
-    for settled in (Board.settled, nothing_settled):
+    for decided in (RunColumns.decided, nothing_settled):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Board, "settled", settled)
+            patch.setattr(RunColumns, "decided", decided)
             ((run,), _) = build_runs(job(program, odd, first))
         found.append(diagnose(run.evidence))
         counts.append(len(run.evidence.calls))
@@ -78,7 +78,7 @@ def test_the_verdict_is_that_of_all_calls(
     assert counts[0] <= counts[1]
 
 
-def nothing_settled(board: Board) -> list[Any]:
+def nothing_settled(board: RunColumns) -> list[Any]:
     return [np.zeros(len(group), np.bool_) for group in board.group]
 
 
