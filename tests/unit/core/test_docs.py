@@ -1,18 +1,26 @@
-"""The documents name only what exists: files, links, environment variables, and the checks of pre-commit."""
+"""The documents name only what exists: files, links, environment variables, metrics, and the checks of pre-commit."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import opentelemetry.sdk.environment_variables as otel_variables
 import pytest
 import yaml
+from otel_fr_collector.metric_table import FAMILIES
 from otel_fr_collector.settings import ENV_PREFIX, OPTIONS
 
 from tests.support.paths import DOCS, ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 ARCHITECTURE = DOCS / "architecture.md"
@@ -37,6 +45,18 @@ def anchors(document: Path) -> set[str]:
     """The anchors that a host which renders Markdown gives the headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def rows(package: str = "") -> dict[str, int]:
+    """The names in the first column of the tables of docs/architecture.md, and their rows; of one package or both."""
+    text = ARCHITECTURE.read_text()
+    tables = {
+        "otel_fr": text.partition("## Packages of otel_fr")[2].partition("\n## ")[0],
+        "otel_fr_collector": text.partition("## Packages of the collector")[2].partition("\n## ")[0],
+    }
+    lines = (tables[package] if package else "".join(tables.values())).splitlines()
+    cells = [(number, line.split("|")[1]) for number, line in enumerate(lines) if line.startswith("| `")]
+    return {name: number for number, cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
 
 def links(document: Path) -> Iterator[str]:
@@ -70,10 +90,21 @@ def test_files_of_the_architecture_exist() -> None:
     assert missing == []
 
 
-def test_every_package_has_its_place_in_the_architecture() -> None:
-    text = ARCHITECTURE.read_text()
-    packages = [path.parent.name for base in PACKAGES for path in base.glob("*/__init__.py")]
-    assert [name for name in packages if f"{name}/`" not in text] == []
+def test_the_architecture_has_a_row_for_every_package() -> None:
+    parts = [path for base in PACKAGES for path in base.iterdir() if not path.name.startswith("_")]
+    names = [f"{path.name}/" for path in parts if path.is_dir()] + [path.name for path in parts if path.suffix == ".py"]
+    assert [name for name in names if name not in rows()] == []
+
+
+@pytest.mark.parametrize("package", ["otel_fr", "otel_fr_collector"])
+def test_the_rows_of_the_architecture_are_in_the_order_that_lint_enforces(package: str) -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [one["layers"] for one in contracts if one["type"] == "layers" and one["containers"] == [package]]
+    order = rows(package)
+    found = [[order.get(f"{name}.py", order.get(f"{name}/")) for name in layer.split(" | ")] for layer in layers]
+    numbers = [[number for number in layer if number is not None] for layer in found]
+    for above, below in itertools.pairwise(layer for layer in numbers if layer):
+        assert max(above) < min(below)
 
 
 @each_document
@@ -81,6 +112,14 @@ def test_environment_variables_are_read_by_something(document: Path) -> None:
     known = {option.env for option in OPTIONS} | {f"{ENV_PREFIX}CONFIG"}
     known |= OTHER_PROGRAMS | set(dir(otel_variables)) | set(VARIABLE.findall(code()))
     assert [name for name in VARIABLE.findall(document.read_text()) if name not in known] == []
+
+
+@each_document
+def test_metrics_of_the_collector_exist(document: Path) -> None:
+    if document.name == "CHANGELOG.md":  # it names metrics of the past
+        return
+    names = re.findall(r"\botel_fr_collector_\w+", document.read_text())
+    assert [name for name in names if re.sub("_(total|sum|count)$", "", name) not in FAMILIES] == []
 
 
 def test_every_variable_of_the_ranks_is_documented() -> None:
