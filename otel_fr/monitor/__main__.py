@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             wake_out.send(b"!")
 
-    control = ControlClient(target, lambda: reporter.who, wake) if target is not None else None
+    control = ControlClient(target, lambda: reporter.identity, wake) if target is not None else None
     link = Link(options.fd) if options.fd >= 0 else None
     sweep(options.ring.parent)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)

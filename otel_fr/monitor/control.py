@@ -13,7 +13,7 @@ import grpc
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
 from otel_fr.monitor.otlp import GrpcTarget
-from otel_fr.monitor.rank_identity import Who
+from otel_fr.monitor.rank_identity import RankIdentity
 
 METHOD = "/otel_fr.control.v1.Control/Watch"
 NOT_OFFERED_SECONDS = 60.0
@@ -33,9 +33,11 @@ _log = logging.getLogger("otel_fr.monitor")
 class ControlClient:
     """Listens in a daemon thread. Commands are put into ``commands``, then ``on_command`` is called."""
 
-    def __init__(self, target: GrpcTarget, who: Callable[[], Who], on_command: Callable[[], None]) -> None:
+    def __init__(
+        self, target: GrpcTarget, identity: Callable[[], RankIdentity], on_command: Callable[[], None]
+    ) -> None:
         self._target = target
-        self._who = who
+        self._identity = identity
         self._on_command = on_command
         self._stop = threading.Event()
         self.commands: SimpleQueue[Command] = SimpleQueue()
@@ -79,7 +81,7 @@ class ControlClient:
 
     def _watch(self) -> bool:
         """One stream, until it ends; True if a command came."""
-        target, who = self._target, self._who()
+        target, identity = self._target, self._identity()
         if target.insecure or target.credentials is None:
             channel = grpc.insecure_channel(target.endpoint, options=_OPTIONS)
         else:
@@ -90,12 +92,12 @@ class ControlClient:
                 METHOD, request_serializer=WatchRequest.SerializeToString, response_deserializer=Command.FromString
             )
             request = WatchRequest(
-                job_id=who.job_id,
-                attempt=who.attempt,
-                run_id=who.run_id,
-                rank=who.rank,
-                host_name=who.host,
-                pid=who.pid,
+                job_id=identity.job_id,
+                attempt=identity.attempt,
+                run_id=identity.run_id,
+                rank=identity.rank,
+                host_name=identity.host,
+                pid=identity.pid,
             )
             self.listening = True
             try:

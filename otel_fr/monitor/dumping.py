@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from otel_fr.config import Config
 from otel_fr.dump.write import DumpContents, is_ours, write_dump
-from otel_fr.monitor.rank_identity import Who
+from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import RingFormatError, RingReader
 
 Format = Literal["pickle", "json"]
@@ -41,17 +41,17 @@ def torch_may_write(backends: Iterable[str]) -> bool:
     return bool(parts - _WE_WRITE_ALONE - {""})
 
 
-def default_folder(who: Who, env: Mapping[str, str] = os.environ) -> Path:
+def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) -> Path:
     """``$XDG_CACHE_HOME/otel-fr/JOB`` or ``~/.cache/otel-fr/JOB``."""
     cache = env.get("XDG_CACHE_HOME", "")
     base = Path(cache) if cache.startswith("/") else Path(os.path.expanduser("~")) / ".cache"
-    job = re.sub(r"[^\w.@+-]", "_", who.job_id or who.nonce or who.run_id).lstrip(".")
+    job = re.sub(r"[^\w.@+-]", "_", identity.job_id or identity.nonce or identity.run_id).lstrip(".")
     return base / "otel-fr" / (job or "job")
 
 
-def paths(config: Config, who: Who, backends: Iterable[str]) -> list[tuple[Path, Format]]:
+def paths(config: Config, identity: RankIdentity, backends: Iterable[str]) -> list[tuple[Path, Format]]:
     """The files to write, by the naming rules of docs/configuration.md. Never one that PyTorch writes itself."""
-    base = _base_path(config, who, backends)
+    base = _base_path(config, identity, backends)
     files: list[tuple[Path, Format]] = []
     if config.dump_format in ("pickle", "both"):
         files.append((base, "pickle"))
@@ -60,18 +60,18 @@ def paths(config: Config, who: Who, backends: Iterable[str]) -> list[tuple[Path,
     return files
 
 
-def _base_path(config: Config, who: Who, backends: Iterable[str]) -> Path:
+def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str]) -> Path:
     if config.dump_dir is not None:
-        return config.dump_dir / f"otel_fr_rank_{who.rank}"
+        return config.dump_dir / f"otel_fr_rank_{identity.rank}"
     if config.dump_prefix is None:
-        return default_folder(who) / f"otel_fr_rank_{who.rank}"
-    named = Path(config.dump_prefix if config.dump_whole_name else f"{config.dump_prefix}{who.rank}")
+        return default_folder(identity) / f"otel_fr_rank_{identity.rank}"
+    named = Path(config.dump_prefix if config.dump_whole_name else f"{config.dump_prefix}{identity.rank}")
     foreign = os.path.lexists(named) and not is_ours(named)
     if not foreign and not torch_may_write(backends):
         return named
     # A whole name may lack the rank; then a rank of its own would overwrite its neighbours' files.
     prefix = Path(config.dump_prefix)
-    return prefix.parent / f"otel_fr_{prefix.name}{who.rank}"
+    return prefix.parent / f"otel_fr_{prefix.name}{identity.rank}"
 
 
 def written_for(path: Path) -> int | None:

@@ -20,8 +20,8 @@ _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
 """Ours alone; a rank's instance id is a name within it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankIdentity:
     """One rank process of one run."""
 
     rank: int
@@ -36,7 +36,7 @@ class Who:
     service: str
 
     @classmethod
-    def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> Who:
+    def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
         """What the ring's meta says, and the environment for what it does not."""
         job_id = _text(meta, "job_id") or config.job_id
         attempt = _integer(meta, "attempt", config.attempt)

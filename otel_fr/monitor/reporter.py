@@ -1,4 +1,4 @@
-"""What the monitor knows of its rank, and the reports and spans made of it."""
+"""What the monitor knows of its rank, and the reports and spans made from it."""
 
 from __future__ import annotations
 
@@ -7,59 +7,63 @@ from typing import Any
 
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
+from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.monitor import report_builder as report
+from otel_fr.monitor import report_builder
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
-from otel_fr.monitor.rank_identity import Who
+from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail, Tracked
+from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit
 from otel_fr.ring import ProcessState, RecordState, RingReader
 
 
 class Reporter:
-    """Follows the ring and tells of it.
+    """Follows the ring, and builds and sends spans and reports.
 
     Attributes:
-        who: whose ring it is. tail, groups: the ring, followed.
+        identity: of the rank. tail, groups: what has been read of the ring.
     """
 
     def __init__(self, reader: RingReader, config: Config) -> None:
         self._reader = reader
         self._config = config
-        self._begun_ns = time.monotonic_ns()
+        self._started_ns = time.monotonic_ns()
         self._number = 0
         self._stacks: Stacks | None = None
         self._stacks_of = 0
         self._had_exception = False
         self._exporter: Exporter | None = None
         self.tail = Tail(reader)
-        self.groups = report.Groups(reader)
-        self.who = Who.of(reader.meta, config, reader.pid)
-        self._resource = self.who.resource()
-        self._builder = SpanBuilder(self.who.run_id, self.who.rank, reader.wall_offset_ns)
+        self.groups = report_builder.GroupTracker(reader)
+        self.identity = RankIdentity.of(reader.meta, config, reader.pid)
+        self._resource = self.identity.resource()
+        self._builder = SpanBuilder(self.identity.run_id, self.identity.rank, reader.wall_offset_ns)
 
     def resource(self) -> Resource:
+        """The OTLP resource of all that is sent."""
         return self._resource
 
     def connect(self, exporter: Exporter) -> None:
+        """Send through ``exporter``; without one nothing is sent."""
         self._exporter = exporter
 
     def refresh(self) -> None:
-        """Read again who the rank is: its run id may come later than its ring."""
-        who = Who.of(self._reader.meta, self._config, self._reader.pid)
-        if who != self.who:
-            self.who = who
-            self._resource = who.resource()
-            self._builder = SpanBuilder(who.run_id, who.rank, self._reader.wall_offset_ns)
+        """Read the rank's identity again: its run id may be known later than its ring is created."""
+        identity = RankIdentity.of(self._reader.meta, self._config, self._reader.pid)
+        if identity != self.identity:
+            self.identity = identity
+            self._resource = identity.resource()
+            self._builder = SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns)
 
     # ---- the ring
 
     def follow(self, everything: bool = False) -> bool:
-        """Read what is new and queue the spans of what has ended; True if a call failed."""
+        """Read new records and queue the spans of calls that have ended; True if a call failed."""
         failed = False
         while True:
             ended = self.tail.poll(everything)
@@ -78,17 +82,17 @@ class Reporter:
             self._exporter.put_spans(len(spans), b"".join(spans))
 
     def close_spans(self, now_ns: int, clean: bool) -> None:
-        """The rank has ended: send the spans of what it had in flight."""
+        """The rank has ended: send the spans of its calls in flight."""
         self._send_spans(list(self.tail.in_flight.values()), now_ns, clean)
 
     def situation(self, now_ns: int) -> Situation:
-        """Where the rank stands, for the rules.
+        """What `otel_fr.monitor.rules` decides on.
 
-        A call of which nobody says whether it has ended counts as in flight until the next of its group. One that was
-        posted, and that nobody waits for, holds nobody up.
+        A call whose backend does not show when calls end counts as in flight until the next call of its group. A posted
+        call blocks nothing, because no thread waits for it.
         """
         tail = self.tail
-        moved = max(tail.moved_ns, self._begun_ns)
+        moved = max(tail.moved_ns, self._started_ns)
         uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
         for record in (item.record for item in tail.in_flight.values()):
@@ -113,8 +117,8 @@ class Reporter:
 
     # ---- stacks
 
-    def learn(self, stacks: Stacks) -> None:
-        """Remember where the rank is, until it moves."""
+    def remember_stacks(self, stacks: Stacks) -> None:
+        """Report these stacks until the rank moves on."""
         self._stacks = stacks
         self._stacks_of = self.tail.moved_ns
 
@@ -123,90 +127,101 @@ class Reporter:
 
     # ---- reports
 
-    def build(self, now_ns: int, stacks: bool = False, **more: Any) -> dict[str, Any]:
-        """A rank report. ``stacks``: with the rank's stacks, if they are known; ``more``: further keys."""
+    def build(self, now_ns: int, *, stacks: bool = False) -> RankReport:
+        """A rank report of what has been read so far.
+
+        Args:
+            now_ns: monotonic. stacks: with the rank's stacks, if they are known.
+        """
         self._number += 1
         groups = self.groups.report(now_ns)
-        live = {one["id"] for one in groups if not one["gone"]}
+        live = {group.id for group in groups if not group.is_destroyed}
         for id_ in [id_ for id_ in self.tail.uncertain if id_ not in live]:
             del self.tail.uncertain[id_]
-        in_flight, in_flight_more = report.in_flight(self.tail.in_flight, self.tail.uncertain, now_ns)
-        answer: dict[str, Any] = {
-            "v": report.VERSION,
-            "rank": self.who.rank,
-            "n": self._number,
-            "stall_s": self._config.stall_seconds,
-            "groups": groups,
-            "inflight": in_flight,
-            "inflight_more": in_flight_more,
-            "failed": [report.call(item, now_ns) for item in self.tail.failed],
-            "idle_s": round(max(0, now_ns - max(self.tail.moved_ns, self._begun_ns)) / 1e9, 6),
-            "dropped": self.dropped(),
-        }
-        if self.tail.last is not None:
-            answer["last"] = report.call(self.tail.last, now_ns)
+        in_flight, in_flight_more = report_builder.in_flight(self.tail.in_flight, self.tail.uncertain, now_ns)
         known = self._known_stacks()
-        if known is not None:
-            answer["python_blocked"] = known.python_blocked
-            if known.site:
-                answer["site"] = known.site
-            if stacks and known.text:
-                answer["stack"] = known.text
-        answer.update(more)
-        return answer
+        return RankReport(
+            rank=self.identity.rank,
+            number=self._number,
+            stall_s=self._config.stall_seconds,
+            groups=groups,
+            in_flight=in_flight,
+            in_flight_more=in_flight_more,
+            failed=tuple([report_builder.reported_call(item, now_ns) for item in self.tail.failed]),
+            idle_s=report_builder.seconds_between(max(self.tail.moved_ns, self._started_ns), now_ns),
+            dropped=self.dropped(),
+            last=None if self.tail.last is None else report_builder.reported_call(self.tail.last, now_ns),
+            python_blocked=None if known is None else known.python_blocked,
+            site="" if known is None else known.site,
+            stack=known.text if known is not None and stacks else "",
+        )
 
-    def send(self, event: str, body: dict[str, Any]) -> None:
+    def send(
+        self,
+        event: str,
+        *,
+        stacks: bool = False,
+        exit: ReportedExit | None = None,
+        exception: ReportedException | None = None,
+        file: str = "",
+        reason: str = "",
+        error: str = "",
+    ) -> None:
+        """Build a report now, and send it as ``event``.
+
+        Args:
+            stacks: with the rank's stacks, if they are known.
+            exit, exception, file, reason, error: as in `otel_fr.rank_report.RankReport`.
+        """
+        report = self.build(time.monotonic_ns(), stacks=stacks)._replace(
+            exit=exit, exception=exception, file=file, reason=reason, error=error
+        )
         if self._exporter is not None:
-            record = report.log_record(event, body, time.time_ns())
+            record = report_builder.log_record(event, report, time.time_ns())
             self._exporter.put_report(record, progress=event == names.EVENT_PROGRESS)
 
-    def event(self, event: str, stacks: bool = False, **more: Any) -> dict[str, Any]:
-        """Build a report now, send it as ``event``, and return it."""
-        body = self.build(time.monotonic_ns(), stacks, **more)
-        self.send(event, body)
-        return body
+    def exception(self) -> ReportedException | None:
+        """The uncaught exception that the ring holds."""
+        return report_builder.reported_exception(self._reader.exception)
 
-    def exception(self) -> dict[str, Any] | None:
-        return report.exception_of(self._reader.exception)
+    def reported_exit(self, exit_: Exit) -> ReportedExit:
+        """How the rank ended. An unknown exit status counts as clean if the rank said that it ends cleanly.
 
-    def ending(self, exit_: Exit) -> dict[str, Any]:
-        """``exit`` of the rank report."""
-        # A goodbye is said before the exit status is settled: sys.exit(3) says goodbye too.
-        clean = exit_.code == 0 and exit_.signal == 0 if exit_.known else self.clean_so_far
-        return {"code": exit_.code, "signal": exit_.signal, "clean": clean, "known": exit_.known}
+        A known exit status decides alone: a rank that calls ``sys.exit(3)`` says that it ends cleanly, too.
+        """
+        is_clean = exit_.code == 0 and exit_.signal == 0 if exit_.known else self.clean_so_far
+        return ReportedExit(code=exit_.code, signal=exit_.signal, is_clean=is_clean, is_known=exit_.known)
 
-    def dropped(self) -> dict[str, int]:
+    def dropped(self) -> DropCounts:
+        """What was lost so far."""
         counters = self._reader.counters
-        answer = {
-            "spans": 0,
-            "reports": 0,
-            "records": self._reader.lost + self._reader.torn + self.tail.missed + counters.get("dropped", 0),
-            "hook_errors": counters.get("hook_errors", 0),
-        }
-        if self._exporter is not None:
-            answer["spans"] = self._exporter.spans.dropped
-            answer["reports"] = self._exporter.reports.dropped
-        return answer
+        lost = self._reader.lost + self._reader.torn + self.tail.missed
+        return DropCounts(
+            spans=0 if self._exporter is None else self._exporter.spans.dropped,
+            reports=0 if self._exporter is None else self._exporter.reports.dropped,
+            records=lost + counters.get("dropped", 0),
+            hook_errors=counters.get("hook_errors", 0),
+        )
 
     def dump_info(self) -> dict[str, Any]:
         """What a flight-recorder file says beyond the ring."""
-        who = self.who
+        identity = self.identity
         info: dict[str, Any] = {
-            "rank": who.rank,
-            "local_rank": who.local_rank,
-            "world_size": who.world_size,
-            "job_id": who.job_id,
-            "attempt": who.attempt,
-            "run_id": who.run_id,
-            "host": who.host,
-            "pid": who.pid,
-            "dropped": self.dropped(),
+            "rank": identity.rank,
+            "local_rank": identity.local_rank,
+            "world_size": identity.world_size,
+            "job_id": identity.job_id,
+            "attempt": identity.attempt,
+            "run_id": identity.run_id,
+            "host": identity.host,
+            "pid": identity.pid,
+            "dropped": rank_report.to_object(self.dropped()),
         }
         known = self._known_stacks()
         if known is not None:
             info["python_blocked"] = known.python_blocked
             info.update({key: text for key, text in (("stack", known.text), ("site", known.site)) if text})
         exception = self.exception()
-        if exception:
-            info["exception"] = exception
+        if exception is not None:
+            info["exception"] = rank_report.to_object(exception)
         return info

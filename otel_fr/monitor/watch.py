@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import PeerFailed
@@ -24,6 +25,7 @@ from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import let_go_of_pipes
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stacks import StackRequest
+from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
 
 _log = logging.getLogger("otel_fr.monitor")
@@ -41,7 +43,7 @@ LINGER_SECONDS = 1.5
 END_DUMP_SECONDS = 30.0
 """After the rank's end its pipes are let go of, so that nobody waits for a slow disk."""
 
-COMPLAINT_SECONDS = 60.0
+ERROR_LOG_SECONDS = 60.0
 LIVES_ON_SECONDS = 30.0
 """How long a process may take to end after its clean goodbye; its exit status is worth that wait."""
 
@@ -96,10 +98,10 @@ class Monitor:
         self._bye_by: float | None = None
         self._bad_files: set[str] = set()
         self._over_at: float | None = None
-        self._ended: dict[str, Any] = {}
+        self._exit: ReportedExit | None = None
         self._last_file = ""
         self._peer_incidents: deque[str] = deque(maxlen=256)
-        self._complain_at = float("-inf")
+        self._log_error_at = float("-inf")
 
     # ---- called from elsewhere
 
@@ -120,12 +122,12 @@ class Monitor:
         if self._control is not None:
             self._control.start()
         self._reporter.follow()
-        self._reporter.event(names.EVENT_STARTED)
+        self._reporter.send(names.EVENT_STARTED)
         while not self._wait(self._pause()) and not self._recording_over():
             try:
                 self._tick()
             except Exception as error:  # noqa: BLE001 - one odd record must not end the watch; the next tick looks again
-                self._complain("watching goes on after an error", error)
+                self._log_error("watching goes on after an error", error)
                 time.sleep(TICK_SECONDS)
         self._finish()
 
@@ -171,7 +173,7 @@ class Monitor:
             self._dump(REASON_FAILED)
             self._report_at = min(self._report_at, self._reported_at + FAILURE_REPORT_SECONDS)
         if reporter.new_exception():
-            reporter.event(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
+            reporter.send(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
             self._dump(REASON_EXCEPTION)
         if reporter.clean_so_far:
             pass  # what a rank does after its goodbye is no concern of its peers
@@ -188,7 +190,7 @@ class Monitor:
         interval = rules.report_interval(situation, stall_seconds)
         if now >= self._report_at:
             reporter.refresh()
-            reporter.event(names.EVENT_PROGRESS)
+            reporter.send(names.EVENT_PROGRESS)
             self._reported_at = now
             self._report_at = now + interval
         self._report_at = min(self._report_at, self._reported_at + interval)
@@ -199,7 +201,7 @@ class Monitor:
     def _ask_for_stacks(self, event: str, now: float) -> None:
         if self._stacks is not None:
             # Another event waits for the same answer: it goes out with what is known.
-            self._reporter.event(self._stacks_for, stacks=True)
+            self._reporter.send(self._stacks_for, stacks=True)
         self._stacks_id += 1
         asked = self._link is not None and self._link.send({"cmd": "stacks", "id": self._stacks_id})
         self._stacks = StackRequest(self._process, self._reader.meta, now, asked)
@@ -211,9 +213,9 @@ class Monitor:
         self._stacks.step(now)
         if self._stacks.result is None:
             return
-        self._reporter.learn(self._stacks.result)
+        self._reporter.remember_stacks(self._stacks.result)
         self._stacks = None
-        self._reporter.event(self._stacks_for, stacks=True)
+        self._reporter.send(self._stacks_for, stacks=True)
         if self._stacks_for == names.EVENT_STALLED:
             self._dump(REASON_STALL)
 
@@ -227,7 +229,7 @@ class Monitor:
             self._dump(str(message.get("reason") or REASON_REQUEST)[:200])
         elif command == "bye" and self._bye_by is None:
             self._reporter.follow(everything=True)
-            self._reporter.event(names.EVENT_PROGRESS)
+            self._reporter.send(names.EVENT_PROGRESS)
             self._exporter.hurry()
             self._bye_by = time.monotonic() + BYE_SECONDS
 
@@ -256,32 +258,33 @@ class Monitor:
     # ---- flight-recorder files
 
     def _dump(self, reason: str, urgent: bool = False) -> None:
-        self._reporter.groups.look()
-        files = dumping.paths(self._config, self._reporter.who, self._reporter.groups.backends)
-        self._dumper.request(reason, {**self._reporter.dump_info(), **self._ended}, files, urgent)
+        self._reporter.groups.refresh()
+        files = dumping.paths(self._config, self._reporter.identity, self._reporter.groups.backends)
+        info = self._reporter.dump_info()
+        if self._exit is not None:
+            info["exit"] = rank_report.to_object(self._exit)
+        self._dumper.request(reason, info, files, urgent)
 
-    def _take_results(self, **more: Any) -> list[dumping.Result]:
-        """Tell what came of the requests since the last time."""
+    def _take_results(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
+        """Report the files written, or not written, since the last call. ``exit_``: goes into these reports."""
         results: list[dumping.Result] = []
         while not self._dumper.results.empty():
             result = self._dumper.results.get()
             results.append(result)
             if not result.superseded:
-                self._tell(result, **more)
+                self._report_file(result, exit_)
         return results
 
-    def _tell(self, result: dumping.Result, **more: Any) -> None:
+    def _report_file(self, result: dumping.Result, exit_: ReportedExit | None) -> None:
         path = str(result.path)
-        more = {"file": path, "reason": result.reason, **more}
+        event = names.EVENT_DUMP_FAILED if result.error else names.EVENT_DUMP_WRITTEN
         if not result.error:
             self._last_file = path
             self._bad_files.discard(path)
-            self._reporter.event(names.EVENT_DUMP_WRITTEN, **more)
-            return
-        if path not in self._bad_files:
+        elif path not in self._bad_files:
             self._bad_files.add(path)
             _log.error("no flight-recorder file: %s", result.error)
-        self._reporter.event(names.EVENT_DUMP_FAILED, error=result.error, **more)
+        self._reporter.send(event, file=path, reason=result.reason, error=result.error or "", exit=exit_)
 
     # ---- the end
 
@@ -290,37 +293,30 @@ class Monitor:
         exit_ = self._process.how_ended()
         let_go_of_pipes()
         now_ns = time.monotonic_ns()
-        clean, told = False, False
+        clean, is_kept = False, False
         try:
-            ending = self._reporter.ending(exit_)
-            clean = bool(ending["clean"])
-            self._ended = {"exit": ending}
-            self._tell_ending(ending, now_ns)
-            told = clean or self._last_dump(ending)
+            self._exit = self._reporter.reported_exit(exit_)
+            clean = self._exit.is_clean
+            self._report_exit(self._exit, now_ns)
+            is_kept = clean or self._write_last_file(self._exit)
             if clean:
                 self._linger()
         except Exception as error:  # noqa: BLE001 - what was queued is still to be sent
-            self._complain("the end of the rank could not be told in full", error)
+            self._log_error("the end of the rank could not be reported in full", error)
         if self._control is not None:
             self._control.stop()
         self._exporter.hurry()
         deadline = now_ns / 1e9 + END_FLUSH_SECONDS
         while self._exporter.pending(patient=not clean) and time.monotonic() < deadline:
             time.sleep(SHORT_TICK_SECONDS)
-        self._clean_up(told)
+        self._clean_up(is_kept)
 
-    def _tell_ending(self, ending: dict[str, Any], now_ns: int) -> None:
+    def _report_exit(self, exit_: ReportedExit, now_ns: int) -> None:
         reporter = self._reporter
         reporter.refresh()
         reporter.follow(everything=True)
-        reporter.close_spans(now_ns, bool(ending["clean"]))
-        more: dict[str, Any] = {"exit": ending}
-        exception = reporter.exception()
-        if exception:
-            more["exception"] = exception
-        if self._last_file:
-            more["file"] = self._last_file
-        reporter.event(names.EVENT_EXITED, stacks=True, **more)
+        reporter.close_spans(now_ns, exit_.is_clean)
+        reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=self._last_file)
         self._exporter.hurry()
 
     def _linger(self) -> None:
@@ -338,31 +334,31 @@ class Monitor:
             time.sleep(SHORT_TICK_SECONDS)
         self._take_results()
 
-    def _last_dump(self, ending: dict[str, Any]) -> bool:
+    def _write_last_file(self, exit_: ReportedExit) -> bool:
         """Write the file that outlives the ring; True if it is there."""
         self._dump(REASON_CRASH, urgent=True)
         deadline = time.monotonic() + END_DUMP_SECONDS
         while self._dumper.busy() and time.monotonic() < deadline:
             select.select([self._wake_in], [], [], SHORT_TICK_SECONDS)
-        results = [result for result in self._take_results(exit=ending) if result.reason == REASON_CRASH]
+        results = [result for result in self._take_results(exit_) if result.reason == REASON_CRASH]
         return bool(results) and not any(result.error for result in results)
 
-    def _clean_up(self, told: bool) -> None:
+    def _clean_up(self, is_kept: bool) -> None:
         file = self._reader.meta.get("stack_file")
         if isinstance(file, str) and file:
             with contextlib.suppress(OSError):
                 os.unlink(file)
-        if told:
+        if is_kept:
             with contextlib.suppress(OSError):
                 self._ring.unlink()
         else:
             _log.error("the ring of this rank is kept: %s", self._ring)
 
-    def _complain(self, what: str, error: Exception) -> None:
+    def _log_error(self, what: str, error: Exception) -> None:
         """At most once a minute."""
         now = time.monotonic()
-        if now >= self._complain_at:
-            self._complain_at = now + COMPLAINT_SECONDS
+        if now >= self._log_error_at:
+            self._log_error_at = now + ERROR_LOG_SECONDS
             _log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=error)
 
 

@@ -17,9 +17,10 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from otel_fr.config import Config
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.otlp import GrpcTarget, grpc_target, make_sender
-from otel_fr.monitor.rank_identity import Who
+from otel_fr.monitor.rank_identity import RankIdentity
 from tests.support.certificates import Certificates, write_certificate
 from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import TRACES, refused, unary
@@ -245,7 +246,8 @@ class Watched:
 
 @contextlib.contextmanager
 def watching(target: GrpcTarget) -> Iterator[ControlClient]:
-    client = ControlClient(target, lambda: Who(0, 0, 2, "job-7", 0, "run-7", "", "host", 1, ""), lambda: None)
+    meta = {"job_id": "job-7", "run_id": "run-7", "world_size": 2}
+    client = ControlClient(target, lambda: RankIdentity.of(meta, Config(), 1), lambda: None)
     client.start()
     yield client
     client.stop()

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from otel_fr import identity
+from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, WatchRequest
 from otel_fr.dump.read import load
 from otel_fr.monitor import control
 from otel_fr.monitor.otlp import GrpcTarget
-from otel_fr.monitor.rank_identity import Who
+from otel_fr.monitor.rank_identity import RankIdentity
 from tests.support.monitored_rank import play
 from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.waiting import PATIENCE
@@ -56,13 +57,16 @@ def test_a_collector_that_restarts_is_listened_to_again(tmp_path: Path) -> None:
         sink.wait(lambda: len(sink.watchers) == 2, what="a second stream")
 
 
+def rank_identity() -> RankIdentity:
+    return RankIdentity.of({"job_id": "job", "run_id": "run"}, Config(), 1)
+
+
 def test_a_receiver_that_knows_no_control_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "NOT_OFFERED_SECONDS", 30.0)
     pauses: list[float] = []
     with grpc_sink() as sink:
         target = GrpcTarget(sink.address.removeprefix("http://"), True, None, ())
-        me = Who(0, 0, 1, "job", 0, "run", "", "host", 1, "")
-        client = control.ControlClient(target, lambda: me, lambda: None)
+        client = control.ControlClient(target, rank_identity, lambda: None)
 
         def wait(seconds: float) -> bool:
             pauses.append(seconds)
@@ -81,7 +85,7 @@ def test_a_receiver_that_knows_no_control_is_left_in_peace(monkeypatch: pytest.M
 def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     target = GrpcTarget("127.0.0.1:1", True, None, ())
-    client = control.ControlClient(target, lambda: Who(0, 0, 1, "job", 0, "run", "", "host", 1, ""), lambda: None)
+    client = control.ControlClient(target, rank_identity, lambda: None)
 
     def wait(seconds: float) -> bool:
         pauses.append(seconds)

@@ -12,13 +12,13 @@ import pytest
 from otel_fr.config import Config
 from otel_fr.dump.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor import dumping
-from otel_fr.monitor.rank_identity import Who
+from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter
 from tests.support.scripts.rank_with_monitor import RANKS, signature
 
 
-def who(rank: int = 3, **meta: Any) -> Who:
-    return Who.of({"rank": rank, "job_id": "job/7", **meta}, Config(), 1)
+def who(rank: int = 3, **meta: Any) -> RankIdentity:
+    return RankIdentity.of({"rank": rank, "job_id": "job/7", **meta}, Config(), 1)
 
 
 def names(config: Config, backends: tuple[str, ...] = ("gloo",), rank: int = 3) -> list[str]:

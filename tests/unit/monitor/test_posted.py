@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.monitor.report_builder import call
+from otel_fr.monitor.report_builder import reported_call
 from otel_fr.monitor.reporter import Reporter
+from otel_fr.rank_report import to_object
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from tests.support.scripts.rank_with_monitor import FRAME, signature
 
@@ -71,9 +72,9 @@ def test_a_send_whose_work_was_dropped_is_waited_for_by_nobody(ring: Ring) -> No
     ring.writer.complete(ticket, ring.group, 0, RecordState.UNKNOWN, 0)
     assert ring.oldest()[0] is None
     (item,) = ring.reporter.tail.uncertain.values()
-    told = call(item, ring.now)
-    assert told["posted"] is True
-    assert "wait_s" not in told
+    written = to_object(reported_call(item, ring.now))
+    assert written["posted"] is True
+    assert "wait_s" not in written
 
 
 def test_a_call_that_has_failed_is_not_waited_for_any_more(ring: Ring) -> None:
@@ -82,4 +83,4 @@ def test_a_call_that_has_failed_is_not_waited_for_any_more(ring: Ring) -> None:
     ring.writer.complete(ticket, ring.group, 0, RecordState.FAILED, ring.now - SECOND)
     ring.reporter.follow()
     (item,) = ring.reporter.tail.failed
-    assert not {"posted", "wait_s"} & call(item, ring.now).keys()
+    assert not {"posted", "wait_s"} & to_object(reported_call(item, ring.now)).keys()
