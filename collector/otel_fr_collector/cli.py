@@ -43,10 +43,10 @@ add_arguments = loading.add_arguments
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal comes, or check the settings.
+    """Serve until a signal arrives, or check the settings.
 
     Returns:
-        the process's exit status: 0 after a signal, 1 if a fault of its own has ended it, 2 if a setting, an address
+        the process's exit status: 0 after a signal, 1 after an internal error, 2 if a setting, an address
         or a file cannot be used.
     """
     try:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         logs.set_up(effective.log_format, effective.log_level)
         _warn(effective)
         _raise_file_limit()
-        with _own_folder(effective.data):
+        with _locked_folder(effective.data):
             return asyncio.run(_serve(effective))
     except SettingsError as error:
         for line in str(error).splitlines():
@@ -115,7 +115,7 @@ async def _serve(effective: Settings) -> int:
         grpc=effective.grpc,
         http=effective.http,
         otlp_http=effective.otlp_http_address,
-        # 4318 may be an OpenTelemetry Collector's: who did not ask for the port must not fail for it.
+        # 4318 may be taken by an OpenTelemetry Collector; only a port that was asked for must be free.
         needs_otlp_http="otlp_http" in effective.given,
         tls=tls,
         tokens=Tokens(effective.tokens) if effective.tokens is not None else None,
@@ -161,10 +161,10 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
 
 
 def _others(effective: Settings, metrics: Metrics, links: Links, store: Store | None) -> list[Outlet]:
-    """Who else is told of incidents.
+    """The outlets besides the terminal and the file.
 
     Raises:
-        OSError, ValueError: a file with a secret cannot be read, or not used.
+        OSError, ValueError: a file with a secret cannot be read or used.
     """
     others: list[Outlet] = [LogLines()] if effective.quiet else []
     if effective.alertmanager:
@@ -187,7 +187,7 @@ def _webhook_secret(effective: Settings) -> bytes | None:
         return None
     text = path.read_text()
     if not effective.webhook:
-        raise ValueError("--webhook-secret-file is of no use without --webhook")
+        raise ValueError("--webhook-secret-file needs --webhook")
     try:
         return read_secret(text)
     except ValueError as error:
@@ -205,20 +205,22 @@ def _backend_tls(effective: Settings) -> Tls:
 
 
 def _warn(effective: Settings) -> None:
-    """Say so if others than this machine can reach the collector and nothing keeps them out."""
+    """Warn if other machines can reach the collector without TLS or without authentication."""
     addresses = {"--grpc": effective.grpc, "--otlp-http": effective.otlp_http_address, "--http": effective.http}
     wide = [f"{name} {found}" for name, found in addresses.items() if found is not None and not found.is_loopback]
     if wide and effective.tls_cert is None:
-        _log.warning("%s: other machines can reach this without TLS, so others can read it on its way", ", ".join(wide))
+        _log.warning(
+            "%s: reachable from other machines without TLS: the traffic can be read on the network", ", ".join(wide)
+        )
     if wide and effective.tokens is None and effective.tls_client_ca is None:
         _log.warning(
-            "%s: whoever reaches this can read and write, for there are no --tokens and no --tls-client-ca",
+            "%s: reachable from other machines without --tokens or --tls-client-ca: anyone there can read and write",
             ", ".join(wide),
         )
 
 
 def _raise_file_limit() -> None:
-    """Each connection is an open file, and the usual soft limit of 1,024 is less than a job's ranks."""
+    """Each connection is an open file, and the usual soft limit of 1,024 is less than the ranks of a large job."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(65_536, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -227,11 +229,11 @@ def _raise_file_limit() -> None:
 
 
 @contextlib.contextmanager
-def _own_folder(folder: Path | None) -> Iterator[None]:
-    """Make the data folder, readable by this user only, and keep other collectors out of it.
+def _locked_folder(folder: Path | None) -> Iterator[None]:
+    """Make the data folder, readable by this user only, and lock it against other collectors.
 
     Raises:
-        SettingsError: it cannot be used, or another collector uses it.
+        SettingsError: it cannot be used, or another collector is using it.
     """
     if folder is None:
         yield

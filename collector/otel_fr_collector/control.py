@@ -1,4 +1,4 @@
-"""The control streams: what the collector tells the rank monitors that watch."""
+"""The control streams: commands from the collector to the rank monitors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from otel_fr.control.v1 import control_pb2
 from otel_fr_collector.jobs.run import RunId
 
 MAX_PENDING = 16
-"""Commands kept for one monitor; when it does not read, the oldest are dropped."""
+"""Commands queued for one monitor; when it does not read, the oldest are dropped."""
 MAX_WATCHERS = 65_536
 
 
 class TooManyWatchersError(Exception):
-    """No further monitor can be served."""
+    """No more monitors can be served."""
 
 
 class Control:
-    """Who watches, by job and run: the job is what a client's token is checked for, so no job commands another's."""
+    """The monitors that watch, by job and run: tokens are checked for jobs, so no job gets another's commands."""
 
     def __init__(self) -> None:
         self._watchers: dict[tuple[str, str], set[asyncio.Queue[bytes | None]]] = {}
@@ -47,11 +47,11 @@ class Control:
                 del self._watchers[run]
 
     def dump(self, run: RunId, incident: str, reason: str) -> int:
-        """Ask all monitors of a run for their flight-recorder files; returns how many are asked."""
+        """Ask all monitors of a run for their flight-recorder files; returns how many monitors."""
         return self._send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
 
     def peer_failed(self, run: RunId, incident: str, ranks: Iterable[int], reason: str) -> int:
-        """Tell all monitors of a run which ranks have failed; returns how many are told."""
+        """Send all monitors of a run the ranks that have failed; returns how many monitors."""
         failed = control_pb2.PeerFailed(incident_id=incident, ranks=list(ranks), reason=reason)
         return self._send(run, control_pb2.Command(peer_failed=failed))
 

@@ -1,4 +1,4 @@
-"""The effective settings: from flags, environment, one TOML file and defaults, the first that says something."""
+"""The effective settings: from flags, environment, one TOML file and defaults, in this order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SettingsError(ValueError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all options, and ``--config`` and ``--check``, to a parser. Values stay text until `load`."""
     parser.add_argument("--config", metavar="FILE", help=f"TOML file of options (environment: {ENV_PREFIX}CONFIG)")
-    parser.add_argument("--check", action="store_true", help="check all settings, print them without secrets, and end")
+    parser.add_argument("--check", action="store_true", help="check all settings, print them without secrets, and exit")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for option in OPTIONS:
         group = groups.setdefault(option.section, parser.add_argument_group(option.section))
@@ -78,7 +78,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
 
 
 def show(settings: Settings) -> str:
-    """The settings as a TOML file that has the same effect, less what must not be shown."""
+    """The settings as a TOML file of the same effect, without secrets."""
     lines, section = [], ""
     for option in OPTIONS:
         value = getattr(settings, option.name.replace("-", "_"))
@@ -123,7 +123,7 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
         if option is not None:
             found[option.name] = (name, re.split(r"[,\s]+", value.strip()) if option.repeat else value)
         elif not _KUBERNETES.fullmatch(own):
-            problems.append(f"{name} is no setting{_nearest(name, known)}")
+            problems.append(f"{name} is not a setting{_nearest(name, known)}")
     return found
 
 
@@ -135,7 +135,7 @@ def _from_file(path: Path, problems: list[str]) -> _Source:
         problems.append(f"the configuration file cannot be read: {error}")
         return {}
     except ValueError as error:  # TOML's own error and bytes that are no UTF-8
-        problems.append(f"{path} is no TOML: {error}")
+        problems.append(f"{path} is not TOML: {error}")
         return {}
     found: _Source = {}
     for key, value in table.items():
@@ -143,16 +143,16 @@ def _from_file(path: Path, problems: list[str]) -> _Source:
         if name in _BY_NAME:
             found[name] = (f"{key} in {path}", value)
         else:
-            problems.append(f"{key!r} in {path} is no setting{_nearest(name, _BY_NAME)}")
+            problems.append(f"{key!r} in {path} is not a setting{_nearest(name, _BY_NAME)}")
     return found
 
 
 def _parse(option: Option, given: object) -> object:
     if option.is_switch:
-        word = str(given).lower()
-        if word not in ("true", "1", "yes", "false", "0", "no"):
+        text = str(given).lower()
+        if text not in ("true", "1", "yes", "false", "0", "no"):
             raise ValueError(f"{given!r} is not true or false")
-        return word in ("true", "1", "yes")
+        return text in ("true", "1", "yes")
     if option.repeat:
         items = given if isinstance(given, list) else [given]
         return tuple(dict.fromkeys(option.parse(_text(item)) for item in items))
@@ -167,7 +167,7 @@ def _text(value: object) -> str:
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
     close = difflib.get_close_matches(name, known, 1)
-    return f"; do you mean {close[0]}?" if close else ""
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _misfits(settings: Settings) -> list[str]:
@@ -179,7 +179,7 @@ def _misfits(settings: Settings) -> list[str]:
     if settings.tls_client_ca is not None and settings.tls_cert is None:
         found.append("--tls-client-ca needs --tls-cert and --tls-key")
     if settings.max_queue_size < settings.max_request_size:
-        found.append("--max-queue-size is smaller than --max-request-size, so that the largest request never fits")
+        found.append("--max-queue-size is smaller than --max-request-size, so the largest request never fits")
     if settings.client_queue_size < settings.max_request_size:
-        found.append("--client-queue-size is smaller than --max-request-size, so that the largest request never fits")
+        found.append("--client-queue-size is smaller than --max-request-size, so the largest request never fits")
     return found

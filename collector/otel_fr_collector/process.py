@@ -38,8 +38,8 @@ class Ports:
     """Where the collector listens, and how.
 
     Attributes:
-        otlp_http: None: OTLP over HTTP is not taken.
-        needs_otlp_http: False: if its port is taken the collector does without it, and says so.
+        otlp_http: None: no OTLP over HTTP.
+        needs_otlp_http: False: if its port is taken, the collector logs that and goes on without OTLP over HTTP.
     """
 
     grpc: Address
@@ -71,7 +71,7 @@ class CollectorProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Listen and begin to judge.
+        """Listen on the ports and start judging.
 
         Raises:
             BindError: an address cannot be listened on.

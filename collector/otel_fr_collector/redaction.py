@@ -14,5 +14,5 @@ def clean(text: str) -> str:
 
 
 def hide_password(text: str) -> str:
-    """A text of which each URL has lost the user and password that it may hold."""
+    """A text without the user and password that its URLs may contain."""
     return re.sub(r"(?<=://)[^/@\s]+@", "...@", text)

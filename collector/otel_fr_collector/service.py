@@ -101,11 +101,11 @@ class Service:
             self._recovery.restore()
 
     async def take(self, signal: str, data: bytes) -> bytes:
-        """One OTLP request: taken in, and queued for the backends; returns the response's bytes.
+        """Take one OTLP request, and queue it for the backends; returns the response's bytes.
 
         Raises:
-            MalformedError: it is not the OTLP message it should be; it is not forwarded either.
-            SpoolError: it is taken in, but cannot be kept for the backends; its sender should send it again.
+            MalformedError: it is not an OTLP message of that signal; it is not forwarded either.
+            SpoolError: it was taken, but cannot be queued for the backends; its sender should send it again.
         """
         response = await self.ingest.take(signal, data)
         if self._outlets.forward is not None:
@@ -140,7 +140,7 @@ class Service:
         self._grace.expire(now)
         if self._traces is not None:
             self._traces.step()
-        for run in self.runs.forget(now):
+        for run in self.runs.drop_ended(now):
             self._close(run.id, now)
         self._resolve_ended_runs(now)
         self.book.drop_old(self._wall() - self._retention.seconds)
@@ -191,7 +191,7 @@ class Service:
             self.stream.publish(change)
 
     def _request_evidence(self, incident: Incident) -> None:
-        """Ask the run's monitors for their flight-recorder files, and tell them which ranks have failed."""
+        """Ask the run's monitors for their flight-recorder files, and send them the ranks that have failed."""
         run, reason = incident.run, incident.finding.summary[:500]
         self.control.dump(run, incident.id, reason)
         if incident.finding.culprit_ranks:

@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
     """Bytes of ``1048576``, ``64MiB``, ``1.5 GB``.
 
     Raises:
-        ValueError: it is no size, or not above 0.
+        ValueError: it is not a size above 0.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS or (size := int(float(found[1]) * _UNITS[found[2].upper()])) < 1:
@@ -76,8 +76,8 @@ def _address_or_off(text: str) -> Address | None:
     return None if text == "off" else Address.parse(text)
 
 
-def _mark_secret(text: str) -> str:
-    """A URL of which only the place is shown: whoever knows a webhook's path may post to it."""
+def _hide_path(text: str) -> str:
+    """A webhook's URL with scheme and host only: its path is a secret."""
     parts = urlsplit(text)
     return f"{parts.scheme}://{parts.hostname}/..."
 
@@ -123,7 +123,9 @@ _SECURITY, _LIMITS, _PROCESS = "Security", "Limits", "Process"
 
 def _link(what: str) -> Any:
     fields = ", ".join(f"{{{name}}}" for name in FIELDS)
-    return _option(_OUT, check_template, None, f"link to {what}, shown with incidents; may hold {fields}", "TEMPLATE")
+    return _option(
+        _OUT, check_template, None, f"link to {what}, shown with incidents; may contain {fields}", "TEMPLATE"
+    )
 
 
 @dataclass(frozen=True)
@@ -131,34 +133,36 @@ class Settings:
     """The effective options. Each field is one option of the same name (``-`` for ``_``)."""
 
     grpc: Address = _option(
-        _IN, Address.parse, "127.0.0.1:4317", "where to take OTLP over gRPC; port 0: any free one", "HOST:PORT"
+        _IN, Address.parse, "127.0.0.1:4317", "where to receive OTLP over gRPC; port 0: any free one", "HOST:PORT"
     )
     otlp_http: Address | None = _option(
         _IN,
         _address_or_off,
         None,
-        "where to take OTLP over HTTP (/v1/traces, /v1/metrics, /v1/logs), or off; "
-        "default: port 4318 on the host of --grpc, any free port if --grpc asks for one",
+        "where to receive OTLP over HTTP (/v1/traces, /v1/metrics, /v1/logs), or off; "
+        "default: port 4318 on the host of --grpc, any free port if --grpc has port 0",
         "HOST:PORT",
     )
     http: Address = _option(
         _IN, Address.parse, "127.0.0.1:8080", "where to serve /metrics, /healthz, the API and the page", "HOST:PORT"
     )
 
-    incidents: Path | None = _option(_OUT, Path, None, "append each state of each incident as a JSON line", "FILE")
+    incidents: Path | None = _option(
+        _OUT, Path, None, "append each incident, whenever it changes, as a JSON line", "FILE"
+    )
     quiet: bool = _option(_OUT, bool, None, "print no incidents; log one line for each change")
     alertmanager: tuple[str, ...] = _option(
         _OUT, _base_url, None, "post incidents to this Alertmanager (v2 API); once for each replica", "URL", repeat=True
     )
     alert_label: tuple[tuple[str, str], ...] = _option(
-        _OUT, parse_label, None, "a further label of every alert", "NAME=VALUE", repeat=True, show="=".join
+        _OUT, parse_label, None, "an additional label of every alert", "NAME=VALUE", repeat=True, show="=".join
     )
     webhook: tuple[str, ...] = _option(
-        _OUT, _base_url, None, "post each change of an incident to this URL as JSON", "URL", True, _mark_secret
+        _OUT, _base_url, None, "post each change of an incident to this URL as JSON", "URL", True, _hide_path
     )
     webhook_secret_file: Path | None = _option(_OUT, Path, None, "sign webhook posts with the key in this file", "FILE")
     grafana: str | None = _option(_OUT, _base_url, None, "annotate incidents in this Grafana", "URL")
-    grafana_token_file: Path | None = _option(_OUT, Path, None, "file with Grafana's service-account token", "FILE")
+    grafana_token_file: Path | None = _option(_OUT, Path, None, "file with a Grafana service account token", "FILE")
     external_url: str | None = _option(_OUT, _base_url, None, "where browsers reach this collector's page", "URL")
     runbook_url: str | None = _link("your runbook")
     trace_url: str | None = _link("a trace")
@@ -168,7 +172,7 @@ class Settings:
         _FORWARD,
         _backend,
         None,
-        "send telemetry on to this OTLP backend, once for each: grpc://HOST:4317 or http://HOST:4317 (gRPC),"
+        "forward telemetry to this OTLP backend, once for each: grpc://HOST:4317 or http://HOST:4317 (gRPC),"
         " http://HOST:4318 or any http(s) URL with a path (http/protobuf); https and grpcs use TLS",
         "URL",
         repeat=True,
@@ -177,50 +181,50 @@ class Settings:
         _FORWARD,
         _choice("all", "incidents", "sampled"),
         "all",
-        "traces to send on: all, bytes unchanged; only those of incidents; or a sample and those of incidents",
+        "traces to forward: all, bytes unchanged; only those of incidents; or a sample and those of incidents",
         "MODE",
     )
     forward_ratio: float = _option(
-        _FORWARD, _number(0, 1), "0.01", "share of the trace ids that --forward-mode sampled sends on", "RATIO"
+        _FORWARD, _number(0, 1), "0.01", "share of the trace ids that --forward-mode sampled forwards", "RATIO"
     )
     forward_signals: frozenset[str] = _option(
-        _FORWARD, _signals, "traces", "what to send on: traces, metrics, logs, with commas between", "LIST"
+        _FORWARD, _signals, "traces", "what to forward: traces, metrics, logs, separated by commas", "LIST"
     )
     forward_headers: Path | None = _option(
-        _FORWARD, Path, None, "file of headers for backends, a line each: URL NAME: VALUE", "FILE"
+        _FORWARD, Path, None, "file of headers for backends, one per line: URL NAME: VALUE", "FILE"
     )
-    forward_ca: Path | None = _option(_FORWARD, Path, None, "CA certificates to check backends by (PEM)", "FILE")
-    forward_cert: Path | None = _option(_FORWARD, Path, None, "client certificate to show to backends (PEM)", "FILE")
+    forward_ca: Path | None = _option(_FORWARD, Path, None, "CA certificates to verify backends with (PEM)", "FILE")
+    forward_cert: Path | None = _option(_FORWARD, Path, None, "client certificate to present to backends (PEM)", "FILE")
     forward_key: Path | None = _option(_FORWARD, Path, None, "key of --forward-cert (PEM)", "FILE")
     forward_queue_size: int | None = _option(
         _FORWARD,
         parse_size,
         None,
-        "bytes kept for a backend that does not take them; default 1GiB, without --data (so in memory) 256MiB",
+        "bytes queued for a backend that does not accept them; default 1GiB, without --data (so in memory) 256MiB",
         "SIZE",
     )
     forward_max_age: float = _option(
-        _FORWARD, _number(0.01), "24", "hours after which what no backend has taken is dropped", "HOURS"
+        _FORWARD, _number(0.01), "24", "hours after which a queued request is dropped", "HOURS"
     )
 
-    data: Path | None = _option(_STATE, Path, None, "folder for what must outlive the process", "DIR")
+    data: Path | None = _option(_STATE, Path, None, "folder for what is kept over a restart", "DIR")
     retention_days: float = _option(_STATE, _number(0.01), "90", "days to keep resolved incidents under --data", "DAYS")
-    retention_size: int = _option(_STATE, parse_size, "256MiB", "size to keep the incidents under --data below", "SIZE")
+    retention_size: int = _option(_STATE, parse_size, "256MiB", "largest size of the incidents under --data", "SIZE")
 
     tls_cert: Path | None = _option(_SECURITY, Path, None, "certificate chain of all ports (PEM); turns TLS on", "FILE")
     tls_key: Path | None = _option(_SECURITY, Path, None, "key of --tls-cert (PEM)", "FILE")
     tls_client_ca: Path | None = _option(
-        _SECURITY, Path, None, "demand a client certificate signed by one of these (PEM), on all ports", "FILE"
+        _SECURITY, Path, None, "require a client certificate signed by one of these CAs (PEM), on all ports", "FILE"
     )
     tokens: Path | None = _option(
-        _SECURITY, Path, None, "demand a bearer token of this file: lines of TOKEN RIGHTS JOB-PREFIX", "FILE"
+        _SECURITY, Path, None, "require a bearer token of this file: lines of TOKEN RIGHTS JOB-PREFIX", "FILE"
     )
 
     max_request_size: int = _option(
         _LIMITS, parse_size, "64MiB", "largest OTLP request, before and after decompression", "SIZE"
     )
     max_queue_size: int = _option(
-        _LIMITS, parse_size, "256MiB", "bytes of requests in work; above, clients are asked to come back", "SIZE"
+        _LIMITS, parse_size, "256MiB", "bytes of requests in flight; above it clients are told to retry later", "SIZE"
     )
     client_queue_size: int = _option(_LIMITS, parse_size, "128MiB", "the same for one client's address", "SIZE")
     client_rate: float = _option(
@@ -234,7 +238,7 @@ class Settings:
         "NUMBER",
     )
     grpc_max_connection_age: float = _option(
-        _LIMITS, _number(1), "3600", "seconds after which gRPC clients are asked to connect anew", "SECONDS"
+        _LIMITS, _number(1), "3600", "seconds after which gRPC clients are asked to reconnect", "SECONDS"
     )
 
     stop_seconds: float = _option(
@@ -242,12 +246,12 @@ class Settings:
     )
     log_format: str = _option(_PROCESS, _choice("text", "json"), "text", "of the log on standard error", "FORMAT")
     log_level: str = _option(
-        _PROCESS, _choice("debug", "info", "warning", "error"), "warning", "least level that is logged", "LEVEL"
+        _PROCESS, _choice("debug", "info", "warning", "error"), "warning", "lowest level that is logged", "LEVEL"
     )
 
     @property
     def otlp_http_address(self) -> Address | None:
-        """Where OTLP over HTTP is taken; the default follows ``grpc``."""
+        """Where OTLP over HTTP is received; the default follows ``grpc``."""
         if "otlp_http" in self.given:
             return self.otlp_http
         return Address(self.grpc.host, 4318 if self.grpc.port else 0)
@@ -260,7 +264,7 @@ class Settings:
         return parse_size("256MiB" if self.data is None else "1GiB")
 
     given: frozenset[str] = frozenset()
-    """The fields that are not left at their defaults."""
+    """The fields that were set, by whatever source."""
 
 
 OPTIONS: tuple[Option, ...] = tuple(

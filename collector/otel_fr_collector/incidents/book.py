@@ -1,4 +1,4 @@
-"""The life of incidents: opened once, updated while the same cause shows more, resolved. A pure state machine."""
+"""Incidents: opened once, updated while more is known of the same fault, resolved. A pure state machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; a fault that shows in more groups than that is known by then."""
 
 MISMATCH_AFTERMATH = 60.0
-"""Seconds for which what else happens to a mismatch's ranks follows from it; a job that lives on has got over it."""
+"""Seconds for which other faults of a mismatch's ranks count as its consequences; a job that runs on is past it."""
 
 _AFTERMATH = frozenset(
     {Category.RANK_DEAD, Category.MISSING_RANK, Category.STALLED_COLLECTIVE, Category.RANK_STUCK, Category.STRAGGLER}
@@ -122,7 +122,7 @@ class IncidentBook:
         """When a run's incidents last changed (monotonic)."""
 
     def restore(self, incidents: Iterable[Incident], now: float, wall: float) -> None:
-        """Take in incidents of an earlier life of the collector, oldest first, publishing nothing."""
+        """Take the incidents from before a restart, oldest first, publishing nothing."""
         for incident in incidents:
             if (incident.run, incident.id) in self._all:
                 continue
@@ -169,12 +169,12 @@ class IncidentBook:
         issued: Callable[[Finding], float | None],
         moved_on: Callable[[Finding], bool],
     ) -> list[IncidentChange]:
-        """Take in what the engine says of a run now.
+        """Take the findings of one judgement of a run.
 
         Args:
             findings: those that are credible, causes before consequences.
             issued: Unix time at which a finding's collective was issued.
-            moved_on: has what a finding tells of ended well?
+            moved_on: has the faulty collective of a finding ended well?
         """
         changes: list[IncidentChange] = []
         keys = {finding.key for finding in findings}
@@ -214,7 +214,7 @@ class IncidentBook:
         self.changed.pop(run, None)
 
     def _same(self, run: RunId, finding: Finding, keys: set[str]) -> Incident | None:
-        """The incident that this finding is about; it may be a resolved one that comes back."""
+        """The incident that this finding is about; it may be a resolved one that fires again."""
         known = self._by_run.get(run, [])
         for incident in known:
             if finding.key in incident.keys:

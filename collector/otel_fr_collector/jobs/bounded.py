@@ -1,4 +1,4 @@
-"""Containers that hold what clients send, whatever they send: caches by age, and sets of numbers as ranges."""
+"""Containers of bounded size for what clients send: caches by age, and sets of numbers as ranges."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """A dict that forgets what has not been asked for lately; what is in steady use stays, whatever else comes.
+    """A dict that drops what has not been used lately; what is in steady use stays, whatever else is added.
 
-    Two generations: when the younger is full, the older goes and the younger takes its place. A hit in the younger,
-    which is the rule, costs one dict look-up (`young` may be asked directly).
+    Two generations: when the younger is full, the older is dropped and the younger becomes the older. A hit in the
+    younger, the usual case, costs one dict look-up (`young` may be read directly).
 
     Args:
         limit: total weight of a generation.
@@ -40,7 +40,7 @@ class Cache(Generic[K, V]):
 
     def put(self, key: K, value: V, weight: int = 1) -> V:
         if self._weight + weight > self._limit:
-            # Emptied in place: readers hold on to `young`.
+            # Cleared, not replaced: readers keep references to `young`.
             self._old = dict(self.young)
             self.young.clear()
             self._weight = 0

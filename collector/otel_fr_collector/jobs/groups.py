@@ -1,4 +1,4 @@
-"""The calls of one process group lined up while they are open, with their first disagreement noticed as they arrive."""
+"""The calls of one process group, by instance, until the instance is complete; disagreements are found on arrival."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from otel_fr_collector.jobs.bounded import Ranges
 from otel_fr_collector.jobs.calls import PAIRWISE, UNENDED, CompactCall, RankCall, Template, expand, is_even, weight_of
 
 MAX_OPEN = 20_000
-"""Instances of one group that are not yet complete; the oldest go first. As many calls as a monitor holds back while it
-finds no collector (otel_fr/monitor/export.py, MAX_SPANS): so far may one rank's spans be behind another's."""
+"""Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
+queues without a collector (otel_fr/monitor/export.py, MAX_SPANS): one rank may be that far behind another."""
 MAX_EXTRA = 4_096
 """Calls of one instance besides each member's first."""
 SKEW_EVERY = 16

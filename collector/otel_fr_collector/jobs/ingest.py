@@ -1,4 +1,4 @@
-"""OTLP requests: decoded, counted, and handed to the runs. Whatever comes in, this never stops."""
+"""OTLP requests: decoded, counted, and added to their runs. No input raises anything but `MalformedError`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from otel_fr_collector.otlp.partial import parse_trace_request
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 
 CHUNK = 500
-"""Spans taken in before other work gets its turn; a request of 64 MiB holds 250,000."""
+"""Spans read before the event loop runs other tasks; a request of 64 MiB contains 250,000."""
 
 CHUNK_REPORTS = 16
 
@@ -54,10 +54,10 @@ class Ingest:
         self._origins = Origins()
 
     async def take(self, signal: str, data: bytes) -> bytes:
-        """Take one request in; returns the response's bytes.
+        """Take one request; returns the response's bytes.
 
         Raises:
-            MalformedError: nothing of the request was taken in.
+            MalformedError: nothing of the request was taken.
         """
         takers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             TRACES: self._traces,
@@ -79,7 +79,7 @@ class Ingest:
                 origin = self._origins.read(resource_spans.resource)
             except DecodeError:
                 counts["invalid"] += sum(len(scope.spans) for scope in resource_spans.scope_spans)
-                invalid = ["a resource is garbled"]
+                invalid = ["a resource cannot be decoded"]
                 continue
             for scope_spans in resource_spans.scope_spans:
                 spans = scope_spans.spans
@@ -102,7 +102,7 @@ class Ingest:
         self._count(TRACES, counts)
         self._runs.trim(counts["otel_fr"])
         response = ExportTraceServiceResponse()
-        if invalid:  # a warning as OTLP defines it: nothing is rejected, so nothing is to be sent again
+        if invalid:  # a warning as OTLP defines it: nothing was rejected, so nothing must be sent again
             response.partial_success.error_message = invalid[-1]
         return response.SerializeToString()
 
@@ -160,7 +160,7 @@ class Ingest:
             run.note_file(origin.rank, report.file)
 
     def _run(self, origin: Origin) -> Run | None:
-        """The run an origin is of; None: there is no room for it."""
+        """The run of an origin; None: there is no room for it."""
         run = self._runs.get(origin.run, self._clock())
         if run is None:
             return None

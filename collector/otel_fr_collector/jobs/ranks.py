@@ -12,7 +12,7 @@ from otel_fr_collector.jobs.rank_reports import Report
 SILENCE = 2.5
 """Seconds without a report after which a rank counts as silent: two reports and a half."""
 DELAY = 0.5
-"""Seconds that a report may have been under way: a stack counts as left only if the rank moved so much later."""
+"""Seconds that a report may take to arrive: a stack is outdated only if the rank moved so much later than it."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class RankState:
     previous_end: int = 0
     """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
     held: int = 0
-    """What its report holds, see `MAX_REPORTED`."""
+    """Size of its report, see `run.MAX_REPORTED`."""
 
     def is_silent(self, now: float, floor: float = 0.0) -> bool:
         """No report for longer than `SILENCE`, and no known end. ``floor``: silence counts from then at most."""
@@ -64,8 +64,8 @@ class RankState:
         """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
         self.previous_record, self.previous_end = record, end
 
-    def hold(self, size: int) -> int:
-        """Its report holds so much now; returns by how much more than before."""
+    def set_held(self, size: int) -> int:
+        """Set the size of its report; returns the difference to the report before."""
         more, self.held = size - self.held, size
         return more
 

@@ -19,18 +19,18 @@ MAX_GROUPS_PER_RUN = 4_096
 MAX_GROUPS = 32_768
 """Over all runs; about 1 kB each."""
 MAX_MEMBERS = 2_000_000
-"""Ranks in the member lists of all groups of all runs; a group that finds no room has unknown members."""
+"""Ranks in the member lists of all groups of all runs; a group for which there is no room has unknown members."""
 MAX_PROGRESS_ENTRIES = 262_144
-"""Pairs of a rank and a group it stands in, over all runs; about 0.6 kB each."""
+"""Pairs of a rank and a group of which progress is kept, over all runs; about 0.6 kB each."""
 MAX_REPORTED = 500_000
-"""What the ranks' latest reports hold over all runs, in the same unit; beyond it new ones are cut short."""
+"""Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
 """Calls in flight, and characters of the stack, that are kept of a report that is cut short."""
 
 
 @dataclass(frozen=True)
 class RunId:
-    """Which run a request speaks of. ``run``: `identity.run_id`, or made of job and attempt where none was sent."""
+    """A run's identity. ``run``: `identity.run_id`, or made of job and attempt where none was sent."""
 
     job: str
     attempt: int
@@ -42,12 +42,12 @@ class Run:
     """One run of one job.
 
     Attributes:
-        resource: text attributes of the job's resource, for what the collector itself sends about it.
-        mismatch_since, ended_since: when an unjudged disagreement / bad end was first seen; None: nothing waits.
+        resource: text attributes of the job's resource, for the telemetry that the collector itself sends about it.
+        mismatch_since, ended_since: when a disagreement, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
-        judged_at: when the run was last judged. judging_seconds: how long that took; the run is not judged for as long.
+        judged_at: when the run was last judged. judging_seconds: how long that took; the run then rests for as long.
         silence_floor: silence counts from this time on at most.
-        members, progress_entries: how many its groups' member lists, and its ranks' `progress`, hold.
+        members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_over: a newer attempt of its job has replaced it; it is judged no more.
     """
 
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def weight(self) -> int:
-        """What its open instances hold, in units of one call."""
+        """Size of its open instances, in units of one call."""
         return sum(group.weight for group in self.groups.values())
 
     @property
@@ -95,7 +95,7 @@ class Run:
         return any(r.ended is None and not r.is_silent(now, self.silence_floor) for r in self.ranks.values())
 
     def rank(self, rank: int) -> RankState | None:
-        """The rank's state, made at need; None: there are more ranks than are kept."""
+        """The rank's state, created if missing; None: there is no room for another rank."""
         state = self.ranks.get(rank)
         if state is None:
             if len(self.ranks) >= MAX_RANKS_PER_RUN or self.usage.ranks >= MAX_RANKS:
@@ -119,7 +119,7 @@ class Run:
     def note_origin(
         self, rank: int, *, host: str, world_size: int | None, resource: dict[str, str], now: float
     ) -> None:
-        """Take what a request's resource says of the run and of the rank that sent it."""
+        """Take the attributes of a request's resource."""
         self.last_heard = now
         if world_size is not None:
             self.world_size = world_size
@@ -170,7 +170,7 @@ class Run:
         self.silence_floor = now
 
     def group(self, group: Group, size: int) -> GroupState | None:
-        """The group's state, made at need; None: there are more groups than are kept."""
+        """The group's state, created if missing; None: there is no room for another group."""
         state = self.groups.get(group.id)
         if state is None:
             if len(self.groups) >= MAX_GROUPS_PER_RUN or self.usage.groups >= MAX_GROUPS:
@@ -191,7 +191,7 @@ class Run:
         return state
 
     def note_progress(self, state: RankState, group: str, enqueued: int, completed: int) -> list[int] | None:
-        """The rank has got at least so far in the group; None: there is no room to keep that."""
+        """The rank has reached at least these numbers in the group; None: there is no room to keep them."""
         own = state.progress.get(group)
         if own is None:
             if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES:
@@ -263,7 +263,7 @@ class Run:
                 if group.uncompared and group.compare_pieces():
                     self.note_mismatch(now)
                 self.note_progress(state, item.group.id, item.enqueued, item.completed)
-        report.groups = []  # what they say is kept; a thousand reports of a thousand groups are not
+        report.groups = []  # their content is kept above; a thousand reports of a thousand groups would be large
         self._end_calls(before, report)
         for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
             group = self.groups.get(call.group)
@@ -285,16 +285,16 @@ class Run:
             self.ranks[rank].note_file(path)
 
     def _cut(self, state: RankState, report: Report) -> None:
-        """Hold the bound on what reports hold."""
+        """Cut the report short if all reports together are too large."""
         if self.usage.reported - state.held + _size(report) > MAX_REPORTED:
             self.usage.refused["reported_calls"] += 1
             report.inflight_more += len(report.inflight[CUT_CALLS:])
             report.inflight, report.failed = report.inflight[:CUT_CALLS], report.failed[-CUT_CALLS:]
             report.stack, report.exception_stack = report.stack[:CUT_STACK], report.exception_stack[:CUT_STACK]
-        self.usage.reported += state.hold(_size(report))
+        self.usage.reported += state.set_held(_size(report))
 
     def _end_calls(self, before: Report | None, report: Report) -> None:
-        """Calls that were in flight and are no longer listed have ended; if badly, the report says so elsewhere."""
+        """Calls that were in flight and are no longer listed have ended; the failed ones are in another list."""
         if before is None:
             return
         listed = {call.record for call in report.inflight}
@@ -310,6 +310,6 @@ class Run:
 
 
 def _size(report: Report) -> int:
-    """What a report holds, in units of one call."""
+    """Size of a report, in units of one call."""
     texts = len(report.stack) + len(report.exception_stack) + len(report.exception)
     return 1 + len(report.inflight) + len(report.failed) + texts // 256

@@ -1,4 +1,4 @@
-"""All runs that the collector knows, and the bounds on what they hold together."""
+"""All runs that the collector knows, and the bounds on their total size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ MAX_RUNS = 1_024
 MAX_WEIGHT = 1_000_000
 """Calls kept over all runs, about 0.3 kB each; beyond it the run with the most loses its oldest."""
 ESTABLISHED = 5.0
-"""Seconds over which a run must have been heard before it no longer makes way for others that come."""
+"""Seconds over which a run must have sent telemetry before it is no longer evicted for a new one."""
 IDLE_FORGET = 3_600.0
-"""Seconds without telemetry after which a run is forgotten."""
+"""Seconds without telemetry after which a run is dropped."""
 CLEAN_FORGET = 60.0
-"""Seconds after which a run that ended well is forgotten; late spans come within that time."""
+"""Seconds after which a run that ended well is dropped; late spans arrive within that time."""
 
 
 class Runs:
-    """All runs, the least recently heard first."""
+    """All runs, the one whose telemetry is oldest first."""
 
     def __init__(self, max_runs: int = MAX_RUNS, max_weight: int = MAX_WEIGHT) -> None:
         self._max_runs = max_runs
@@ -27,10 +27,10 @@ class Runs:
         self.usage = Usage()
 
     def get(self, run_id: RunId, now: float) -> Run | None:
-        """The run, made at need; it becomes the most recently heard. None: there is no room for another.
+        """The run, created if missing; it moves to the end of the order. None: there is no room for another.
 
-        Room is made at the cost of the run heard for the shortest time, then of one that is silent: who invents names
-        drives out no job.
+        To make room, the run that has sent telemetry for the shortest time is evicted, else a silent one: a client
+        that makes up names evicts no real job.
         """
         run = self.by_id.pop(run_id, None)
         if run is None:
@@ -43,7 +43,7 @@ class Runs:
         return run
 
     def trim(self, added: int | None = None) -> None:
-        """Hold the bound on calls kept, and make room where something found none.
+        """Enforce the bound on calls kept, and make room if something was refused.
 
         Args:
             added: how many calls have come since the last time; they are weighed when there are enough of them to
@@ -70,8 +70,8 @@ class Runs:
             weights[run_id] -= before - group.weight
             total -= before - group.weight
 
-    def forget(self, now: float) -> list[Run]:
-        """Drop the runs that are over; returns them."""
+    def drop_ended(self, now: float) -> list[Run]:
+        """Drop the runs that have ended; returns them."""
         over = [
             run
             for run in self.by_id.values()
@@ -100,7 +100,7 @@ class Runs:
         return True
 
     def evicted(self) -> dict[str, int]:
-        """By kind, how many runs, instances and calls have had to make room."""
+        """By kind, how many runs, instances and calls were evicted."""
         groups = [group for run in self.by_id.values() for group in run.groups.values()]
         return {
             "runs": self.usage.evicted["runs"],

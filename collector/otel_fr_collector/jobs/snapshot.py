@@ -1,4 +1,4 @@
-"""A run's state as the evidence the match engine judges: only what bears on a fault, so that it stays small."""
+"""A run's state as evidence for the match engine: only what matters to a fault, so that it stays small."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from otel_fr_collector.jobs.ranks import SILENCE, RankState
 from otel_fr_collector.jobs.run import Run
 
 WAIT_SHARE = 0.87
-"""Share of a rank's stall time after which its call counts as waiting: the rest is the way to the alert."""
+"""Share of a rank's stall time after which its call counts as waiting: the rest is left for the way to the alert."""
 EPSILON = 0.05
-"""Seconds by which the engine's window is shorter, so that what made us ask counts as waiting there too."""
+"""Seconds by which the engine's window is shorter, so that a call that triggers a judgement counts as waiting there."""
 MAX_CALLS = 50_000
 MAX_EXPECTED = 65_536
-"""Largest world of which those ranks are named that were never heard of."""
+"""Largest world in which ranks that never reported are named."""
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a run's verdict rests on, as it was at one moment: it holds nothing that changes later.
+    """The evidence for a run's verdict at one moment: nothing in it changes later.
 
-    Taking it is all of judging that holds up the intake; `evidence` may run in another thread.
+    Taking it is the only part of judging that blocks the event loop; `evidence` may run in another thread.
 
     Attributes:
         moment: when it was taken (monotonic).
         until: rank -> the monotonic time up to which its calls in flight have aged.
         reported_at: rank -> when it last reported; infinity: no further report of it is to be waited for.
-        awaits_unheard: a rank that was never heard of may still report.
-        mismatch_pending, ended_pending: a disagreement, a bad end, was waiting to be judged.
-        issued: instance -> the earliest issue of a call that waits there, on our clock.
+        awaits_unheard: a rank that never reported may still do so.
+        mismatch_pending, ended_pending: a disagreement, a bad end, was not judged yet.
+        issued: instance -> the earliest issue of a call that waits there, on the collector's clock.
         issued_wall: instance -> the earliest known issue, Unix time by the issuing rank's clock.
     """
 
@@ -54,7 +54,7 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """How much there is to judge: ranks and calls."""
+        """Number of ranks and calls to judge."""
         return len(self.ranks) + len(self.calls)
 
     def evidence(self) -> Evidence:
@@ -96,7 +96,7 @@ def snapshot(run: Run, now: float) -> Snapshot:
         taken.ranks[state.rank] = _rank(state, now, silent)
         settled = state.report is None or state.ended is not None or silent
         taken.reported_at[state.rank] = math.inf if settled else state.arrived
-        # A call ages as long as its rank lives and reports; what became of it after that nobody knows.
+        # A call ages as long as its rank lives and reports; what happened to it after that is not known.
         taken.until[state.rank] = min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
     return taken
 
@@ -182,7 +182,7 @@ def _telling(group: GroupState) -> list[OpenInstance]:
 
 
 def _expected(taken: Snapshot) -> set[int]:
-    """Every rank that should be there: the world's, and the members of the groups somebody waits in."""
+    """Every rank that should report: the world's, and the members of the groups in which a rank waits."""
     world = taken.world_size
     expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
     for gid in {call.group for call in taken.calls if call.state is not CallState.COMPLETED}:

@@ -1,4 +1,4 @@
-"""OTLP resources and spans, read into what the runs keep; what many spans have in common is read once."""
+"""OTLP resources and spans, read into what the runs keep; what many spans have in common is decoded once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_ONE_CALL = frozenset({names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names
 """What differs from one call of a site and shape to the next; monitors send these last."""
 _GROUP_KEY = names.GROUP_ID.encode()
 
-# A span as every encoder writes it that takes the fields in their order, which protobuf recommends and OTLP's
+# A span as written by every encoder that writes fields in their order, as protobuf recommends and OTLP's
 # implementations do: ids; name and kind; times; attributes; status. Tags and lengths: a field's number * 8 + its type.
 _IDS = struct.Struct("<H16xH8xH8xxB")
 """trace_id, span_id, parent_span_id, each after its tag and length; the tag of the name, and its length."""
@@ -58,14 +58,14 @@ _TIMES_SIZE = _TIMES.size
 _SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
 
 MAX_TEMPLATE_BYTES = 16 << 20
-"""Attributes, as sent, whose meaning is remembered."""
+"""Bytes of attributes whose meaning is cached."""
 MAX_TAILS = 65_536
 MAX_ORIGIN_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Which rank of which run a resource speaks for."""
+    """The rank and run that a resource names, and what else it says of them."""
 
     run: RunId
     rank: int
@@ -75,7 +75,7 @@ class Origin:
 
 
 def read_origin(resource: Resource) -> Origin | None:
-    """The rank a resource names; None: it names none, so what it sends is not ours to judge."""
+    """The rank that a resource names; None: it names none, so its telemetry is not of a rank."""
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for item in resource.attributes:
@@ -96,7 +96,7 @@ def read_origin(resource: Resource) -> Origin | None:
 
 
 class Origins:
-    """What resources name, by their bytes: a monitor sends the same with every request."""
+    """Origins by the bytes of their resource: a monitor sends the same with every request."""
 
     def __init__(self) -> None:
         self._known: Cache[bytes, tuple[Origin | None]] = Cache(MAX_ORIGIN_BYTES)
@@ -105,7 +105,7 @@ class Origins:
         """As `read_origin`.
 
         Raises:
-            DecodeError: the bytes are no resource.
+            DecodeError: the bytes are not a resource.
         """
         weight = 512 + 3 * len(resource)
         known = self._known.get(resource, weight)
@@ -115,11 +115,11 @@ class Origins:
 
 
 class SpanReader:
-    """Reads spans. What the calls of one site and shape send alike is decoded once.
+    """Reads spans. What the calls of one site and shape have in common is decoded once.
 
     A serialised message is the concatenation of its fields, so a span may be cut between any two of them, and each
-    piece looked up by itself. Where to cut is a guess at how monitors write; that a piece which is new is whole fields
-    is then checked by decoding it. A span of any other form is decoded as a whole.
+    piece looked up by itself. Where to cut is a guess at how monitors write; whether a new piece is whole fields is
+    then checked by decoding it. A span of any other form is decoded as a whole.
     """
 
     def __init__(self, interner: Interner) -> None:
@@ -129,7 +129,7 @@ class SpanReader:
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(MAX_TEMPLATE_BYTES)
 
     def read(self, spans: Iterable[bytes], invalid: list[str]) -> list[SpanCall]:
-        """The spans that are a collective's; of those that cannot be read, why, in ``invalid``."""
+        """The spans that describe a call; for those that cannot be read, the reason is added to ``invalid``."""
         found: list[SpanCall] = []
         append = found.append
         known_head, known_tail = self._heads.young.get, self._tails.young.get
@@ -151,7 +151,7 @@ class SpanReader:
             try:
                 read = self._read_whole(span)
             except DecodeError:
-                invalid.append("a span is garbled")
+                invalid.append("a span cannot be decoded")
             except ValueError as error:
                 invalid.append(str(error))
             else:
@@ -171,7 +171,7 @@ class SpanReader:
     def _head(self, span: bytes, named: int, timed: int, cut: int) -> Template | None:
         """What the pieces of a span before and after its times say together; None: they are not such pieces.
 
-        The first is as long as its own second byte says, so equal bytes of both together are cut alike.
+        The length of the first is in its own second byte, so equal bytes of both together are cut at the same point.
         """
         first, shared = span[_NAME:named], span[timed:cut]
         weight = 512 + 2 * (len(first) + len(shared))
@@ -191,10 +191,10 @@ class SpanReader:
         return template
 
     def _read_whole(self, span: bytes) -> SpanCall | None:
-        """Any span; None: it is no collective's.
+        """A span of any form; None: it does not describe a call.
 
         Raises:
-            DecodeError, ValueError: it is garbled, or lacks what a call cannot do without.
+            DecodeError, ValueError: it cannot be decoded, or lacks what every call has.
         """
         if _GROUP_KEY not in span:
             return None
@@ -222,7 +222,7 @@ class SpanReader:
 
 
 def _decode(piece: bytes) -> Span | None:
-    """The piece of a span's bytes, if it is whole fields and none of them the times."""
+    """A piece of a span's bytes, decoded; None: it is not whole fields, or has times."""
     try:
         span = Span.FromString(piece)
     except DecodeError:
@@ -231,7 +231,7 @@ def _decode(piece: bytes) -> Span | None:
 
 
 def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
-    """Sequence id, record and pair index; None: the piece is no whole fields, or says other things as well."""
+    """Sequence id, record and pair index; None: the piece is not whole fields, or has others as well."""
     span = _decode(piece)
     if span is None:
         return None
@@ -253,10 +253,10 @@ def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
 
 
 def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Template | None:
-    """What the attributes say; None: they are no collective's.
+    """What the attributes mean; None: they do not describe a call.
 
     Raises:
-        ValueError: they lack what a call cannot do without.
+        ValueError: they lack what every call has.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What all runs together hold."""
+"""Total size of all runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Usage:
-    """What all runs together hold, and what found no room: by kind, how often.
+    """Total size of all runs, and what was refused or evicted: by kind, how often.
 
     Attributes:
         runs: how many there are.
-        is_full: a run that holds less than its share found no room since room was last made.
+        is_full: a run smaller than its share was refused room since room was last made.
     """
 
     runs: int = 0
@@ -26,7 +26,7 @@ class Usage:
     evicted: Counter[str] = field(default_factory=Counter)
 
     def refuse(self, kind: str, held: int, limit: int) -> None:
-        """There is no room for one more of a kind of which the run holds so many, and all together may hold so many."""
+        """Count a refusal: the run has ``held`` of a kind, and all runs together may have ``limit``."""
         self.refused[kind] += 1
         if held * self.runs < limit:
             self.is_full = True

@@ -18,11 +18,11 @@ from cryptography import x509
 _log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""How often the files are looked at for a change; only when a client connects."""
+"""Seconds between two checks of the files for a change; they are checked only when a client connects."""
 
 
 class TlsError(ValueError):
-    """Certificate files that cannot be used; the text says which and why."""
+    """Certificate files that cannot be used; the text names the file and the reason."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class _Loaded:
 
 
 class ServerTls:
-    """Certificate, key and client CAs. A renewal that cannot be used leaves the old ones in force.
+    """Certificate, key and client CAs. A renewal that cannot be used leaves the old ones in use.
 
     Args:
-        client_ca: demand a client certificate signed by one of these.
+        client_ca: require a client certificate signed by one of these.
 
     Raises:
         TlsError: the files cannot be used, or the certificate has expired.
@@ -91,16 +91,16 @@ class ServerTls:
             if now - self._checked >= CHECK_SECONDS:
                 self._checked = now
                 try:
-                    if self._look() != self._loaded.stamp:
+                    if self._stamp() != self._loaded.stamp:
                         self._loaded = self._load()
                         _log.info("the certificate %s is read again", self._cert)
                 except (OSError, TlsError) as error:
-                    _log.error("renewed certificate files cannot be used, the old ones stay: %s", error)
+                    _log.error("renewed certificate files cannot be used, the old ones stay in use: %s", error)
             return self._loaded
 
     def _load(self) -> _Loaded:
         try:
-            stamp = self._look()
+            stamp = self._stamp()
             cert, key = self._cert.read_bytes(), self._key.read_bytes()
             roots = self._client_ca.read_bytes() if self._client_ca is not None else None
             expires = x509.load_pem_x509_certificates(cert)[0].not_valid_after_utc
@@ -120,6 +120,6 @@ class ServerTls:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def _look(self) -> tuple[object, ...]:
+    def _stamp(self) -> tuple[object, ...]:
         paths = [path for path in (self._cert, self._key, self._client_ca) if path is not None]
         return tuple((found.st_mtime_ns, found.st_size, found.st_ino) for found in (path.stat() for path in paths))

@@ -1,4 +1,4 @@
-"""Bearer tokens: who may send which jobs' telemetry, and who may read."""
+"""Bearer tokens: which clients may send which jobs' telemetry, and which may read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""How often the file is looked at for a change."""
+"""Seconds between two checks of the file for a change."""
 MIN_LENGTH = 16
 """Characters of a token; shorter ones can be guessed."""
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
@@ -27,7 +27,7 @@ class Access:
     """What one token allows.
 
     Attributes:
-        prefix: of the jobs that it is for; empty: all.
+        prefix: of the names of the jobs that it is valid for; empty: all.
     """
 
     read: bool
@@ -58,12 +58,12 @@ def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
     """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
             continue
-        if len(words) != 3:
+        if len(fields) != 3:
             raise ValueError(f"line {number} is not TOKEN RIGHTS JOB-PREFIX")
-        token, rights_text, prefix = words
+        token, rights_text, prefix = fields
         rights = set(rights_text.split(","))
         if not rights <= {"read", "write"}:
             raise ValueError(f"line {number}: the rights are read, write or read,write, not {rights_text!r}")
@@ -76,7 +76,7 @@ def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
 
 
 class Tokens:
-    """A tokens file, read again when it changes. A change that cannot be read leaves the old tokens in force.
+    """A tokens file, read again when it changes. A change that cannot be read leaves the old tokens in use.
 
     Raises:
         ValueError: the file cannot be used (`parse_tokens`).
@@ -87,10 +87,10 @@ class Tokens:
         self._path = path
         self._lock = threading.Lock()
         self._checked = time.monotonic()
-        self._stamp = self._look()
+        self._stamp = self._file_stamp()
         self._tokens = parse_tokens(path.read_text("utf-8"))
         if not self._tokens:
-            _log.warning("%s holds no token, so that nobody is let in", path)
+            _log.warning("%s contains no token, so every client is refused", path)
 
     def find(self, authorization: str) -> Access | None:
         """What an Authorization header allows; None: nothing.
@@ -111,7 +111,7 @@ class Tokens:
         digest = hashlib.sha256(token.encode()).digest()
         self._refresh()
         found = None
-        # All are compared, each in constant time, so that the time tells nothing of the tokens.
+        # All are compared, each in constant time, so that the time reveals nothing about the tokens.
         for known, access in self._tokens:
             if hmac.compare_digest(known, digest):
                 found = access
@@ -124,14 +124,14 @@ class Tokens:
                 return
             self._checked = now
             try:
-                stamp = self._look()
+                stamp = self._file_stamp()
                 if stamp != self._stamp:
                     self._tokens = parse_tokens(self._path.read_text("utf-8"))
                     self._stamp = stamp
                     _log.info("the tokens of %s are read again", self._path)
             except (OSError, ValueError) as error:
-                _log.error("the tokens of %s cannot be read again, the old ones stay: %s", self._path, error)
+                _log.error("the tokens of %s cannot be read again, the old ones stay in use: %s", self._path, error)
 
-    def _look(self) -> tuple[int, int, int]:
+    def _file_stamp(self) -> tuple[int, int, int]:
         found = self._path.stat()
         return found.st_mtime_ns, found.st_size, found.st_ino

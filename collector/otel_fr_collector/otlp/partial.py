@@ -48,7 +48,7 @@ class RawRequest(Protocol):
     resource_spans: Sequence[RawResourceSpans]
 
 
-def _classes() -> dict[str, Any]:
+def _raw_classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="otel_fr/wire.proto", package=_PACKAGE, syntax="proto3")
     for descriptor, fields in _KEPT.items():
         message = file.message_type.add(name=descriptor.name)
@@ -69,7 +69,7 @@ def _classes() -> dict[str, Any]:
     }
 
 
-_CLASSES = _classes()
+_RAW = _raw_classes()
 
 
 def parse_trace_request(data: bytes) -> RawRequest:
@@ -78,26 +78,26 @@ def parse_trace_request(data: bytes) -> RawRequest:
     Raises:
         google.protobuf.message.DecodeError: the bytes are not one.
     """
-    return cast("RawRequest", _CLASSES["ExportTraceServiceRequest"].FromString(data))
+    return cast("RawRequest", _RAW["ExportTraceServiceRequest"].FromString(data))
 
 
-def _skims() -> tuple[type[Any], type[Any]]:
-    """Messages that know of a request only the resources, or only the trace ids; the rest stays unread bytes.
+def _partial_classes() -> tuple[type[Any], type[Any]]:
+    """Messages that decode only the resources of a request, or only its trace ids; the rest stays bytes.
 
     The three requests have the same numbers there (opentelemetry-proto: resource_* = 1, resource = 1; for traces
-    scope_spans = 2, spans = 2, trace_id = 1), and protobuf keeps what it does not know.
+    scope_spans = 2, spans = 2, trace_id = 1), and protobuf keeps unknown fields.
     """
     field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="otel_fr/skim.proto", package="otel_fr.skim", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name="otel_fr/partial.proto", package="otel_fr.partial", syntax="proto3")
     resource_type = "." + Resource.DESCRIPTOR.full_name
     file.dependency.append(Resource.DESCRIPTOR.file.name)
     many, one = field.LABEL_REPEATED, field.LABEL_OPTIONAL
     for name, fields in (
-        ("Origins", [("entries", 1, many, ".otel_fr.skim.Origin")]),
+        ("Origins", [("entries", 1, many, ".otel_fr.partial.Origin")]),
         ("Origin", [("resource", 1, one, resource_type)]),
-        ("Traces", [("entries", 1, many, ".otel_fr.skim.Entry")]),
-        ("Entry", [("scopes", 2, many, ".otel_fr.skim.Scope")]),
-        ("Scope", [("spans", 2, many, ".otel_fr.skim.Span")]),
+        ("Traces", [("entries", 1, many, ".otel_fr.partial.Entry")]),
+        ("Entry", [("scopes", 2, many, ".otel_fr.partial.Scope")]),
+        ("Scope", [("spans", 2, many, ".otel_fr.partial.Span")]),
         ("Span", [("trace_id", 1, one, "")]),
     ):
         message = file.message_type.add(name=name)
@@ -108,27 +108,27 @@ def _skims() -> tuple[type[Any], type[Any]]:
                 found.type_name = kind
     pool = descriptor_pool.Default()
     pool.AddSerializedFile(file.SerializeToString())
-    origins, traces = (pool.FindMessageTypeByName(f"otel_fr.skim.{name}") for name in ("Origins", "Traces"))
+    origins, traces = (pool.FindMessageTypeByName(f"otel_fr.partial.{name}") for name in ("Origins", "Traces"))
     return message_factory.GetMessageClass(origins), message_factory.GetMessageClass(traces)
 
 
-_ORIGINS, _TRACES = _skims()
+_ORIGINS, _TRACES = _partial_classes()
 
 
 def job_names(data: bytes) -> Iterator[str]:
-    """For each resource of a request of any signal, the job it speaks for: its job id, else its service's name.
+    """For each resource of a request of any signal, the job that it names: its job id, else its service's name.
 
-    The job id comes first because it is what the collector itself tells runs apart by.
+    The job id comes first because the collector itself identifies runs by it.
 
     Raises:
-        MalformedError: the bytes are no OTLP request.
+        MalformedError: the bytes are not an OTLP request.
     """
     try:
         request = _ORIGINS.FromString(data)
     except DecodeError as error:
         raise MalformedError("the request is not an OTLP message") from error
     for entry in request.entries:
-        # The last of several values counts, as it does where runs are told apart.
+        # The last of several values counts, as in `jobs.span_reader.read_origin`.
         texts = {item.key: item.value.string_value for item in entry.resource.attributes}
         yield texts.get(names.JOB_ID) or texts.get(names.SERVICE_NAME, "")
 

@@ -36,7 +36,7 @@ def status(code: int, text: str, delay: float | None = None) -> Status:
 def retry_trailers(code: int, text: str, delay: float) -> tuple[tuple[str, bytes], ...]:
     """gRPC trailers that ask a client to try again after ``delay`` seconds.
 
-    ``grpc-status-details-bin`` is what the specification asks for. OpenTelemetry's exporter for Python reads
+    ``grpc-status-details-bin`` is what the specification requires. OpenTelemetry's exporter for Python reads
     ``google.rpc.retryinfo-bin`` instead (opentelemetry/exporter/otlp/proto/grpc/exporter.py, 1.45), so both are sent.
     """
     return (
@@ -46,7 +46,7 @@ def retry_trailers(code: int, text: str, delay: float) -> tuple[tuple[str, bytes
 
 
 def read_retry_delay(trailers: Iterable[Any]) -> float | None:
-    """The seconds that a server's trailers (pairs of name and value) ask to wait; None: they do not."""
+    """The seconds to wait, from a server's trailers (pairs of name and value); None: not given."""
     info = RetryInfo()
     for key, value in trailers:
         if not isinstance(value, bytes):

@@ -1,7 +1,7 @@
-"""Incidents on disk: one SQLite file in the data folder, written before anything else is told.
+"""Incidents on disk: one SQLite file in the data folder, written before an incident is published anywhere else.
 
-What is committed outlives the collector, also by SIGKILL: SQLite's write-ahead log is handed to the kernel at each
-commit. A file that cannot be written (disk full) or is damaged costs history, never an incident that is open.
+What is committed survives the end of the collector, SIGKILL included: SQLite's write-ahead log is handed to the kernel
+at each commit. A file that cannot be written (disk full) or is damaged costs history, never an incident that is open.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from otel_fr_collector.incidents.book import Incident
 from otel_fr_collector.incidents.records import SavedRun, dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.migrations import DataError, migrate
 
 _log = logging.getLogger(__name__)
 
@@ -27,51 +28,12 @@ RETRY = 5.0
 """Seconds before what could not be written is tried again."""
 PRUNE_EVERY = 600.0
 PRUNE_BATCH = 100
-"""Incidents dropped at once where the file is too large, so that nothing waits long for it."""
+"""Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
 LOG_EVERY = 60.0
 BUSY = 0.2
-"""Seconds for which a write waits for somebody else (sqlite3 in a shell) before it is put off."""
+"""Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
 MAX_PAGE = 1_000
-"""Incidents of one answer."""
-
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE incidents (
-        id TEXT NOT NULL,
-        job TEXT NOT NULL,
-        attempt INTEGER NOT NULL,
-        run TEXT NOT NULL,
-        state TEXT NOT NULL,
-        category TEXT NOT NULL,
-        cause TEXT,
-        detected REAL NOT NULL,
-        changed REAL NOT NULL,
-        data TEXT NOT NULL,
-        memory TEXT NOT NULL,
-        PRIMARY KEY (id, job, attempt, run)
-    );
-    CREATE INDEX incidents_by_time ON incidents (detected);
-    CREATE INDEX incidents_by_state ON incidents (state, changed);
-    CREATE TABLE runs (
-        job TEXT NOT NULL,
-        attempt INTEGER NOT NULL,
-        run TEXT NOT NULL,
-        memory TEXT NOT NULL,
-        PRIMARY KEY (job, attempt, run)
-    );
-    CREATE TABLE notes (
-        outlet TEXT NOT NULL,
-        incident TEXT NOT NULL,
-        value TEXT NOT NULL,
-        PRIMARY KEY (outlet, incident)
-    );
-    """,
-)
-"""Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""
-
-
-class DataError(OSError):
-    """The data folder cannot be used as it is; the text says what to do."""
+"""Incidents that one query returns at most."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +75,9 @@ class Store:
         self._metrics = metrics
         self._retention = retention or Retention()
         self._wall = wall
-        self._waiting: dict[tuple[RunId, str], Incident] = {}
-        self._waiting_runs: dict[RunId, Run | None] = {}
-        self._waiting_notes: dict[tuple[str, str], str] = {}
+        self._pending: dict[tuple[RunId, str], Incident] = {}
+        self._pending_runs: dict[RunId, Run | None] = {}
+        self._pending_notes: dict[tuple[str, str], str] = {}
         self._retry_at = 0.0
         self._prune_at = 0.0
         self._logged = float("-inf")
@@ -130,7 +92,7 @@ class Store:
             self._db = self._open()
         except sqlite3.Error as error:
             if _is_damage(error):
-                self._start_anew(error)
+                self._replace_damaged(error)
             else:
                 self._is_late = True
                 self._fail(error)
@@ -139,8 +101,8 @@ class Store:
 
     @property
     def is_up(self) -> bool:
-        """Everything told so far is in the file."""
-        return self._db is not None and not (self._waiting or self._waiting_runs or self._waiting_notes)
+        """Everything saved so far is in the file."""
+        return self._db is not None and not (self._pending or self._pending_runs or self._pending_notes)
 
     def load(self, limit: int) -> Saved:
         """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
@@ -155,30 +117,30 @@ class Store:
             self.broken(error)
             return saved
         for memory, data in rows:
-            with self._tolerant("incident"):
+            with self._skip_unreadable("incident"):
                 saved.incidents.append(load_incident(json.loads(memory), json.loads(data)))
         saved.incidents.sort(key=lambda incident: incident.detected)
         for text in runs:
-            with self._tolerant("run"):
+            with self._skip_unreadable("run"):
                 saved.runs.append(load_run(json.loads(text[0])))
         return saved
 
     def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
-        """Write these down, as one whole. What cannot be written now is written later."""
+        """Write these in one transaction. What cannot be written now is written later."""
         for incident in incidents:
-            self._waiting[incident.run, incident.id] = incident
+            self._pending[incident.run, incident.id] = incident
         for run in runs:
-            self._waiting_runs[run.id] = run
+            self._pending_runs[run.id] = run
         self._flush()
 
     def drop_run(self, run: RunId) -> None:
         """The run has no open incident any more."""
-        self._waiting_runs[run] = None
+        self._pending_runs[run] = None
         self._flush()
 
     def note(self, outlet: str, values: Mapping[str, str]) -> None:
-        """Keep what an outlet must remember of incidents, by their ids."""
-        self._waiting_notes.update({(outlet, number): value for number, value in values.items()})
+        """Keep what an outlet has to remember of incidents, by their ids."""
+        self._pending_notes.update({(outlet, number): value for number, value in values.items()})
         self._flush()
 
     def notes(self, outlet: str) -> dict[str, str]:
@@ -189,13 +151,13 @@ class Store:
                 noted = dict(self._db.execute("SELECT incident, value FROM notes WHERE outlet = ?", (outlet,)))
             except sqlite3.Error as error:
                 self.broken(error)
-        noted.update({number: value for (own, number), value in self._waiting_notes.items() if own == outlet})
+        noted.update({number: value for (own, number), value in self._pending_notes.items() if own == outlet})
         return noted
 
     def broken(self, error: sqlite3.Error) -> None:
-        """A write or a read has failed. A damaged file is put aside and a new one begun; all else is tried again."""
+        """A write or a read has failed. A damaged file is renamed and a new one begun; anything else is tried again."""
         if _is_damage(error) and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
-            self._start_anew(error)
+            self._replace_damaged(error)
         else:
             self._fail(error)
 
@@ -205,12 +167,12 @@ class Store:
         return is_new
 
     def take_late(self) -> bool:
-        """Could the file be read only now, some time after the start? What it holds is then to be loaded."""
+        """Has the file become readable only now, after the start? What it holds is then to be loaded."""
         is_late, self._is_late = self._is_late and self._db is not None, self._is_late and self._db is None
         return is_late
 
     def step(self, now: float) -> None:
-        """Try again what could not be written; drop what is too old or too much. ``now``: monotonic."""
+        """Retry what could not be written; delete what is beyond the retention. ``now``: monotonic."""
         if not self.is_up and now >= self._retry_at:
             self._retry_at = now + RETRY
             self._flush(again=True)
@@ -224,10 +186,10 @@ class Store:
                 self.broken(error)
 
     def prune(self) -> int:
-        """Drop resolved incidents beyond the retention; returns how many.
+        """Delete resolved incidents beyond the retention; returns how many.
 
         Raises:
-            sqlite3.Error: it could not be done.
+            sqlite3.Error: the file cannot be written.
         """
         db = self._db
         if db is None:
@@ -262,7 +224,7 @@ class Store:
         prefix: str = "",
         limit: int = MAX_PAGE,
     ) -> list[dict[str, object]]:
-        """Incidents as last told, the newest ``limit`` of those that fit, oldest first.
+        """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
 
         Args:
             before: only those detected before this Unix time.
@@ -280,7 +242,7 @@ class Store:
         return [json.loads(row[0]) for row in reversed(rows)]
 
     def get(self, number: str) -> dict[str, object] | None:
-        """The incident with that id, as last told.
+        """The incident with that id, as last published.
 
         Raises:
             sqlite3.Error: the file cannot be read.
@@ -291,10 +253,10 @@ class Store:
         return found
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write what is pending."""
         self._flush(again=True)
         if not self.is_up:
-            _log.error("%s: %d incidents could not be written before the end", self.path, len(self._waiting))
+            _log.error("%s: %d incidents could not be written before the end", self.path, len(self._pending))
         if self._db is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
@@ -308,14 +270,7 @@ class Store:
             problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if problem != "ok":
                 raise sqlite3.DatabaseError(f"file is damaged, malformed: {problem}")
-            version: int = db.execute("PRAGMA user_version").fetchone()[0]
-            if version > len(MIGRATIONS):
-                raise DataError(
-                    f"{self.path} was written by a newer otel-fr (its version is {version}, this one knows"
-                    f" {len(MIGRATIONS)}): use that otel-fr, or give --data another folder"
-                )
-            for number in range(version, len(MIGRATIONS)):
-                db.executescript(f"BEGIN; {MIGRATIONS[number]}; PRAGMA user_version = {number + 1}; COMMIT;")
+            migrate(db, self.path)
         except BaseException:
             db.close()
             raise
@@ -325,7 +280,7 @@ class Store:
         return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
 
     def _flush(self, *, again: bool = False) -> None:
-        """Write all that waits. After a failure only ``again`` tries before `RETRY` is over."""
+        """Write all that is pending. After a failure only ``again`` tries before `RETRY` is over."""
         if not again and time.monotonic() < self._retry_at:
             return
         try:
@@ -339,7 +294,7 @@ class Store:
 
     def _write(self, db: sqlite3.Connection) -> None:
         with db:
-            for incident in self._waiting.values():
+            for incident in self._pending.values():
                 db.execute(
                     "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
@@ -348,7 +303,7 @@ class Store:
                         json.dumps(incident.data), json.dumps(dump_incident(incident)),
                     ),
                 )  # fmt: skip
-            for run_id, run in self._waiting_runs.items():
+            for run_id, run in self._pending_runs.items():
                 key = (run_id.job, run_id.attempt, run_id.run)
                 if run is None:
                     db.execute("DELETE FROM runs WHERE job = ? AND attempt = ? AND run = ?", key)
@@ -357,11 +312,11 @@ class Store:
                         "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
                         (*key, json.dumps(dump_run(run, time.monotonic(), self._wall()))),
                     )
-            notes = [(outlet, number, value) for (outlet, number), value in self._waiting_notes.items()]
+            notes = [(outlet, number, value) for (outlet, number), value in self._pending_notes.items()]
             db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", notes)
-        self._waiting.clear()
-        self._waiting_runs.clear()
-        self._waiting_notes.clear()
+        self._pending.clear()
+        self._pending_runs.clear()
+        self._pending_notes.clear()
         self._retry_at = 0.0
         self._metrics.store_up.set(1)
 
@@ -374,8 +329,8 @@ class Store:
             self._logged = now
             _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
 
-    def _start_anew(self, error: sqlite3.Error) -> None:
-        """Put the damaged file aside, whole, and go on with a new one."""
+    def _replace_damaged(self, error: sqlite3.Error) -> None:
+        """Rename the damaged file and go on with a new one."""
         self._metrics.errors.labels("store").inc()
         self._is_new, self._begun = True, time.monotonic()
         if self._db is not None:
@@ -399,8 +354,8 @@ class Store:
         return (pages - free) * size
 
     @contextlib.contextmanager
-    def _tolerant(self, what: str) -> Iterator[None]:
-        """One row that makes no sense must not cost the others."""
+    def _skip_unreadable(self, what: str) -> Iterator[None]:
+        """One row that cannot be read must not cost the others."""
         try:
             yield
         except (ValueError, KeyError, TypeError, AttributeError) as error:

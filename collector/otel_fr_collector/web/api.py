@@ -23,15 +23,15 @@ from otel_fr_collector.storage.store import MAX_PAGE
 from otel_fr_collector.web.job_views import detail, job_key, summary
 
 FRESH = 1.0
-"""Seconds for which one answer about a job serves all who ask."""
+"""Seconds for which one response about a job is reused."""
 CACHED = 60.0
-"""Seconds after which an answer that nobody asks for again is let go."""
+"""Seconds without a request after which a response is dropped from the cache."""
 PING = 15
-"""Seconds of quiet after which a listener is sent a comment, so that nothing in between ends the connection."""
+"""Seconds without an event after which a listener is sent a comment, so that no proxy closes the connection."""
 SEND_TIMEOUT = 30
-"""Seconds after which a listener that takes nothing is let go."""
+"""Seconds after which a listener that does not read is disconnected."""
 SMALL = 4_096
-"""Bytes from which on an answer is compressed."""
+"""Bytes from which a response is compressed."""
 MAX_BYTES = 32 * 1024 * 1024
 """Largest list of incidents: one of 4,096 ranks takes 200 kB."""
 STATES = ("firing", "resolved")
@@ -39,7 +39,7 @@ STATES = ("firing", "resolved")
 PAGE = Path(__file__).with_name("page")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _HEADERS = {
-    # Nothing from elsewhere, nothing inline, and no markup made of text: names of jobs are anybody's.
+    # Nothing from other origins, nothing inline, and no markup made from text: job names are not trusted.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none';"
     " require-trusted-types-for 'script'; trusted-types 'none'",
@@ -55,7 +55,7 @@ _Handler = Callable[[Request], Awaitable[Response]]
 
 
 class ApiError(Exception):
-    """An answer other than 200: its status and one sentence."""
+    """A response other than 200: its status and one sentence."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -104,7 +104,7 @@ class Api:
         key = request.path_params["key"]
         run = next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
         if run is None or not _access(request).may_see(run.id.job):
-            return _error(404, "there is no such job, or it was forgotten some time after its end")
+            return _error(404, "no such job; jobs are dropped some time after their end")
 
         async def make() -> bytes:
             return json.dumps(await detail(run, self._service.book, time.monotonic(), time.time())).encode()
@@ -148,7 +148,7 @@ class Api:
             except sqlite3.Error as error:
                 service.store.broken(error)
         if found is None or not _access(request).may_see(str(found["job"])):
-            return _error(404, "there is no such incident, or it was forgotten some time after its end")
+            return _error(404, "no such incident; incidents are dropped some time after their end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         run = next((r for r in service.runs.by_id if r.run == found["run_id"] and r.job == found["job"]), None)
         started, ended = (_unix(found[name]) for name in ("started_at", "resolved_at"))
@@ -164,7 +164,7 @@ class Api:
         try:
             listener = self._service.stream.join(_access(request))
         except TooManyListenersError:
-            return _error(503, "too many listen already")
+            return _error(503, "too many listeners")
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
@@ -180,7 +180,7 @@ class Api:
             self._service.stream.leave(listener)
 
     async def _tick(self) -> None:
-        """While somebody listens: the list of jobs, each second in which it has changed."""
+        """While there are listeners: send the list of jobs, each second in which it has changed."""
         stream = self._service.stream
         before: dict[Access, bytes] = {}
         await asyncio.sleep(FRESH)
@@ -198,7 +198,7 @@ class Api:
     async def _make_jobs(self, access: Access) -> bytes:
         found = []
         book = self._service.book
-        # In an order that stands still while all report: faults first, then the youngest.
+        # In an order that does not change while all report: faults first, then the youngest.
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_heard))
         for run in runs:
             if not access.may_see(run.id.job):
@@ -208,7 +208,7 @@ class Api:
         return json.dumps({"jobs": found}).encode()
 
     async def _fresh(self, key: str, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
-        """An answer, plain and compressed, that is made at most once in `FRESH` seconds, however many ask."""
+        """A response, plain and compressed, made at most once in `FRESH` seconds however many clients ask."""
         async with self._making.setdefault(key, asyncio.Lock()):
             now = time.monotonic()
             known = self._cache.get(key)
@@ -248,7 +248,7 @@ def _error(status: int, text: str) -> Response:
 
 
 def _query(request: Request) -> tuple[str | None, str | None, float | None, int]:
-    """The job, state, time before which and number of incidents asked for."""
+    """The query of a list of incidents: job, state, Unix time before which, and number."""
     query = request.query_params
     state, before, limit = query.get("state"), query.get("before"), query.get("limit", str(MAX_PAGE))
     if state not in (None, *STATES):
@@ -271,7 +271,7 @@ def _unix(text: object) -> float | None:
 
 
 def _listed(found: Sequence[dict[str, object]], brief: bool) -> bytes:
-    """The list as JSON; the oldest are left out where it would be larger than `MAX_BYTES`. Run in a thread."""
+    """The list as JSON; the oldest are left out if it would be larger than `MAX_BYTES`. Run in a thread."""
     texts: list[str] = []
     size = 0
     for incident in reversed(found):

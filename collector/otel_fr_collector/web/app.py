@@ -21,17 +21,17 @@ from otel_fr_collector.web import api
 
 _API = "/api/"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
-"""Paths that need no token: whoever starts and stops the collector must be able to ask whether it lives, and the page
-is the same for everybody: it asks for a token itself and shows what the API then tells."""
+"""Paths that need no token: a supervisor must be able to check that the collector runs, and the page contains no data:
+it asks for a token itself and shows what the API returns."""
 
 
 def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
-    """The ASGI application over a service; with ``tokens``, for those who may read."""
+    """The ASGI application of a service; with ``tokens``, only for clients that may read."""
 
     async def metrics(request: Request) -> Response:
         # Here and not by the path: a route answers to more spellings than one ("/metrics%0A").
         if request.state.access.prefix:
-            return _refuse(request.scope, 403, "the token is for some jobs only, and this is of all")
+            return _refuse(request.scope, 403, "the token is valid for some jobs only, and this covers all jobs")
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
@@ -48,18 +48,18 @@ def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
             Route("/healthz", healthz),
             *api.routes(service),
         ],
-        middleware=[Middleware(Doorkeeper, tokens=tokens)],
+        middleware=[Middleware(AccessCheck, tokens=tokens)],
     )
 
 
-class Doorkeeper:
-    """Lets a request through if its token may read, and if no other site's page has made it.
+class AccessCheck:
+    """Passes a request on if its token may read, and if no page of another site has made it.
 
-    A browser asks for the token as a password (Basic), and then sends it whatever page the request comes from; without
-    tokens it may be the only one that reaches a port on loopback. So what other sites make it send may only read.
+    A browser asks for the token as a password (Basic), and then sends it with requests from any page; without tokens, a
+    browser on the same machine can reach a port on loopback. So requests from other sites may only read.
 
     Args:
-        tokens: None: everybody may read.
+        tokens: None: every client may read.
     """
 
     def __init__(self, app: ASGIApp, tokens: Tokens | None) -> None:
@@ -76,17 +76,17 @@ class Doorkeeper:
         if self._tokens is not None and OPEN_PATHS.fullmatch(scope["path"]) is None:
             found = self._tokens.find(headers.get("authorization", ""))
             if found is None:
-                # A browser asks for a password itself where Basic is offered; the page asks in its own words.
+                # A browser shows its own dialog where Basic is offered; the page has a dialog of its own.
                 scheme = "Bearer" if scope["path"].startswith(_API) else "Basic"
-                told = "the token is not known" if "authorization" in headers else "a token is needed"
+                reason = "the token is not known" if "authorization" in headers else "a token is needed"
                 return _refuse(
                     scope,
                     401,
-                    f"{told}: Authorization: Bearer TOKEN, or the token as password",
+                    f"{reason}: Authorization: Bearer TOKEN, or the token as password",
                     {"www-authenticate": f'{scheme} realm="otel-fr collector: the token is the password"'},
                 )
             if not found.read:
-                return _refuse(scope, 403, "the token is for writing only")
+                return _refuse(scope, 403, "the token is valid for writing only")
             access = found
         scope.setdefault("state", {})["access"] = access
         origin = headers.get("sec-fetch-site", "none")
@@ -96,7 +96,7 @@ class Doorkeeper:
 
 
 def _refuse(scope: Scope, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """A refusal in the form in which its path answers: the API in JSON, all else as text."""
+    """A refusal in the format of its path: JSON for the API, text for everything else."""
     if scope["path"].startswith(_API):
         return JSONResponse({"error": text}, status, headers)
     return PlainTextResponse(text + "\n", status, headers)

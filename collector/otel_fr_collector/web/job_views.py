@@ -1,4 +1,4 @@
-"""Where each job stands, as JSON: the list of jobs, and one job's ranks against its process groups."""
+"""The state of jobs as JSON: the list of jobs, and one job's ranks by process group."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from otel_fr_collector.jobs.snapshot import reported_calls
 Json = dict[str, object]
 
 CHUNK = 512
-"""Ranks looked at before other work gets its turn."""
+"""Ranks processed before the event loop runs other tasks."""
 MAX_NAMED = 64
-"""Ranks named one by one in texts; counts tell of the rest."""
+"""Ranks that are listed; of more there is only the count."""
 
 RUNNING, SILENT, UNHEARD = "running", "silent", "unheard"
 ENDINGS = {Ending.CLEAN: "ended", Ending.RAISED: "raised", Ending.KILLED: "killed", Ending.GONE: "gone"}
@@ -97,13 +97,13 @@ def _lag(run: Run) -> int:
 
 
 async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
-    """One job whole. Lists under ``ranks`` and ``lanes`` run parallel to ``ranks.rank``; gives way every `CHUNK` ranks.
+    """One job in full. Lists under ``ranks`` and ``lanes`` are parallel to ``ranks.rank``; yields every `CHUNK` ranks.
 
-    A lane holds groups that no rank shares (the tensor-parallel groups of a job, say): one column of a grid.
+    A lane contains groups that share no rank (the tensor-parallel groups of a job, say): one column of a grid.
     """
     data = summary(run, book, now, wall)
     numbers = sorted({*run.ranks, *range(min(run.world_size or 0, 65_536))})
-    place = {rank: index for index, rank in enumerate(numbers)}
+    position = {rank: index for index, rank in enumerate(numbers)}
     groups = sorted(run.groups.values(), key=lambda g: (-len(g.group.ranks), g.group.name))
     index_of = {state.group.id: index for index, state in enumerate(groups)}
     members: list[set[int]] = [set(state.group.ranks) for state in groups]
@@ -120,7 +120,7 @@ async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
             if at is not None:
                 members[at].add(rank)
     columns["rank"] = list(numbers)
-    lanes, lane_of = await _lanes(run, [state.group for state in groups], members, place)
+    lanes, lane_of = await _lanes(run, [state.group for state in groups], members, position)
     data["ranks"] = {**columns, "tally": data["ranks"]}
     data["lanes"] = lanes
     data["groups"] = [await _group(run, state.group, members[at], lane_of[at]) for at, state in enumerate(groups)]
@@ -167,7 +167,7 @@ def _how(state: RankState) -> str:
 
 
 async def _lanes(
-    run: Run, groups: list[Group], members: list[set[int]], place: dict[int, int]
+    run: Run, groups: list[Group], members: list[set[int]], position: dict[int, int]
 ) -> tuple[list[Json], list[int]]:
     """The lanes, and the lane of each group."""
     lanes: list[Json] = []
@@ -182,7 +182,7 @@ async def _lanes(
             found = len(lanes)
             beside = names.setdefault(name, [])
             beside.append(found)
-            size = len(place)
+            size = len(position)
             lanes.append(
                 {
                     "name": name if len(beside) == 1 else f"{name} #{len(beside)}",
@@ -194,18 +194,18 @@ async def _lanes(
             taken.append(set())
         taken[found] |= own
         lane_of.append(found)
-        _fill_lane(lanes[found], run, number, group, own, place)
+        _fill_lane(lanes[found], run, number, group, own, position)
         await asyncio.sleep(0)
     return lanes, lane_of
 
 
-def _fill_lane(lane: Json, run: Run, number: int, group: Group, own: set[int], place: dict[int, int]) -> None:
+def _fill_lane(lane: Json, run: Run, number: int, group: Group, own: set[int], position: dict[int, int]) -> None:
     column, enqueued, completed = lane["group"], lane["enqueued"], lane["completed"]
     assert isinstance(column, list)
     assert isinstance(enqueued, list)
     assert isinstance(completed, list)
     for rank in own:
-        at = place.get(rank)
+        at = position.get(rank)
         if at is None:
             continue
         column[at] = number
@@ -226,7 +226,7 @@ async def _group(run: Run, group: Group, own: set[int], lane: int) -> Json:
     enqueued = [progress[0] for progress in by_rank.values()]
     front, back = max(enqueued, default=0), min(enqueued, default=0)
     behind = sorted(rank for rank, progress in by_rank.items() if progress[0] < front)
-    # Where most are behind, the few in front are the odd ones; who is last is what matters then.
+    # Where most are behind, only the few in front differ from the rest; then those furthest behind matter.
     last = behind if len(behind) <= len(by_rank) / 2 else [r for r in behind if by_rank[r][0] == back]
     return {
         "id": group.id,

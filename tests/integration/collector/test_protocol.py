@@ -297,9 +297,9 @@ _MESSAGES: dict[str, type[Message]] = {
 def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
     shared: Collector, data: st.DataObject, method: str
 ) -> None:
-    """A valid request with bytes changed, cut out or doubled is either still OTLP, or the answer says what is garbled.
+    """A valid request with bytes changed, cut out or doubled is either still OTLP, or is answered with the reason.
 
-    What is garbled within one resource or span costs only that: it is a 200 whose partial success names it.
+    What cannot be decoded within one resource or span costs only that: it is a 200 whose partial success names it.
     """
     with Job(shared, 1, "fuzz") as job:
         job.quiet()
@@ -319,7 +319,7 @@ def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
     if is_whole:
         assert answer.status == 200
     else:
-        assert answer.status == 400 or (answer.status == 200 and b"garbled" in answer.body)
+        assert answer.status == 400 or (answer.status == 200 and b"cannot be decoded" in answer.body)
     assert shared.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
 
 

@@ -180,7 +180,7 @@ def test_being_open_to_others_without_protection_is_warned_of(tmp_path: Path, ce
     with running(tmp_path / "open", "--grpc", "0.0.0.0:0") as collector:
         text = collector.err_file.read_text()
         assert "without TLS" in text
-        assert "no --tokens" in text
+        assert "without --tokens" in text
         assert "--http" not in text.replace("--otlp-http", "")  # which listens on loopback only
     with running(tmp_path) as quiet:
         assert "WARNING" not in quiet.err_file.read_text()

@@ -70,8 +70,8 @@ def test_every_problem_is_named_at_once_with_the_nearest_right_name(tmp_path: Pa
     with pytest.raises(SettingsError) as caught:
         load("--tls-cert x --forward-ratio 2", env, 'alert-manager = "http://a"\n[tokens]\nx = 1\n', tmp_path)
     text = str(caught.value)
-    assert "do you mean OTEL_FR_COLLECTOR_FORWARD?" in text
-    assert "do you mean alertmanager?" in text
+    assert "did you mean OTEL_FR_COLLECTOR_FORWARD?" in text
+    assert "did you mean alertmanager?" in text
     assert "OTEL_FR_COLLECTOR_STOP_SECONDS: 'soon' is not a number" in text
     assert "--forward-ratio: '2' is not a number from 0 to 1" in text
     assert "--tls-cert needs --tls-key" in text
@@ -150,7 +150,7 @@ def test_an_unreadable_configuration_file_is_told(tmp_path: Path) -> None:
     path.write_text("grpc = ")
     done = run_check("--config", str(path))
     assert done.returncode == 2
-    assert "is no TOML" in done.stderr
+    assert "is not TOML" in done.stderr
     assert "cannot be read" in run_check(OTEL_FR_COLLECTOR_CONFIG=str(tmp_path / "none.toml")).stderr
 
 

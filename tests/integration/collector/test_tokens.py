@@ -45,7 +45,7 @@ def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Collector) -> None:
         assert (answer.status, answer.headers["www-authenticate"].split()[0]) == (401, "Bearer")
         assert words in json.loads(answer.body)["error"]
     writer = guarded.fetch("/api/v1/jobs", Authorization=f"Bearer {WRITER}")
-    assert (writer.status, json.loads(writer.body)) == (403, {"error": "the token is for writing only"})
+    assert (writer.status, json.loads(writer.body)) == (403, {"error": "the token is valid for writing only"})
     assert guarded.fetch("/healthz").status == 200
     assert WRITER not in guarded.err_file.read_text()
 

@@ -211,7 +211,7 @@ def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest
     assert (usage.ranks, usage.groups, usage.progress_entries) == (10, 20, 30)
     assert usage.members <= 100
     assert all(usage.refused[kind] for kind in ("ranks", "groups", "progress"))
-    everything.forget(runs.IDLE_FORGET + 1)
+    everything.drop_ended(runs.IDLE_FORGET + 1)
     assert (usage.ranks, usage.groups, usage.progress_entries, usage.members) == (0, 0, 0, 0)
 
 
@@ -267,7 +267,7 @@ def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pyte
         run_module.CUT_STACK,
     )
     assert everything.usage.reported <= 200 + 8 * (1 + run_module.CUT_CALLS + run_module.CUT_STACK // 256)
-    everything.forget(runs.IDLE_FORGET + 1)
+    everything.drop_ended(runs.IDLE_FORGET + 1)
     assert everything.usage.reported == 0
 
 

@@ -15,7 +15,7 @@ from otel_fr_collector.incidents.records import dump_incident, dump_run, load_in
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage import store as store_module
+from otel_fr_collector.storage import migrations
 from otel_fr_collector.storage.store import Retention, Store
 
 from otel_fr.match import Category, Ending, Finding, Group
@@ -69,8 +69,8 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkey
     old = Store(tmp_path, Metrics())
     old.save([incident(1)])
     old.close()
-    newer = (*store_module.MIGRATIONS, "ALTER TABLE incidents ADD COLUMN acknowledged TEXT NOT NULL DEFAULT 'no'")
-    monkeypatch.setattr(store_module, "MIGRATIONS", newer)
+    newer = (*migrations.MIGRATIONS, "ALTER TABLE incidents ADD COLUMN acknowledged TEXT NOT NULL DEFAULT 'no'")
+    monkeypatch.setattr(migrations, "MIGRATIONS", newer)
     store = Store(tmp_path, Metrics())
     assert numbers(store) == [1]
     with contextlib.closing(sqlite3.connect(store.path)) as db:
@@ -84,7 +84,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
     old.save([incident(1)])
     old.close()
     half = "CREATE TABLE more (x TEXT); INSERT INTO nowhere VALUES (1)"
-    monkeypatch.setattr(store_module, "MIGRATIONS", (*store_module.MIGRATIONS, half))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, half))
     store = Store(tmp_path, Metrics())
     assert not store.is_up
     store.save([incident(2)])  # held in memory
