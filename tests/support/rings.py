@@ -11,7 +11,6 @@ from otel_fr.dump.write import DumpContents, write_dump
 from otel_fr.identity import group_id, run_id
 from otel_fr.ring import (
     KIND_COLLECTIVE,
-    KIND_MONITORED,
     KIND_P2P,
     POSTED,
     GroupDef,
@@ -45,6 +44,8 @@ OPERATIONS = (
 )
 """Every operation of docs/telemetry.md."""
 
+FRAME = ("/home/user/train.py", 42, "step")
+RANKS = (0, 1, 2, 3)
 RUN = run_id("job-7", 0, "nonce")
 SIDES = {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "input_splits", "output_splits"}
 
@@ -70,6 +71,11 @@ def signature(operation: str, sizes: Sequence[Sequence[int]] = ((3, 4),), **fiel
     for side in ("input", "output"):
         values.setdefault(f"{side}_dtypes", ("Float",) * len(values[f"{side}_sizes"]))
     return SignatureDef(**values)
+
+
+def float_signature(operation: str = "all_reduce", **fields: Any) -> SignatureDef:
+    """A sum over one tensor of 3 x 4 Floats, unless ``fields`` says otherwise."""
+    return signature(operation, **{"reduce_op": "sum", "input_bytes": 48, "output_bytes": 48, **fields})
 
 
 class RankRing:
@@ -153,6 +159,3 @@ class RankRing:
         path = folder / f"trace_{self.rank}{'.json' if fmt == 'json' else ''}"
         write_dump(path, self.snapshot(**rank_info), fmt)
         return path
-
-
-__all__ = ["KIND_MONITORED", "OPERATIONS", "RUN", "SIDES", "RankRing", "RecordState", "signature"]

@@ -1,4 +1,4 @@
-"""Files as PyTorch's recorder writes them, made by hand for the tests of the analyzer."""
+"""Files as PyTorch's recorder writes them, made by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,28 @@ from typing import Any
 
 SECOND = 1_000_000_000
 BEGIN = 1_790_000_000 * SECOND
+
+
+HOSTILE = "</script><script>document.title='owned'</script>\x1b[31m`|*@team* http://evil.example\n# \u202eevil \ud800"
+PLAIN_ENTRY: dict[str, Any] = {
+    "record_id": 0,
+    "pg_id": 0,
+    "process_group": ("0", "default_pg"),
+    "collective_seq_id": 1,
+    "p2p_seq_id": 0,
+    "op_id": 1,
+    "profiling_name": "nccl:all_reduce",
+    "time_created_ns": 1,
+    "input_sizes": [[3]],
+    "input_dtypes": ["Float"],
+    "output_sizes": [[3]],
+    "output_dtypes": ["Float"],
+    "state": "completed",
+    "retired": True,
+    "timeout_ms": 1000,
+    "is_p2p": False,
+}
+PLAIN_CONFIG = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
 
 
 def entry(record: int, operation: str, sequence_id: int, **fields: Any) -> dict[str, Any]:
@@ -67,3 +89,23 @@ def one_missing(folder: Path, world_size: int = 4, culprit: int = 2, **more: Any
             calls.append(entry(2, "all_reduce", 3, state="scheduled", **more))
         ranks[rank] = calls
     return write(folder, ranks)
+
+
+def plain_file(**changes: Any) -> dict[str, Any]:
+    """What a file of one call holds, with nothing that a reader does not need."""
+    return {"version": "2.10", "pg_config": PLAIN_CONFIG, "pg_status": {}, "entries": [PLAIN_ENTRY], **changes}
+
+
+def hostile_folder(folder: Path) -> Path:
+    """Every text that a file can bring is hostile."""
+    more: dict[str, Any] = {
+        "frames": [{"filename": HOSTILE, "line": HOSTILE, "name": HOSTILE}],
+        "process_group": ("0", HOSTILE),
+        "input_dtypes": [HOSTILE],
+    }
+    one_missing(folder, **more)
+    for path in folder.iterdir():
+        data = pickle.loads(path.read_bytes())
+        data["pg_config"]["0"]["desc"] = HOSTILE
+        path.write_bytes(pickle.dumps(data, 2))
+    return folder

@@ -14,8 +14,7 @@ from otel_fr.analyze import load
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from tests.support.paths import DUMPS
-from tests.support.torch_files import one_missing
-from tests.unit.analyze.test_forms import hostile_folder
+from tests.support.torch_files import hostile_folder, one_missing
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)

@@ -156,9 +156,12 @@ def test_threads(tmp_path: Path) -> None:
         tmp_path,
         ALONE
         + """
+together = threading.Barrier(4)  # an ident may be used again once its thread has ended
 def work():
+    together.wait()
     for _ in range(500):
         dist.all_reduce(torch.ones(2))
+    together.wait()
 threads = [threading.Thread(target=work, name=f"worker-{n}") for n in range(4)]
 for thread in threads:
     thread.start()

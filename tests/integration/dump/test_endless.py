@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from otel_fr.dump import pickle_tuples, safe_parse
 from otel_fr.dump.read import load
 from otel_fr.dump.safe_parse import UnreadableDump, parse
-from tests.integration.dump.test_safety import CONFIG, ENTRY, dump
+from tests.support.torch_files import PLAIN_CONFIG, PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
 
 CHILD = """
@@ -142,8 +142,14 @@ RING["ranks"] = RING
 @pytest.mark.parametrize("loop", [LOOP, RING, [RING] * 3], ids=["list", "dict", "list of dicts"])
 def test_values_that_hold_themselves_are_not_followed(tmp_path: Path, loop: Any) -> None:
     top = ("pg_config", "pg_status", "entries", "otel_fr", "version")
-    data = [dump(**{where: loop}) for where in top] + [dump(pg_config={"0": loop}), dump(pg_status={"0": loop})]
-    data += [dump(entries=[ENTRY, {**ENTRY, where: loop}]) for where in (*ENTRY, "frames", "duration_ms")]
+    data = [plain_file(**{where: loop}) for where in top] + [
+        plain_file(pg_config={"0": loop}),
+        plain_file(pg_status={"0": loop}),
+    ]
+    data += [
+        plain_file(entries=[PLAIN_ENTRY, {**PLAIN_ENTRY, where: loop}])
+        for where in (*PLAIN_ENTRY, "frames", "duration_ms")
+    ]
     said = outcome(tmp_path, *(pickle.dumps(one, 2) for one in data))
     assert [line for line in said.splitlines() if not line.startswith(("refused:", "read"))] == []
     assert len(said.splitlines()) == len(data)
@@ -184,11 +190,11 @@ def test_a_long_file_of_many_groups_is_read(tmp_path: Path) -> None:
     names = [(str(number), f"group {number}") for number in range(400)]
     config = {name: {"name": name, "desc": desc, "ranks": "[0, 1]"} for name, desc in names}
     entries = [
-        {**ENTRY, "record_id": n, "process_group": (names[n % 400][0], names[n % 400][1]), "collective_seq_id": n}
+        {**PLAIN_ENTRY, "record_id": n, "process_group": (names[n % 400][0], names[n % 400][1]), "collective_seq_id": n}
         for n in range(3_000)
     ]
     path = tmp_path / "trace_0"
-    path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {**CONFIG, **config}, "entries": entries}, 2))
+    path.write_bytes(pickle.dumps({"version": "2.10", "pg_config": {**PLAIN_CONFIG, **config}, "entries": entries}, 2))
     assert path.stat().st_size > safe_parse._KNOWN_ROWS._enough
     assert len(load(path).entries) == 3_000
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.write import is_ours, write_dump
 from otel_fr.match.model import CallState
-from otel_fr.ring import SignatureDef
-from tests.support.rings import KIND_MONITORED, OPERATIONS, RUN, SIDES, RankRing, RecordState, signature
+from otel_fr.ring import KIND_MONITORED, RecordState, SignatureDef
+from tests.support.rings import OPERATIONS, RUN, SIDES, RankRing, signature
 
 STATES = {
     RecordState.IN_FLIGHT: CallState.IN_FLIGHT,

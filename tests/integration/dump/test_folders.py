@@ -21,8 +21,9 @@ from otel_fr.analyze.output.text import to_text
 from otel_fr.dump.files import rank_of_name
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.safe_parse import UnreadableDump
+from otel_fr.ring import RecordState
 from tests.support.paths import DUMPS, ROOT
-from tests.support.rings import RankRing, RecordState, signature
+from tests.support.rings import RankRing, signature
 from tests.support.waiting import PATIENCE
 
 HANG = DUMPS / "nt05_timeout_dump_only_rank0"
@@ -131,7 +132,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.support.rings import RankRing, RecordState, signature
+from otel_fr.ring import RecordState
+from tests.support.rings import RankRing, signature
 import socket
 from otel_fr.ring import pid_namespace
 space = sys.argv[3] if len(sys.argv) > 3 else pid_namespace()

@@ -23,31 +23,8 @@ from hypothesis import strategies as st
 from otel_fr.dump.model import Dump
 from otel_fr.dump.read import load, load_folder
 from otel_fr.dump.safe_parse import Limits, UnreadableDump, parse
+from tests.support.torch_files import PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
-
-ENTRY = {
-    "record_id": 0,
-    "pg_id": 0,
-    "process_group": ("0", "default_pg"),
-    "collective_seq_id": 1,
-    "p2p_seq_id": 0,
-    "op_id": 1,
-    "profiling_name": "nccl:all_reduce",
-    "time_created_ns": 1,
-    "input_sizes": [[3]],
-    "input_dtypes": ["Float"],
-    "output_sizes": [[3]],
-    "output_dtypes": ["Float"],
-    "state": "completed",
-    "retired": True,
-    "timeout_ms": 1000,
-    "is_p2p": False,
-}
-CONFIG = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
-
-
-def dump(**changes: Any) -> dict[str, Any]:
-    return {"version": "2.10", "pg_config": CONFIG, "pg_status": {}, "entries": [ENTRY], **changes}
 
 
 class Runs:
@@ -87,7 +64,7 @@ def refused(tmp_path: Path, data: bytes) -> str:
 @pytest.mark.parametrize("protocol", range(6))
 def test_every_pickle_protocol_of_plain_values_is_read(tmp_path: Path, protocol: int) -> None:
     path = tmp_path / "trace_3"
-    path.write_bytes(pickle.dumps(dump(), protocol))
+    path.write_bytes(pickle.dumps(plain_file(), protocol))
     found = load(path)
     assert (found.rank, found.source, [entry.signature.operation for entry in found.entries]) == (
         3,
@@ -102,9 +79,9 @@ def test_a_pickle_that_runs_a_command_is_refused_unrun(tmp_path: Path, protocol:
     mark = tmp_path / "mark"
     evil = Runs(mark)
     forms: dict[str, dict[Any, Any]] = {
-        "value": dump(x=evil),
-        "entry": dump(entries=[ENTRY, evil]),
-        "key": {evil: 1, **dump()},
+        "value": plain_file(x=evil),
+        "entry": plain_file(entries=[PLAIN_ENTRY, evil]),
+        "key": {evil: 1, **plain_file()},
     }
     text = refused(tmp_path, pickle.dumps(forms[where], protocol))
     assert "do not load it" in text
@@ -134,7 +111,7 @@ def test_each_instruction_that_does_more_than_hold_values_is_refused(tmp_path: P
 
 def test_a_reference_to_something_outside_is_refused(tmp_path: Path) -> None:
     out = io.BytesIO()
-    PersistentPickler(out, 2).dump(dump(x="there"))
+    PersistentPickler(out, 2).dump(plain_file(x="there"))
     assert "BINPERSID" in refused(tmp_path, out.getvalue())
 
 
@@ -153,9 +130,9 @@ BOMBS = {
     "nothing": b"",
     "stop": b"\x80\x02.",
     "text": b"Traceback (most recent call last):\n",
-    "half a pickle": pickle.dumps(dump(), 2)[:200],
-    "half a JSON": json.dumps(dump()).encode()[:200],
-    "damaged gzip": gzip.compress(pickle.dumps(dump(), 2))[:-12],
+    "half a pickle": pickle.dumps(plain_file(), 2)[:200],
+    "half a JSON": json.dumps(plain_file()).encode()[:200],
+    "damaged gzip": gzip.compress(pickle.dumps(plain_file(), 2))[:-12],
     "gzip bomb": gzip.compress(b"\x80\x02" + b"]" * 200_000_000, 1),
     "shared sizes": None,
 }
@@ -167,8 +144,8 @@ def test_a_file_made_to_exhaust_the_reader_is_refused_cheaply(tmp_path: Path, na
     if data is None:
         shape = [1] * 60
         sizes = [shape] * 50_000
-        entry = {**ENTRY, "input_sizes": sizes}
-        data = pickle.dumps(dump(entries=[entry] * 50_000), 2)
+        entry = {**PLAIN_ENTRY, "input_sizes": sizes}
+        data = pickle.dumps(plain_file(entries=[entry] * 50_000), 2)
         assert len(data) < 1_000_000
     path = tmp_path / "trace_0"
     path.write_bytes(data)
@@ -184,8 +161,8 @@ def test_a_file_made_to_exhaust_the_reader_is_refused_cheaply(tmp_path: Path, na
 
 
 def test_a_file_over_the_limits_is_refused(tmp_path: Path) -> None:
-    entries = [{**ENTRY, "record_id": number, "collective_seq_id": number + 1} for number in range(100)]
-    data = pickle.dumps(dump(entries=entries), 2)
+    entries = [{**PLAIN_ENTRY, "record_id": number, "collective_seq_id": number + 1} for number in range(100)]
+    data = pickle.dumps(plain_file(entries=entries), 2)
     path = tmp_path / "trace_0"
     path.write_bytes(data)
     with pytest.raises(UnreadableDump, match="larger than"):
@@ -205,13 +182,13 @@ def test_pipes_and_folders_do_not_block(tmp_path: Path) -> None:
 
 
 def test_bad_files_do_not_cost_the_good_ones(tmp_path: Path) -> None:
-    (tmp_path / "trace_0").write_bytes(pickle.dumps(dump(), 2))
-    (tmp_path / "trace_1.json").write_text(json.dumps(dump()))
-    (tmp_path / "trace_2").write_bytes(pickle.dumps(dump(x=Runs(tmp_path / "mark")), 2))
+    (tmp_path / "trace_0").write_bytes(pickle.dumps(plain_file(), 2))
+    (tmp_path / "trace_1.json").write_text(json.dumps(plain_file()))
+    (tmp_path / "trace_2").write_bytes(pickle.dumps(plain_file(x=Runs(tmp_path / "mark")), 2))
     (tmp_path / "trace_3").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("rank 4 looked odd")
     (tmp_path / "settings.json").write_text("{}")
-    (tmp_path / "nameless").write_bytes(pickle.dumps(dump(), 2))
+    (tmp_path / "nameless").write_bytes(pickle.dumps(plain_file(), 2))
     (tmp_path / ".trace_5.77.tmp").write_bytes(b"half")
     dumps, problems = load_folder(tmp_path)
     assert [found.rank for found in dumps] == [0, 1]
@@ -234,7 +211,7 @@ values = st.recursive(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     data=st.data(),
-    entry=st.dictionaries(st.sampled_from(sorted(ENTRY)), values, max_size=4),
+    entry=st.dictionaries(st.sampled_from(sorted(PLAIN_ENTRY)), values, max_size=4),
     top=st.dictionaries(
         st.sampled_from(["entries", "pg_config", "pg_status", "otel_fr", "version"]), values, max_size=2
     ),
@@ -243,7 +220,7 @@ def test_any_field_may_hold_anything(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, entry: dict[str, Any], top: dict[str, Any]
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "trace_0"
-    content = {**dump(entries=[ENTRY, {**ENTRY, **entry}, data.draw(values)]), **top}
+    content = {**plain_file(entries=[PLAIN_ENTRY, {**PLAIN_ENTRY, **entry}, data.draw(values)]), **top}
     path.write_bytes(pickle.dumps(content, data.draw(st.integers(0, 5))))
     assert_read_or_refused(lambda: isinstance(load(path), Dump))
 
@@ -251,7 +228,7 @@ def test_any_field_may_hold_anything(
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_damaged_pickle_is_read_or_refused(data: st.DataObject) -> None:
-    whole = bytearray(pickle.dumps(dump(), data.draw(st.integers(0, 5))))
+    whole = bytearray(pickle.dumps(plain_file(), data.draw(st.integers(0, 5))))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

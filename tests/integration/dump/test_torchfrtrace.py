@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from otel_fr.dump.torchview import view
-from tests.support.rings import KIND_MONITORED, OPERATIONS, RankRing, RecordState, signature
+from otel_fr.ring import KIND_MONITORED, RecordState
+from tests.support.rings import OPERATIONS, RankRing, signature
 from tests.support.waiting import PATIENCE
 
 types = pytest.importorskip("torch.distributed.flight_recorder.components.types")

@@ -18,7 +18,7 @@ from otel_fr.dump.write import is_ours
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink
-from tests.support.scripts.rank_with_monitor import RANKS
+from tests.support.rings import RANKS
 
 STALL = 1.0
 RUN = identity.run_id("job-7", 1, "n0")

@@ -27,33 +27,9 @@ from otel_fr.ring import (
     ProcessState,
     RecordState,
     RingWriter,
-    SignatureDef,
     SiteDef,
 )
-
-FRAME = ("/home/user/train.py", 42, "step")
-RANKS = (0, 1, 2, 3)
-
-
-def signature(operation: str = "all_reduce", **values: Any) -> SignatureDef:
-    sizes: Any = ((3, 4),)
-    given: dict[str, Any] = {
-        "operation": operation,
-        "backend": "gloo",
-        "input_sizes": sizes,
-        "output_sizes": sizes,
-        "input_dtypes": ("Float",),
-        "output_dtypes": ("Float",),
-        "reduce_op": "sum",
-        "root": None,
-        "peer": None,
-        "tag": None,
-        "input_splits": None,
-        "output_splits": None,
-        "input_bytes": 48,
-        "output_bytes": 48,
-    }
-    return SignatureDef(**{**given, **values})
+from tests.support.rings import FRAME, RANKS, float_signature
 
 
 class Player:
@@ -118,7 +94,7 @@ class Player:
         key = json.dumps(values)
         for _ in range(n):
             writer = self.writer
-            sig = writer.signatures.get(key) or writer.define_signature(key, signature(**values))
+            sig = writer.signatures.get(key) or writer.define_signature(key, float_signature(**values))
             site = writer.sites.get("site") or writer.define_site("site", SiteDef((FRAME, ("/x/run.py", 1, "main"))))
             thread = writer.threads.get(1) or writer.define_thread(1, "MainThread")
             if kind == KIND_P2P:

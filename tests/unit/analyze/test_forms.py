@@ -19,24 +19,7 @@ from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_text
 from otel_fr.analyze.output.timeline import MAX_CALLS, timeline
 from tests.support.paths import DUMPS
-from tests.support.torch_files import entry, group, one_missing, write
-
-HOSTILE = "</script><script>document.title='owned'</script>\x1b[31m`|*@team* http://evil.example\n# \u202eevil \ud800"
-
-
-def hostile_folder(folder: Path) -> Path:
-    """Every text that a file can bring is hostile."""
-    more: dict[str, Any] = {
-        "frames": [{"filename": HOSTILE, "line": HOSTILE, "name": HOSTILE}],
-        "process_group": ("0", HOSTILE),
-        "input_dtypes": [HOSTILE],
-    }
-    one_missing(folder, **more)
-    for path in folder.iterdir():
-        data = pickle.loads(path.read_bytes())
-        data["pg_config"]["0"]["desc"] = HOSTILE
-        path.write_bytes(pickle.dumps(data, 2))
-    return folder
+from tests.support.torch_files import entry, group, hostile_folder, one_missing, write
 
 
 def test_the_first_line_is_the_verdict(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dump.write import write_dump
 from otel_fr.incident import FIELDS
 from otel_fr.match import Ending
-from tests.support.rings import RUN, RankRing, RecordState, signature
+from otel_fr.ring import RecordState
+from tests.support.rings import RUN, RankRing, signature
 
 Format = Literal["pickle", "json"]
 STEP = signature("all_reduce", reduce_op="sum")

@@ -21,7 +21,8 @@ from otel_fr.dump.read import load
 from otel_fr.dump.recorders import OtelFrReader, PyTorchReader
 from otel_fr.dump.safe_parse import UnreadableDump
 from otel_fr.match import CallState, Signature
-from tests.support.rings import OPERATIONS, RankRing, RecordState, signature
+from otel_fr.ring import RecordState
+from tests.support.rings import OPERATIONS, RankRing, signature
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=3)
 DTYPES = st.lists(st.sampled_from(["Float", "BFloat16", ""]), max_size=2)

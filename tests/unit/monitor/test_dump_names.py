@@ -14,7 +14,7 @@ from otel_fr.dump.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor import dumping
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter
-from tests.support.scripts.rank_with_monitor import RANKS, signature
+from tests.support.rings import RANKS, float_signature
 
 
 def who(rank: int = 3, **meta: Any) -> RankIdentity:
@@ -78,7 +78,7 @@ class Rank:
     def __init__(self, folder: Path, started_at: int = 1_000) -> None:
         self.writer = RingWriter.create([folder], "ring", 10, {"rank": 3, "attempt": 1})
         group = self.writer.add_group(GroupDef("a" * 16, "0", "default_pg", RANKS, "gloo", 0))
-        sig = self.writer.define_signature("s", signature())
+        sig = self.writer.define_signature("s", float_signature())
         fields = (KIND_COLLECTIVE, 0, 1, 0, 1, 0, 0, time.monotonic_ns())
         self.writer.append(group, sig, 0, 0, self.writer.generation, *fields)
         self.dumper = dumping.Dumper(self.writer.path, started_at, lambda: None)

@@ -13,7 +13,7 @@ from otel_fr.monitor.report_builder import reported_call
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.rank_report import to_object
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, GroupDef, RecordState, RingReader, RingWriter, SiteDef
-from tests.support.scripts.rank_with_monitor import FRAME, signature
+from tests.support.rings import FRAME, float_signature
 
 SECOND = 1_000_000_000
 
@@ -29,7 +29,7 @@ class Ring:
     def issue(self, seconds_ago: float, kind: int = KIND_P2P) -> int:
         """Returns the ticket."""
         writer = self.writer
-        what = signature("recv", peer=1, tag=0) if kind == KIND_P2P else signature()
+        what = float_signature("recv", peer=1, tag=0) if kind == KIND_P2P else float_signature()
         sig = writer.define_signature(what, what)
         site = writer.define_site("p", SiteDef((FRAME,)))
         issued = self.now - int(seconds_ago * SECOND)

@@ -14,7 +14,7 @@ from otel_fr import identity
 from otel_fr.monitor.span_builder import SpanBuilder, varint
 from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
 from tests.support.otlp_messages import attributes
-from tests.support.scripts.rank_with_monitor import FRAME, signature
+from tests.support.rings import FRAME, float_signature
 
 RUN = identity.run_id("job", 0, "n")
 GROUP = GroupDef(identity.group_id("7", (0, 1, 2, 3)), "7", "mesh_dp", (0, 1, 2, 3), "cpu:gloo", 1)
@@ -37,7 +37,7 @@ def record(operation: str = "all_reduce", *, sig: dict[str, Any] | None = None, 
         "timeout_ms": 600_000,
         "thread": "MainThread",
         "group": GROUP,
-        "signature": signature(operation, **(sig or {})),
+        "signature": float_signature(operation, **(sig or {})),
         "site": SiteDef((FRAME,)),
     }
     return Record(**{**given, **values})

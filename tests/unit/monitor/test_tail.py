@@ -12,7 +12,7 @@ import pytest
 from otel_fr.monitor.tail import MAX_CHECKED, Tail
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from otel_fr.ring.layout import HEADER, SLOT_SIZE
-from tests.support.scripts.rank_with_monitor import FRAME, signature
+from tests.support.rings import FRAME, float_signature
 
 
 class Ring:
@@ -25,7 +25,7 @@ class Ring:
 
     def issue(self, at: int = 0, group: int = 0) -> tuple[int, int, int]:
         writer = self.writer
-        sig = writer.signatures.get("s") or writer.define_signature("s", signature())
+        sig = writer.signatures.get("s") or writer.define_signature("s", float_signature())
         site = writer.sites.get("p") or writer.define_site("p", SiteDef((FRAME,)))
         self.seq[group] += 1
         fields = (KIND_COLLECTIVE, 0, self.seq[group], 0, 0, 0, 0, at or time.monotonic_ns())
