@@ -24,7 +24,7 @@ DEFAULT_GROUP = "default_pg"
 """PyTorch's description of the group of all ranks."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Analysis:
     """What the flight-recorder files of one folder say about the newest run in it.
 
@@ -130,7 +130,9 @@ def load(
     findings = diagnose(runs[0].evidence) if runs else []
     if runs and not findings:
         runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
-    return Analysis(str(path), runs[0] if runs else None, runs[1:], findings, problems + more)
+    return Analysis(
+        path=str(path), run=runs[0] if runs else None, others=runs[1:], findings=findings, problems=problems + more
+    )
 
 
 def _made_up_run_id(run: Run) -> str:

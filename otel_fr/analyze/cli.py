@@ -96,12 +96,12 @@ def run(args: argparse.Namespace) -> int:
     except FileNotFoundError as error:
         return _refuse(str(error))
     view = View(
-        frozenset(args.selected_ranks) if args.selected_ranks else None,
-        frozenset(args.pg_filters) if args.pg_filters else None,
-        args.mismatch_cap,
-        args.allow_incomplete_ranks,
-        args.print_stack_trace,
-        args.verbose,
+        ranks=frozenset(args.selected_ranks) if args.selected_ranks else None,
+        groups=frozenset(args.pg_filters) if args.pg_filters else None,
+        cap=args.mismatch_cap,
+        incomplete=args.allow_incomplete_ranks,
+        stacks=args.print_stack_trace,
+        verbose=args.verbose,
     )
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal's encoding may lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -19,7 +19,7 @@ Key = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """As `otel_fr.match.instances.InstanceKey`; a receive whose sender is unknown has (group, "p2p:RANK", number)."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Collective:
     """One collective, or one send with its receive.
 
@@ -64,7 +64,9 @@ def line_up(run: Run) -> list[Collective]:
         if known is None:
             members = group.ranks if len(key) == 3 and entry.stream != "p2p" else key[2:4] if len(key) == 6 else (rank,)
             name = "/".join(map(str, key))
-            known = found[key] = Collective(name, group, entry.stream, entry.sequence_id, members)
+            known = found[key] = Collective(
+                name=name, group=group, stream=entry.stream, sequence_id=entry.sequence_id, members=members
+            )
         known.calls.setdefault(rank, []).append(entry)
     return list(found.values())
 

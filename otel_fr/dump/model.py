@@ -12,7 +12,7 @@ from otel_fr.dump.columns import Entries
 Source = Literal["otel-fr", "pytorch", "torchcomms"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class GroupInfo:
     """A process group as one file describes it.
 
@@ -34,7 +34,7 @@ class GroupInfo:
     first_recorded: int | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Dump:
     """One rank's file.
 

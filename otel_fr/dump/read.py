@@ -166,7 +166,15 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         entries = own.read(raw)
         partial = facts.get("complete") is not True
         return Dump(
-            rank, "otel-fr", str(path), version, _own_groups(facts), entries, partial, facts=facts, notes=own.notes
+            rank=rank,
+            source="otel-fr",
+            path=str(path),
+            version=version,
+            groups=_own_groups(facts),
+            entries=entries,
+            partial=partial,
+            facts=facts,
+            notes=own.notes,
         )
     groups = _groups(data.get("pg_config"))
     source = _source(groups, raw)
@@ -178,10 +186,22 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         left = len(entries) - len(kept)
         reader.notes.append(f"{left} calls of process groups that were re-created later were left out")
     for key, (name, description) in reader.groups.items():
-        groups.setdefault(key, GroupInfo(key, "", name, description, reader.members.get(key, ())))
+        groups.setdefault(
+            key, GroupInfo(key=key, id="", name=name, description=description, ranks=reader.members.get(key, ()))
+        )
     partial = len(kept) > 0 and (int(kept.record[0]) > 0 or not resolve.is_whole(recorded))
     gapless = resolve.is_gapless(recorded)
-    dump = Dump(rank, source, str(path), version, groups, kept, partial, gapless, notes=reader.notes)
+    dump = Dump(
+        rank=rank,
+        source=source,
+        path=str(path),
+        version=version,
+        groups=groups,
+        entries=kept,
+        partial=partial,
+        gapless=gapless,
+        notes=reader.notes,
+    )
     if source == "torchcomms":
         dump.entries = resolve.number_by_order(kept)
         if partial and bool((kept.stream == COLLECTIVE).any()):
@@ -220,14 +240,14 @@ def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
             ranks = ()
         room -= len(ranks)
         found[item["id"]] = GroupInfo(
-            item["id"],
-            item["id"],
-            _text(item.get("name")),
-            _text(item.get("desc")),
-            ranks,
-            integer(item.get("enqueued")),
-            integer(item.get("completed")),
-            integer(item.get("first_recorded")),
+            key=item["id"],
+            id=item["id"],
+            name=_text(item.get("name")),
+            description=_text(item.get("desc")),
+            ranks=ranks,
+            enqueued=integer(item.get("enqueued")),
+            completed=integer(item.get("completed")),
+            first_recorded=integer(item.get("first_recorded")),
         )
     return found
 
@@ -242,7 +262,7 @@ def _groups(config: object) -> dict[str, GroupInfo]:
         name, description = _text(item.get("name")) or str(key), _text(item.get("desc"))
         ranks = tuple(map(int, _RANK_NUMBER.findall(_text(item.get("ranks")))[:room]))
         room -= len(ranks)
-        group = GroupInfo(group_key(name, description), "", name, description, ranks)
+        group = GroupInfo(key=group_key(name, description), id="", name=name, description=description, ranks=ranks)
         found[group.key] = group
     return found
 

@@ -35,7 +35,7 @@ MIN_BEHIND = 2
 """Calls that a rank must be behind where no age tells how long: one may be mere lag of two ranks' files."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StuckDevice:
     """A rank that its device holds up.
 
@@ -84,7 +84,7 @@ def stuck_devices(
         aged = all(instances[key].call(rank).age is not None for key in calls)
         held = [key for key in open_[rank] if _others_wait(instances[key], rank, late)]
         if held and (aged or len(calls) >= MIN_BEHIND):
-            found.append(StuckDevice(rank, calls[0], ahead[calls[0]], open_[rank]))
+            found.append(StuckDevice(rank=rank, first=calls[0], ahead=ahead[calls[0]], behind=open_[rank]))
     return found
 
 

@@ -39,7 +39,7 @@ MAX_PAIRS = 8
 """Members whose pieces are compared each with each; beyond it arrays do (all_to_all), or the lists' majority."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Mismatch:
     """One instance that disagrees. ``odd`` is a strict majority's verdict; without one, all that disagree."""
 
@@ -185,7 +185,14 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
                 values.setdefault(rank, conflict.difference.first)
             for rank in conflict.theirs:
                 values.setdefault(rank, conflict.difference.second)
-    return Mismatch(instance, told.difference.category, field, values, tuple(sorted(odd)), has_majority)
+    return Mismatch(
+        instance=instance,
+        category=told.difference.category,
+        field=field,
+        values=values,
+        odd=tuple(sorted(odd)),
+        has_majority=has_majority,
+    )
 
 
 def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:
@@ -207,7 +214,9 @@ def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[
     told = wrong[min(wrong)]
     values = {rank: f"{d.first}, should be {d.second}" for rank, d in wrong.items() if d.field == told.field}
     # What is wrong in itself needs no majority.
-    return Mismatch(instance, told.category, told.field, values, tuple(wrong), True)
+    return Mismatch(
+        instance=instance, category=told.category, field=told.field, values=values, odd=tuple(wrong), has_majority=True
+    )
 
 
 def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
@@ -219,7 +228,14 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
     if sums is None or sums[0] == sums[1]:
         return None
     value = f"{sums[0]} elements sent and {sums[1]} taken by all together"
-    return Mismatch(instance, Category.SIZE_MISMATCH, "sizes", dict.fromkeys(calls, value), tuple(calls), False)
+    return Mismatch(
+        instance=instance,
+        category=Category.SIZE_MISMATCH,
+        field="sizes",
+        values=dict.fromkeys(calls, value),
+        odd=tuple(calls),
+        has_majority=False,
+    )
 
 
 def first_mismatches(instances: dict[InstanceKey, Instance]) -> list[Mismatch]:

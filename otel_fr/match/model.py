@@ -62,7 +62,7 @@ class Group:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One rank's part in one collective (or one send or receive).
 
@@ -143,6 +143,7 @@ class Rank:
     """
 
     rank: int
+    _: dataclasses.KW_ONLY
     ending: Ending = Ending.RUNNING
     signal: int | None = None
     exit_code: int | None = None
@@ -172,7 +173,7 @@ class MessagePattern(NamedTuple):
     step: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Evidence:
     """Everything known of one run at one moment.
 
@@ -207,7 +208,7 @@ class Category(str, Enum):
     STRAGGLER = "straggler"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Finding:
     """One fault, or one consequence of another (`caused_by` is then the other's key).
 

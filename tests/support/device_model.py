@@ -131,7 +131,7 @@ class Machine:
         ranks, calls = {}, []
         for rank, mine in self.issued.items():
             if rank in absent:
-                ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False)
+                ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False)
                 continue
             info = ranks[rank] = (ends or {}).get(rank) or Rank(rank)
             info.idle = 10.0 if still else 0.1
@@ -150,17 +150,24 @@ class Machine:
                 elif not call.shown:
                     info.complete = False
         for rank in set(self.programs) - set(ranks):
-            ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False) if rank in absent else Rank(rank, idle=10.0)
-        return Evidence(groups, calls, ranks, WINDOW, len(self.programs))
+            ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False) if rank in absent else Rank(rank, idle=10.0)
+        return Evidence(groups=groups, calls=calls, ranks=ranks, window=WINDOW, world_size=len(self.programs))
 
     def _call(self, rank: int, call: Issued, age: float, ages: bool) -> Call:
         p2p = len(call.place) == 4
         state = CallState.COMPLETED if call.shown else CallState.IN_FLIGHT
         return Call(
-            rank, call.op.group.id, "p2p" if p2p else "collective", call.number, call.record, call.op.signature, state,
-            pair_index=call.place[3] if len(call.place) == 4 else 0, age=age if ages and not call.shown else None,
+            rank=rank,
+            group=call.op.group.id,
+            stream="p2p" if p2p else "collective",
+            sequence_id=call.number,
+            record=call.record,
+            signature=call.op.signature,
+            state=state,
+            pair_index=call.place[3] if len(call.place) == 4 else 0,
+            age=age if ages and not call.shown else None,
             site=f"train.py:{call.record} step",
-        )  # fmt: skip
+        )
 
 
 def random_groups(rng: random.Random, world: int) -> list[Group]:

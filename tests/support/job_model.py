@@ -99,11 +99,22 @@ class Job:
                 if number >= len(mine) - self.ring:
                     age = None if state is CallState.COMPLETED else (10.0 if stuck else 0.1)
                     out.append(
-                        Call(rank, step.group.id, "collective", seq, number, step.signature, state, age=age,
-                             site=f"train.py:{number} step")
-                    )  # fmt: skip
+                        Call(
+                            rank=rank,
+                            group=step.group.id,
+                            stream="collective",
+                            sequence_id=seq,
+                            record=number,
+                            signature=step.signature,
+                            state=state,
+                            age=age,
+                            site=f"train.py:{number} step",
+                        )
+                    )
             ranks[rank] = info
-        return Evidence({g.id: g for g in self.groups}, out, ranks, WINDOW, self.world)
+        return Evidence(
+            groups={g.id: g for g in self.groups}, calls=out, ranks=ranks, window=WINDOW, world_size=self.world
+        )
 
 
 def signature(rng: random.Random, members: int) -> Signature:

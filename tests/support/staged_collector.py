@@ -111,9 +111,16 @@ class Stage:
             report.inflight = [call]
         others = tuple(rank for rank in run.ranks if rank != culprit)
         finding = Finding(
-            "hang", Category.MISSING_RANK, world, "all_reduce", 101, "collective", (culprit,), others,
-            f"rank {culprit} did not join all_reduce number 101 of group default_pg (0)",
-        )  # fmt: skip
+            key="hang",
+            category=Category.MISSING_RANK,
+            group=world,
+            operation="all_reduce",
+            sequence_id=101,
+            stream="collective",
+            culprit_ranks=(culprit,),
+            waiting_ranks=others,
+            summary=f"rank {culprit} did not join all_reduce number 101 of group default_pg (0)",
+        )
         finding.call_sites = {culprit: "/job/data.py:17 load", **dict.fromkeys(others, "/job/train.py:42 step")}
         finding.stacks = {culprit: 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load'}
         return self.publish(run, [finding], now)[0].data

@@ -15,7 +15,7 @@ def judge(
     calls: Iterable[Call], ranks: Iterable[Rank], groups: Iterable[Group], world_size: int | None = None
 ) -> list[Finding]:
     by_id, by_rank = {group.id: group for group in groups}, {rank.rank: rank for rank in ranks}
-    return diagnose(Evidence(by_id, list(calls), by_rank, WINDOW, world_size))
+    return diagnose(Evidence(groups=by_id, calls=list(calls), ranks=by_rank, window=WINDOW, world_size=world_size))
 
 
 def causes(findings: Iterable[Finding]) -> list[Finding]:

@@ -72,7 +72,7 @@ class Snapshot:
             for rank in _expected(self):
                 self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
         window = max(0.0, WAIT_SHARE * self.stall - EPSILON)
-        return Evidence(self.groups, calls, self.ranks, window, self.world_size)
+        return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
 
 def snapshot(run: Run, now: float) -> Snapshot:

@@ -24,7 +24,7 @@ from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Run:
     """One run of one job, with the files of its ranks.
 
@@ -119,7 +119,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     world_size = told_size if 0 < told_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
     for rank in absent:
-        ranks[rank] = Rank(rank, Ending.UNKNOWN, complete=False)
+        ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False)
     if absent:
         text = f"no file of {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
         notes.append(Note(NoteKind.NO_FILE, text))
@@ -127,17 +127,22 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
     return Run(
-        job,
-        attempt,
-        run_id,
-        dumps,
-        Evidence(
-            groups, calls, ranks, window or DEFAULT_STALL_SECONDS, world_size, kept_patterns(dumps, messages, ids)
+        job=job,
+        attempt=attempt,
+        run_id=run_id,
+        dumps=dumps,
+        evidence=Evidence(
+            groups=groups,
+            calls=calls,
+            ranks=ranks,
+            window=window or DEFAULT_STALL_SECONDS,
+            world_size=world_size,
+            kept_patterns=kept_patterns(dumps, messages, ids),
         ),
-        ids,
-        messages,
-        written / 1e9 if written else None,
-        notes,
+        ids=ids,
+        messages=messages,
+        written_at=written / 1e9 if written else None,
+        notes=notes,
     )
 
 
@@ -189,21 +194,21 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask
         state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
         found.append(
             Call(
-                dump.rank,
-                group,
-                entry.stream,
-                entry.sequence_id,
-                entry.record,
-                entry.signature,
-                state,
-                entry.pair_index or 0,
-                entry.age,
-                entry.duration,
-                entry.gap,
-                entry.timeout,
-                entry.error,
-                entry.site,
-                entry.batch,
+                rank=dump.rank,
+                group=group,
+                stream=entry.stream,
+                sequence_id=entry.sequence_id,
+                record=entry.record,
+                signature=entry.signature,
+                state=state,
+                pair_index=entry.pair_index or 0,
+                age=entry.age,
+                duration=entry.duration,
+                gap=entry.gap,
+                timeout=entry.timeout,
+                error=entry.error,
+                site=entry.site,
+                batch=entry.batch,
             )
         )
     return found
@@ -221,7 +226,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     kind, message = _text(exception.get("type")), _text(exception.get("message"))
     rank = Rank(
         dump.rank,
-        _ending(dump, exit_, bool(exception)),
+        ending=_ending(dump, exit_, bool(exception)),
         exception=f"{kind}: {message}" if kind and message else kind or message,
         exception_site=_text(exception.get("site")) or site_of(_text(exception.get("stack"))),
         python_blocked=dump.facts.get("python_blocked") is True,

@@ -21,7 +21,7 @@ MAX_LISTED = 20
 """Items of one list that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What of a report is shown. The verdict is always that of all ranks.
 

@@ -51,9 +51,28 @@ def job(program: list[Signature], odd: list[tuple[int, int, str, Signature]], fi
                 call = Entry("g", "collective", number, len(entries), here.get("other", what), state, duration=1.0)
                 entries.append(call)
         entries = [entry for entry in entries if entry.sequence_id > first[rank]]
-        group = GroupInfo("g", "", "0", "default_pg", tuple(range(RANKS)), reach, reach, first[rank] + 1)
+        group = GroupInfo(
+            key="g",
+            id="",
+            name="0",
+            description="default_pg",
+            ranks=tuple(range(RANKS)),
+            enqueued=reach,
+            completed=reach,
+            first_recorded=first[rank] + 1,
+        )
         partial = first[rank] > 0
-        dumps.append(Dump(rank, "pytorch", f"trace_{rank}", "2.10", {"g": group}, entries_of(entries), partial))
+        dumps.append(
+            Dump(
+                rank=rank,
+                source="pytorch",
+                path=f"trace_{rank}",
+                version="2.10",
+                groups={"g": group},
+                entries=entries_of(entries),
+                partial=partial,
+            )
+        )
     return dumps
 
 

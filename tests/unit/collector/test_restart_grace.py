@@ -69,7 +69,17 @@ def test_a_run_that_is_expected_is_waited_for_before_its_first_word_but_not_for_
 def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
     wall = [1_000.0]
     book = IncidentBook(lambda: wall[0])
-    finding = Finding("k", Category.RANK_DEAD, None, "", None, "collective", (1,), (), "rank 1 died")
+    finding = Finding(
+        key="k",
+        category=Category.RANK_DEAD,
+        group=None,
+        operation="",
+        sequence_id=None,
+        stream="collective",
+        culprit_ranks=(1,),
+        waiting_ranks=(),
+        summary="rank 1 died",
+    )
     for attempt in range(2):
         run = Run(RunId("job", attempt, f"r{attempt}"), 0.0, 0.0)
         book.update(run, [finding], now=0.0, wall=wall[0], issued=lambda _: None, moved_on=lambda _: False)

@@ -25,7 +25,17 @@ NOW = 1_800_000_000.0
 
 
 def incident(number: int, state: str = RESOLVED, changed: float = NOW, text: str = "rank 1 did not join") -> Incident:
-    finding = Finding("g/collective/5", Category.MISSING_RANK, None, "all_reduce", 5, "collective", (1,), (0,), text)
+    finding = Finding(
+        key="g/collective/5",
+        category=Category.MISSING_RANK,
+        group=None,
+        operation="all_reduce",
+        sequence_id=5,
+        stream="collective",
+        culprit_ranks=(1,),
+        waiting_ranks=(0,),
+        summary=text,
+    )
     made = Incident(f"{number:016x}", RUN, finding, [finding.key], None, 0.0, changed, None, changed, state=state)
     made.resolved = changed if state == RESOLVED else None
     made.data = made.as_data()

@@ -17,7 +17,16 @@ AGES = pytest.mark.parametrize("age", [9.0, None], ids=["ages", "no ages"])
 
 
 def call(rank: int, group: Group, seq: int, record: int, age: float | None) -> Call:
-    return Call(rank, group.id, "collective", seq, record, SUM, CallState.IN_FLIGHT, age=age)
+    return Call(
+        rank=rank,
+        group=group.id,
+        stream="collective",
+        sequence_id=seq,
+        record=record,
+        signature=SUM,
+        state=CallState.IN_FLIGHT,
+        age=age,
+    )
 
 
 def judge_waiting(calls: list[Call], enqueued: dict[int, dict[str, int]], age: float | None) -> list[Finding]:
@@ -63,7 +72,16 @@ def test_a_receive_posted_early_accuses_nobody_when_what_all_joined_stands_still
     receive = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), peer=1, tag=0)
     found = judge_waiting(
         [
-            Call(0, "w", "p2p", 1, 10, receive, CallState.IN_FLIGHT, age=9.0),
+            Call(
+                rank=0,
+                group="w",
+                stream="p2p",
+                sequence_id=1,
+                record=10,
+                signature=receive,
+                state=CallState.IN_FLIGHT,
+                age=9.0,
+            ),
             *(call(rank, WORLD, 3, 11, 9.0) for rank in WORLD.ranks),
         ],
         {rank: {"w": 3} for rank in WORLD.ranks},

@@ -25,7 +25,16 @@ SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 
 def waits(rank: int, number: int, group: Group, signature: Signature, age: float | None = None) -> Call:
     record = number if group is TP else 1000 + number
-    return Call(rank, group.id, "collective", number, record, signature, CallState.IN_FLIGHT, age=age)
+    return Call(
+        rank=rank,
+        group=group.id,
+        stream="collective",
+        sequence_id=number,
+        record=record,
+        signature=signature,
+        state=CallState.IN_FLIGHT,
+        age=age,
+    )
 
 
 def job(calls: list[Call], counts: dict[int, dict[str, tuple[int, int]]]) -> list[Finding]:
@@ -93,10 +102,18 @@ def test_a_rank_that_completed_all_it_issued_is_held_up_on_the_host() -> None:
 
 def test_what_the_files_do_not_tell_is_said_instead_of_guessed() -> None:
     calls = [waits(rank, 7, WORLD, SUM) for rank in range(4)]
-    evidence = Evidence({"w": WORLD}, calls, {r: Rank(r, progress={"w": Progress(7, 6)}) for r in range(4)}, 2.0, 4)
+    evidence = Evidence(
+        groups={"w": WORLD},
+        calls=calls,
+        ranks={r: Rank(r, progress={"w": Progress(7, 6)}) for r in range(4)},
+        window=2.0,
+        world_size=4,
+    )
     assert diagnose(evidence) == []
     (question,) = open_questions(evidence)
     assert "all members joined all_reduce number 7" in question
     assert "the evidence does not show whether it is blocked" in question
-    moving = Evidence({"w": WORLD}, [c for c in calls if c.rank], evidence.ranks, 2.0, 4)
+    moving = Evidence(
+        groups={"w": WORLD}, calls=[c for c in calls if c.rank], ranks=evidence.ranks, window=2.0, world_size=4
+    )
     assert open_questions(moving) == [], "a member that has not joined is a matter for the verdict"

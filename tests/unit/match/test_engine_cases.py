@@ -27,12 +27,31 @@ def call(rank: int, seq: int, state: CallState = CallState.IN_FLIGHT, signature:
     more.setdefault("age", None if state is CallState.COMPLETED else 9.0)
     more.setdefault("site", f"train.py:{seq} step")
     group = more.pop("group", WORLD)
-    return Call(rank, group.id, "collective", seq, seq, signature, state, **more)
+    return Call(
+        rank=rank,
+        group=group.id,
+        stream="collective",
+        sequence_id=seq,
+        record=seq,
+        signature=signature,
+        state=state,
+        **more,
+    )
 
 
 def p2p(rank: int, operation: str, peer: int, state: CallState = CallState.IN_FLIGHT, **more: Any) -> Call:
     signature = Signature(operation, ((4,),), ((4,),), ("Float",), ("Float",), peer=peer, tag=0)
-    return Call(rank, "w", "p2p", 1, 100 + rank, signature, state, age=9.0, **more)
+    return Call(
+        rank=rank,
+        group="w",
+        stream="p2p",
+        sequence_id=1,
+        record=100 + rank,
+        signature=signature,
+        state=state,
+        age=9.0,
+        **more,
+    )
 
 
 def at(rank: int, enqueued: int, **more: Any) -> Rank:
@@ -250,13 +269,17 @@ def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() 
 
 def test_a_send_to_a_rank_that_receives_from_anybody_has_no_verdict() -> None:
     anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
-    receive = Call(1, "w", "p2p", 1, 7, anybody, CallState.IN_FLIGHT, age=9.0)
+    receive = Call(
+        rank=1, group="w", stream="p2p", sequence_id=1, record=7, signature=anybody, state=CallState.IN_FLIGHT, age=9.0
+    )
     assert verdict([p2p(0, "send", 1), receive], [at(0, 1), at(1, 1), at(2, 1)]) == []
 
 
 def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_nowhere_is_blamed() -> None:
     anybody = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), any_source=True)
-    receive = Call(0, "w", "p2p", 1, 7, anybody, CallState.IN_FLIGHT, age=9.0)
+    receive = Call(
+        rank=0, group="w", stream="p2p", sequence_id=1, record=7, signature=anybody, state=CallState.IN_FLIGHT, age=9.0
+    )
     found = verdict([receive, call(1, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 1)])
     assert [(f.category, f.culprit_ranks, f.waiting_ranks) for f in causes(found)] == [
         (Category.MISSING_RANK, (2,), (1,))
@@ -268,7 +291,9 @@ def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_no
 def test_a_rank_in_a_message_of_which_nothing_tells_its_other_half_is_not_taken_for_idle() -> None:
     """Its peer is known, but older calls are lost: it waits, and nobody knows for which message."""
     vague = Signature("send", ((4,),), ((4,),), ("Float",), ("Float",), peer=2, any_source=True)
-    send = Call(0, "w", "p2p", 1, 7, vague, CallState.IN_FLIGHT, age=9.0)
+    send = Call(
+        rank=0, group="w", stream="p2p", sequence_id=1, record=7, signature=vague, state=CallState.IN_FLIGHT, age=9.0
+    )
     found = verdict(
         [send, call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)], [at(0, 1), at(1, 2), at(2, 2)]
     )
@@ -285,7 +310,16 @@ def test_a_rank_in_a_message_of_which_nothing_tells_its_other_half_is_not_taken_
 def test_a_rank_in_the_middle_of_a_coalesced_batch_does_not_disagree_with_those_further_on() -> None:
     def part(rank: int, record: int, size: int) -> Call:
         signature = SUM._replace(input_sizes=((size,),), output_sizes=((size,),))
-        return Call(rank, "w", "collective", 3, record, signature, CallState.IN_FLIGHT, age=9.0)
+        return Call(
+            rank=rank,
+            group="w",
+            stream="collective",
+            sequence_id=3,
+            record=record,
+            signature=signature,
+            state=CallState.IN_FLIGHT,
+            age=9.0,
+        )
 
     whole = [part(rank, number, size) for rank in (0, 2) for number, size in enumerate((1, 2, 3))]
     ranks = [at(0, 3), at(1, 3), at(2, 3)]

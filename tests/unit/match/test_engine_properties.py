@@ -134,7 +134,13 @@ def test_the_verdict_does_not_depend_on_the_order_of_the_evidence(seed: int) -> 
     rng.shuffle(ranks)
     groups = list(evidence.groups.items())
     rng.shuffle(groups)
-    again = Evidence(dict(groups), shuffled_calls, dict(ranks), evidence.window, evidence.world_size)
+    again = Evidence(
+        groups=dict(groups),
+        calls=shuffled_calls,
+        ranks=dict(ranks),
+        window=evidence.window,
+        world_size=evidence.world_size,
+    )
     assert diagnose(again) == diagnose(evidence)
 
 

@@ -21,7 +21,15 @@ def sig(operation: str, sent: Shapes = (), got: Shapes = (), dtype: str = "Float
 
 
 def call(rank: int, signature: Signature) -> Call:
-    return Call(rank, "g", "collective", 1, 0, signature, CallState.IN_FLIGHT)
+    return Call(
+        rank=rank,
+        group="g",
+        stream="collective",
+        sequence_id=1,
+        record=0,
+        signature=signature,
+        state=CallState.IN_FLIGHT,
+    )
 
 
 LEGAL = {

@@ -70,7 +70,7 @@ def test_a_rank_that_stops_is_named_and_nobody_else(seed: int, depth: int, kille
     programs[rank] = programs[rank][:index]
     machine = Machine(programs, depth)
     machine.run(rng)
-    end = Rank(rank, Ending.KILLED, signal=9) if killed else Rank(rank, site="train.py:1 load")
+    end = Rank(rank, ending=Ending.KILLED, signal=9) if killed else Rank(rank, site="train.py:1 load")
     others = [r for r in range(world) if r != rank]
     absent = frozenset(rng.sample(others, rng.randint(0, len(others) - 1))) if rng.random() < 0.5 else frozenset()
     evidence = machine.evidence(rng, still=True, absent=absent, ages=ages, ends={rank: end})

@@ -25,11 +25,23 @@ def half(rank: int, operation: str, peer: int, seq: int = 1, **more: Any) -> Cal
     """A send or receive that is in flight for long."""
     signature = message(operation, peer, **{k: more.pop(k) for k in ("tag", "length") if k in more})
     more.setdefault("state", CallState.IN_FLIGHT)
-    return Call(rank, "w", "p2p", seq, seq, signature, age=9.0, **more)
+    return Call(rank=rank, group="w", stream="p2p", sequence_id=seq, record=seq, signature=signature, age=9.0, **more)
 
 
 def barrier(*ranks: int) -> list[Call]:
-    return [Call(r, "w", "collective", 1, 9, Signature("barrier"), CallState.IN_FLIGHT, age=9.0) for r in ranks]
+    return [
+        Call(
+            rank=r,
+            group="w",
+            stream="collective",
+            sequence_id=1,
+            record=9,
+            signature=Signature("barrier"),
+            state=CallState.IN_FLIGHT,
+            age=9.0,
+        )
+        for r in ranks
+    ]
 
 
 def causes_of(calls: list[Call]) -> list[Finding]:

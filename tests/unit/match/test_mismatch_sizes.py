@@ -11,7 +11,12 @@ FLOAT = ("Float",)
 
 
 def judge_signatures(group: Group, signatures: dict[int, Signature]) -> list[Finding]:
-    calls = [Call(r, group.id, "collective", 1, 0, s, CallState.COMPLETED) for r, s in signatures.items()]
+    calls = [
+        Call(
+            rank=r, group=group.id, stream="collective", sequence_id=1, record=0, signature=s, state=CallState.COMPLETED
+        )
+        for r, s in signatures.items()
+    ]
     return judge(calls, map(Rank, group.ranks), [group])
 
 
