@@ -102,11 +102,16 @@ class ReportedCall(NamedTuple):
     any_source: Annotated[bool, Key("any", flag(False), "true: a receive from any source", optional=True)] = False
     is_posted: Annotated[
         bool,
-        Key("posted", flag(False), "true: a send or receive in flight that no thread waits for", optional=True),
+        Key(
+            "posted",
+            flag(False),
+            "true: a send or receive that no thread waits for yet; its backend shows its end to a waiting thread only",
+            optional=True,
+        ),
     ] = False
     wait_s: Annotated[
         float | None,
-        Key("wait_s", SECONDS, "a send or receive in flight: since a thread began to wait for it", optional=True),
+        Key("wait_s", SECONDS, "such a send or receive in flight: since a thread began to wait for it", optional=True),
     ] = None
     duration_s: Annotated[
         float | None, Key("dur_s", SECONDS, "from enqueueing to the end, if the call has ended", optional=True)
@@ -116,7 +121,8 @@ class ReportedCall(NamedTuple):
         Key("gap_s", SECONDS, "from the end of the rank's previous call to the enqueueing of this one", optional=True),
     ] = None
     error: Annotated[
-        str | None, Key("err", optional_text(MAX_NAME), "`timeout` or `collective_failed`", optional=True)
+        str | None,
+        Key("err", optional_text(MAX_NAME), "of a failed call: `timeout` or `collective_failed`", optional=True),
     ] = None
 
 
