@@ -1,7 +1,7 @@
-// Requests to the collector, and its live stream. Addresses are relative: the page works behind any prefix.
+// Requests to the collector, and its live stream. URLs are relative, so the page works behind any prefix.
 
 const RETRY = [500, 1000, 2000, 5000];
-const SILENCE = 40000; // ms; the collector sends something at least every 15 s
+const SILENCE = 40000; // ms; the collector sends at least a comment every 15 s
 
 let token = sessionStorage.getItem("otel-fr-token") ?? "";
 
@@ -24,11 +24,11 @@ export function useToken(text) {
 export async function get(path) {
   const answer = await fetch(`api/v1/${path}`, { headers: headers({ Accept: "application/json" }), cache: "no-store" });
   if (!answer.ok) {
-    let text = `the collector answers ${answer.status}`;
+    let text = `the collector returned status ${answer.status}`;
     try {
       text = (await answer.json()).error ?? text;
     } catch {
-      // no JSON: the status says enough
+      // not JSON: the status is enough
     }
     throw new Refused(answer.status, text);
   }

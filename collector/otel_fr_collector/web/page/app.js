@@ -1,4 +1,4 @@
-// Addresses, keys, theme, and the live state that the views show.
+// Routes, keys, theme, and the live state that the views show.
 
 import { get, listen, useToken } from "./api.js";
 import { setText } from "./dom.js";
@@ -10,13 +10,13 @@ const openCount = document.getElementById("open-count");
 const state = { jobs: null, incidents: null };
 let view = null;
 
-// Addresses.
+// Routes.
 
 function route() {
-  const [place, id] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
-  if (!place) return jobsView();
-  if (place === "jobs" && id) return jobView(id);
-  if (place === "incidents") return id ? incidentView(id) : incidentsView();
+  const [name, id] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  if (!name) return jobsView();
+  if (name === "jobs" && id) return jobView(id);
+  if (name === "incidents") return id ? incidentView(id) : incidentsView();
   return missingView();
 }
 
@@ -70,8 +70,8 @@ listen({
   event: take,
   async state(name) {
     live.classList.toggle("on", name === "on");
-    setText(live, name === "on" ? "live" : name === "token" ? "needs a token" : "connection lost, trying again");
-    if (name === "on") await loadIncidents().catch(() => {}); // what was missed while it was not connected
+    setText(live, name === "on" ? "live" : name === "token" ? "token required" : "connection lost, reconnecting");
+    if (name === "on") await loadIncidents().catch(() => {}); // what changed while it was not connected
     if (name === "token") await askToken();
   },
 });
@@ -94,7 +94,7 @@ function askToken() {
   });
 }
 
-// Theme: as the system says, unless told otherwise.
+// Theme: that of the system, unless the user has chosen one.
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const themeButton = document.getElementById("theme");

@@ -1,4 +1,4 @@
-// Elements from data. Text is only ever set as text: names of jobs, hosts and exceptions are anybody's.
+// Elements from data. Text is only ever set as text: names of jobs, hosts and exceptions are not trusted.
 
 import { agoText } from "./text.js";
 
@@ -14,7 +14,7 @@ export function h(tag, props = {}, ...children) {
   return node;
 }
 
-// Changes what is there only where it differs, so that focus, selection and open details stay.
+// Changes only what differs, so that focus, selection and open details are kept.
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -23,7 +23,7 @@ export function setClass(node, text) {
   if (node.className !== text) node.className = text;
 }
 
-// Makes the children of a node one for each item, in order; children of known keys are kept and updated.
+// Gives a node one child for each item, in order; children of known keys are kept and updated.
 export function keyed(parent, items, keyOf, make, update) {
   const known = parent.keyedChildren ?? (parent.keyedChildren = new Map());
   const wanted = new Set();
@@ -62,7 +62,7 @@ export function ago(text) {
   return agoText((Date.now() - new Date(text).getTime()) / 1000);
 }
 
-// Only http(s) becomes a link: a template of the collector's own, but it costs nothing to be sure.
+// Only http(s) becomes a link: the templates are the operator's, but the check costs nothing.
 export function link(url, text) {
   if (!/^https?:\/\//.test(url)) return h("span", {}, text);
   return h("a", { href: url, rel: "noreferrer noopener", target: "_blank" }, text);

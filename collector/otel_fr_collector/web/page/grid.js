@@ -1,5 +1,5 @@
-// Ranks against process groups: a table while it fits a screen; beyond that a map of cells for each lane, and a table
-// of the ranks that differ.
+// Ranks by process group: a table of small jobs; of larger ones a map of cells for each lane, and a table of the ranks
+// that differ.
 
 import { h, keyed, number, setClass, setText } from "./dom.js";
 import { STATUSES, describe, judge, outliers } from "./status.js";
@@ -14,7 +14,7 @@ export function makeGrid() {
   let judged = null;
   let only = false;
   const picked = new Set();
-  let at = null; // [lane, index] of the keyboard's cursor
+  let at = null; // [lane, index] of the keyboard cursor
 
   const tally = h("div", { class: "legend", id: "tally" });
   const filter = h("button", { type: "button", id: "outliers", "aria-pressed": "false", onclick: () => toggle() }, "Outliers only");
@@ -67,9 +67,9 @@ export function makeGrid() {
     keyed(body, rows, (i) => job.ranks.rank[i], makeRow, (row, i) => fillRow(row, i, lanes));
     table.hidden = !rows.length;
     const texts = [];
-    if (!rows.length) texts.push(small ? "No rank differs from the rest." : "No rank differs from the rest. Pick one on a map to see it here.");
+    if (!rows.length) texts.push(small ? "No rank differs from the rest." : "No rank differs from the rest. Select one on a map to see it here.");
     if (chosen.more && rows.length) texts.push(`${number(chosen.more)} more differ.`);
-    if (job.lanes.length > LANES) texts.push(`${job.lanes.length - LANES} further columns are left out.`);
+    if (job.lanes.length > LANES) texts.push(`${job.lanes.length - LANES} more columns are not shown.`);
     setText(more, texts.join(" "));
   }
 
@@ -83,8 +83,8 @@ export function makeGrid() {
     while (row.children.length < lanes.length + 3) row.append(h("td"));
     while (row.children.length > lanes.length + 3) row.lastChild.remove();
     const worst = judged.worst[i];
-    const word = worst === "culprit" ? "culprit" : state[i] === "running" && worst !== "ok" ? worst : state[i];
-    const label = word === "culprit" && state[i] !== "running" ? `culprit, ${state[i]}` : word;
+    const shown = worst === "culprit" ? "culprit" : state[i] === "running" && worst !== "ok" ? worst : state[i];
+    const label = shown === "culprit" && state[i] !== "running" ? `culprit, ${state[i]}` : shown;
     setClass(row.children[1], `cell s-${worst}`);
     setText(row.children[1], label + (how[i] ? ` (${how[i]})` : ""));
     lanes.forEach((lane, number_) => {
@@ -101,12 +101,12 @@ export function makeGrid() {
 
   function cellText(lane, i, status) {
     if (status === null) return "";
-    const queued = lane.enqueued[i];
-    if (queued === null) return "–";
+    const enqueued = lane.enqueued[i];
+    if (enqueued === null) return "–";
     const front = job.groups[lane.group[i]].enqueued[1];
-    const lag = front - queued;
-    const pending = queued - lane.completed[i];
-    return `${queued}${pending ? ` (${pending} open)` : ""}${lag && status !== "ok" ? ` −${lag}` : ""}`;
+    const lag = front - enqueued;
+    const pending = enqueued - lane.completed[i];
+    return `${enqueued}${pending ? ` (${pending} in flight)` : ""}${lag && status !== "ok" ? ` −${lag}` : ""}`;
   }
 
   function drawMaps(lanes) {
@@ -158,7 +158,7 @@ export function makeGrid() {
         pen.fillRect((i % columns) * cell, Math.floor(i / columns) * cell, cell - gap, cell - gap);
       }
     }
-    // One cell in thousands is easily overlooked: culprits and the dead get a ring.
+    // One cell among thousands is easily overlooked, so culprits and dead ranks get a ring.
     for (let i = 0; i < count; i++) {
       const status = judged.cells[lane][i];
       if (status === "culprit" || status === "dead") ring(pen, i, columns, cell, css.getPropertyValue(`--${status}`), 2);

@@ -3,11 +3,11 @@
 import { h, link, when } from "./dom.js";
 import { collectiveText, groupText, ranksByText, ranksText, siteText } from "./text.js";
 
-const SHOWN = 16; // ranks whose lines are shown at once; the rest are a click away
+const SHOWN = 16; // ranks whose lines are shown at once; the others are folded
 
 export function incidentTitle(data) {
-  const who = data.culprit_ranks.length ? `: ${ranksText(data.culprit_ranks)}` : "";
-  return `${data.category}${who}`;
+  const ranks = data.culprit_ranks.length ? `: ${ranksText(data.culprit_ranks)}` : "";
+  return `${data.category}${ranks}`;
 }
 
 export function incidentItem(data) {

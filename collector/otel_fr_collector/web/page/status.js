@@ -12,8 +12,8 @@ export const STATUSES = [
   ["ended", "ended well"],
   ["ok", "at the front, or moving"],
 ];
-const IDLE = 2; // s without a call from which on a rank that is behind is not merely a report late
-const WAITING = 3; // s in one collective from which on a rank counts as waiting
+const IDLE = 2; // s without a call after which a rank that is behind is not merely waiting for its next report to arrive
+const WAITING = 3; // s in one collective after which a rank counts as waiting
 
 // The grid of a job: cells[lane][i] is a status or null (not a member); worst[i] is a rank's worst one.
 export function judge(job, incidents) {
@@ -63,11 +63,11 @@ function rankStatus(state) {
   return state;
 }
 
-// The ranks that differ from the rest, worst first. Those that merely wait, or have ended well, do not.
+// The ranks that differ from the rest, worst first; not those that only wait or have ended well.
 export function outliers(judged, limit) {
-  const telling = STATUSES.map(([name]) => name).filter((name) => !["waits", "ended", "ok"].includes(name));
+  const shown = STATUSES.map(([name]) => name).filter((name) => !["waits", "ended", "ok"].includes(name));
   const found = [];
-  for (const name of telling) {
+  for (const name of shown) {
     judged.worst.forEach((status, i) => {
       if (status === name) found.push(i);
     });
@@ -81,11 +81,11 @@ export function describe(job, judged, lane, i) {
   const group = lane === null ? null : job.lanes[lane].group[i];
   if (group !== null) {
     const done = job.lanes[lane].completed[i];
-    const queued = job.lanes[lane].enqueued[i];
+    const enqueued = job.lanes[lane].enqueued[i];
     const front = job.groups[group].enqueued[1];
     const known = job.groups[group];
-    parts.push(`group ${groupText(known)}: ${queued ?? "nothing"} enqueued, ${done ?? "nothing"} completed`);
-    if (queued !== null && queued < front) parts.push(`${front - queued} behind`);
+    parts.push(`group ${groupText(known)}: ${enqueued ?? "nothing"} enqueued, ${done ?? "nothing"} completed`);
+    if (enqueued !== null && enqueued < front) parts.push(`${front - enqueued} behind`);
   } else if (lane !== null) parts.push(`in no group of ${job.lanes[lane].name}`);
   parts.push(state[i] === "running" ? "running" : `${state[i]}${how[i] ? ` (${how[i]})` : ""}`);
   if (waits[i]) parts.push(`in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}`);

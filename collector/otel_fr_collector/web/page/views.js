@@ -1,4 +1,4 @@
-// The pages behind the # addresses. A view has a node, update(state), and what the keys do in it.
+// The views, one for each route. A view has a node, update(state), and the actions of its keys.
 
 import { Refused, get } from "./api.js";
 import { ago, h, keyed, number, setClass, setText, when } from "./dom.js";
@@ -16,9 +16,9 @@ export function jobsView() {
     node: h("div", {}, h("h1", {}, "Jobs"), none, list),
     update({ jobs, incidents }) {
       if (!jobs) return;
-      const told = new Map((incidents ?? []).map((one) => [one.id, one.summary]));
-      setText(none, jobs.length ? "" : "No job has reported yet. Point one here: OTEL_EXPORTER_OTLP_ENDPOINT=http://this-host:4317 torchrun train.py");
-      keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, told));
+      const summaries = new Map((incidents ?? []).map((one) => [one.id, one.summary]));
+      setText(none, jobs.length ? "" : "No job has reported yet. Start one with: OTEL_EXPORTER_OTLP_ENDPOINT=http://this-host:4317 torchrun train.py");
+      keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, summaries));
     },
   };
 }
@@ -29,14 +29,14 @@ function makeJob(job) {
     h("span", { class: "text quiet" })));
 }
 
-function fillJob(node, job, told) {
+function fillJob(node, job, summaries) {
   const item = node.firstChild;
   setClass(item, `item ${job.state}`);
   const [badge, , side, fault, text] = item.children;
   setClass(badge, `badge ${job.state}`);
   setText(badge, job.incidents.length > 1 ? `${job.incidents.length} incidents` : job.state);
-  setText(side, `attempt ${job.attempt} · heard ${ago(job.last_heard_at)}`);
-  setText(fault, job.incidents.map((id) => told.get(id)).filter(Boolean).slice(0, 3).join(" · "));
+  setText(side, `attempt ${job.attempt} · last seen ${ago(job.last_heard_at)}`);
+  setText(fault, job.incidents.map((id) => summaries.get(id)).filter(Boolean).slice(0, 3).join(" · "));
   setText(text, jobText(job));
 }
 
@@ -60,7 +60,7 @@ export function jobView(id) {
   const groups = h("tbody");
   const groupTable = h("details", {}, h("summary", {}, "Process groups"),
     h("div", { class: "scroll" }, h("table", { id: "groups" }, h("thead", {}, h("tr", {},
-      ["name", "ranks", "enqueued, from the last to the first", "completed", "behind"].map((t) => h("th", { scope: "col" }, t)))), groups)));
+      ["name", "ranks", "enqueued, slowest to fastest member", "completed", "behind"].map((t) => h("th", { scope: "col" }, t)))), groups)));
   let job = null;
   let loading = false;
   let again = false;
@@ -79,8 +79,8 @@ export function jobView(id) {
       problem.hidden = false;
       if (!job) setText(title, "Unknown job");
       setText(problem, error instanceof Refused && error.status === 404
-        ? "This job is not known any more. Its incidents are still in the list of incidents."
-        : `This is not live: ${error.message}.`);
+        ? "This job is no longer known. Its incidents are still in the list of incidents."
+        : `Not live: ${error.message}.`);
     }
     loading = false;
     show();
@@ -95,7 +95,7 @@ export function jobView(id) {
     setText(title, job.job);
     setClass(badge, `badge ${job.state}`);
     setText(badge, job.state);
-    setText(text, `attempt ${job.attempt} · ${jobText(job)} · first heard ${when(job.first_heard_at)}, last ${ago(job.last_heard_at)}`);
+    setText(text, `attempt ${job.attempt} · ${jobText(job)} · first seen ${when(job.first_heard_at)}, last seen ${ago(job.last_heard_at)}`);
     const own = (state.incidents ?? []).filter((one) => one.job === job.job);
     const firing = own.filter((one) => one.state === "firing" && one.run_id === job.run_id && !one.caused_by);
     keyed(open, firing, (one) => `${one.id}/${one.revision}`, incidentItem, () => {});
@@ -139,7 +139,7 @@ export function incidentsView() {
   const wanted = { state: "", text: "" };
   const buttons = [["", "All"], ["firing", "Open"], ["resolved", "Resolved"]].map(([value, text]) =>
     h("button", { type: "button", "data-state": value, "aria-pressed": String(value === ""), onclick: () => choose(value) }, text));
-  const search = h("input", { type: "search", placeholder: "job, category, words", "aria-label": "Filter incidents", oninput: () => { wanted.text = search.value.toLowerCase(); show(); } });
+  const search = h("input", { type: "search", placeholder: "job, category, text", "aria-label": "Filter incidents", oninput: () => { wanted.text = search.value.toLowerCase(); show(); } });
   const older = h("button", { type: "button", onclick: () => loadOlder() }, "Older");
   let state = {};
   let past = [];
@@ -165,7 +165,7 @@ export function incidentsView() {
       (!wanted.state || one.state === wanted.state) &&
       (!wanted.text || `${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
     fit.sort((a, b) => (a.state === b.state ? 0 : a.state === "firing" ? -1 : 1));
-    setText(none, fit.length ? "" : "No incident fits.");
+    setText(none, fit.length ? "" : "No incident matches.");
     keyed(list, fit, (one) => `${one.id}/${one.run_id}/${one.revision}`, incidentItem, () => {});
   }
 
@@ -204,10 +204,10 @@ export function incidentView(id) {
       h("h1", {}, incidentTitle(data)),
       h("div", { class: `card ${data.state}` },
         h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", data.summary),
-        ...(data.caused_by ? [h("p", {}, "It follows from ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),
+        ...(data.caused_by ? [h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),
         ...linkLine(data.links)),
       ...incidentBody(data),
-      ...(consequences.length ? [h("h3", {}, "What follows from it"), h("ul", { class: "list" }, consequences.map(incidentItem))] : []),
+      ...(consequences.length ? [h("h3", {}, "Consequences"), h("ul", { class: "list" }, consequences.map(incidentItem))] : []),
       h("p", {}, h("a", { href: `api/v1/incidents/${encodeURIComponent(id)}` }, "As JSON")));
   }
 
@@ -215,5 +215,5 @@ export function incidentView(id) {
 }
 
 export function missingView() {
-  return { title: "Not found", node: h("div", {}, h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "To the jobs"))), update() {} };
+  return { title: "Not found", node: h("div", {}, h("h1", {}, "Page not found"), h("p", {}, h("a", { href: "#/" }, "All jobs"))), update() {} };
 }
