@@ -22,7 +22,7 @@ MAX_EXPECTED = 65_536
 """Largest world in which ranks that never reported are named."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Snapshot:
     """The evidence for a run's verdict at one moment: nothing in it changes later.
 
@@ -40,15 +40,15 @@ class Snapshot:
 
     moment: float
     groups: dict[str, Group]
-    ranks: dict[int, Rank]
     calls: list[RankCall]
-    until: dict[int, float]
-    reported_at: dict[int, float]
     stall: float
     world_size: int | None
     awaits_unheard: bool
     mismatch_pending: bool
     ended_pending: bool
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    until: dict[int, float] = field(default_factory=dict)
+    reported_at: dict[int, float] = field(default_factory=dict)
     issued: dict[InstanceKey, float] = field(default_factory=dict)
     issued_wall: dict[InstanceKey, float] = field(default_factory=dict)
 
@@ -79,17 +79,14 @@ def snapshot(run: Run, now: float) -> Snapshot:
     """The run at the monotonic time ``now``."""
     stall, floor = run.stall, run.silence_floor
     taken = Snapshot(
-        now,
-        {gid: group.group for gid, group in run.groups.items()},
-        {},
-        _calls(run),
-        {},
-        {},
-        stall,
-        run.world_size,
-        now - max(run.first_heard, floor) <= stall / 2,
-        run.mismatch_since is not None,
-        run.ended_since is not None,
+        moment=now,
+        groups={group_id: state.group for group_id, state in run.groups.items()},
+        calls=_calls(run),
+        stall=stall,
+        world_size=run.world_size,
+        awaits_unheard=now - max(run.first_heard, floor) <= stall / 2,
+        mismatch_pending=run.mismatch_since is not None,
+        ended_pending=run.ended_since is not None,
     )
     for state in run.ranks.values():
         silent = state.is_silent(now, floor)
@@ -145,7 +142,7 @@ def _calls(run: Run) -> list[RankCall]:
                 found.setdefault((call.rank, call.record, call.group, call.sequence_id), call)
 
     for group in run.groups.values():
-        for instance in _telling(group):
+        for instance in _relevant(group):
             add(instance.all_calls())
     for state in run.ranks.values():
         add(reported_calls(run, state))
@@ -165,7 +162,7 @@ def _ended(run: Run, call: RankCall) -> RankCall:
     return call._replace(state=CallState.COMPLETED)
 
 
-def _telling(group: GroupState) -> list[OpenInstance]:
+def _relevant(group: GroupState) -> list[OpenInstance]:
     """Instances that disagree, with their neighbours, and those in which a call is in flight or has failed."""
     chosen: dict[InstanceKey, OpenInstance] = {}
     for key, instance in group.open.items():

@@ -278,17 +278,17 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
     peer = number(names.PEER)
     signature = interner.signature(
         Signature(
-            operation,
-            read_sizes(parse_json(text(names.INPUT_SIZES, ""))),
-            read_sizes(parse_json(text(names.OUTPUT_SIZES, ""))),
-            lists.get(names.INPUT_DTYPES, ()),
-            lists.get(names.OUTPUT_DTYPES, ()),
-            texts[names.REDUCE_OP][:MAX_NAME] if names.REDUCE_OP in texts else None,
-            number(names.ROOT),
-            peer,
-            number(names.TAG),
-            read_splits(parse_json(text(names.INPUT_SPLITS, ""))),
-            read_splits(parse_json(text(names.OUTPUT_SPLITS, ""))),
+            operation=operation,
+            input_sizes=read_sizes(parse_json(text(names.INPUT_SIZES, ""))),
+            output_sizes=read_sizes(parse_json(text(names.OUTPUT_SIZES, ""))),
+            input_dtypes=lists.get(names.INPUT_DTYPES, ()),
+            output_dtypes=lists.get(names.OUTPUT_DTYPES, ()),
+            reduce_op=texts[names.REDUCE_OP][:MAX_NAME] if names.REDUCE_OP in texts else None,
+            root=number(names.ROOT),
+            peer=peer,
+            tag=number(names.TAG),
+            input_splits=read_splits(parse_json(text(names.INPUT_SPLITS, ""))),
+            output_splits=read_splits(parse_json(text(names.OUTPUT_SPLITS, ""))),
             any_source=operation == "recv" and peer is None,
         )
     )
@@ -297,15 +297,15 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
     site = f"{file}:{number(names.CODE_LINE, 0)} {text(names.CODE_FUNCTION, '')}" if file else ""
     name, description = text(names.GROUP_NAME, "")[:MAX_NAME], text(names.GROUP_DESCRIPTION, "")[:MAX_NAME]
     return Template(
-        Group(group_id, name, description, ()),
-        max(0, number(names.GROUP_SIZE, 0)),
-        signature,
-        weight_of(signature),
-        stream_of(text(names.KIND, ""), operation),
-        state_of(text(names.STATE, "completed"), error),
-        interner.text(site) if site else "",
-        error,
-        None if timeout is None else timeout / 1_000,
+        group=Group(group_id, name, description, ()),
+        size=max(0, number(names.GROUP_SIZE, 0)),
+        signature=signature,
+        weight=weight_of(signature),
+        stream=stream_of(text(names.KIND, ""), operation),
+        state=state_of(text(names.STATE, "completed"), error),
+        site=interner.text(site) if site else "",
+        error=error,
+        timeout=None if timeout is None else timeout / 1_000,
     )
 
 
