@@ -135,6 +135,14 @@ def test_the_readme_leads_to_every_document() -> None:
     assert [path.name for path in DOCS.glob("*.md") if f"docs/{path.name}" not in text] == []
 
 
+def test_make_has_the_targets_that_documents_name() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    text = "\n".join(path.read_text() for path in DOCUMENTS)
+    named = re.findall(r"(?:`|^    )make ([a-z-]+)", text, flags=re.MULTILINE)
+    assert named
+    assert set(named) <= set(targets)
+
+
 def test_pre_commit_runs_what_lint_runs() -> None:
     recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert recipe
