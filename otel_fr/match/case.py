@@ -1,4 +1,4 @@
-"""One diagnosis in the making: the evidence lined up, what was found so far, and how a finding is made."""
+"""The state of one judgement: the evidence lined up, the findings so far, and how a finding is built."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Case:
     """The evidence lined up, and the findings so far.
 
     Attributes:
-        deaths: ranks whose end is a cause. nodes: the wait-for graph. lasts: each rank's newest call.
-        causes, consequences: what was found, in the order in which it is told.
-        cause_of: instances that are explained -> the key of the finding that explains them.
+        deaths: ranks whose ending is a cause. nodes: the wait-for graph. lasts: rank -> its newest call.
+        causes, consequences: the findings, in the order in which they are returned.
+        cause_of: instances that a finding explains -> the key of that finding.
     """
 
     evidence: Evidence
@@ -44,7 +44,7 @@ class Case:
         (self.consequences if finding.caused_by else self.causes).append(finding)
 
     def same_culprits(self, culprits: Iterable[int]) -> str | None:
-        """The key of a mismatch already found that accuses all of these ranks: one fault, seen again elsewhere."""
+        """The key of a mismatch already found whose culprits include all of these: the same fault seen again."""
         wanted = set(culprits)
         for cause in self.causes:
             if cause.field is not None and wanted <= set(cause.culprit_ranks):
@@ -52,9 +52,9 @@ class Case:
         return None
 
     def ahead_of_others(self, node: Node, culprits: Iterable[int]) -> str | None:
-        """The key of a mismatch that showed the only rank that waits here to be out of step with most others.
+        """The key of a mismatch that shows the only rank that waits here to be ahead of most others.
 
-        Where it waits for more than half of a group, it has come to a call that is not yet due there.
+        If it waits for more than half of the group, it has reached a call that is not yet due there.
         """
         missing = set(culprits)
         if node.dead or len(node.waiting) != 1 or 2 * len(missing) <= len(node.instance.members):

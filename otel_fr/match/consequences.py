@@ -1,4 +1,4 @@
-"""What remains to be told once the causes are known: what followed from them, and ends that no collective tells of."""
+"""Findings made once the causes are known: what followed from them, and endings that no collective explains."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from otel_fr.presentation import ranks_text
 
 
 def downstream(case: Case) -> None:
-    told = {finding.key for finding in case.causes + case.consequences}
+    """Ranks that wait because of a cause found elsewhere."""
+    reported = {finding.key for finding in case.causes + case.consequences}
     for key, node in case.nodes.items():
         cause = _cause(case, key)
-        if cause is None or node.instance.name in told:
+        if cause is None or node.instance.name in reported:
             continue
         if node.behind is not None and node.behind[:2] != key[:2]:
-            continue  # All joined it, and there may be one in every group: naming them would bury the others.
+            continue  # All joined it, and every group may have one: reporting these would hide the others.
         missing = sorted({*node.next, *node.culprits}) or [r for r in node.instance.members if r not in node.waiting]
         summary = sentences.downstream_text(node.instance, node.waiting, missing)
         finding = case.finding(node.instance, Category.MISSING_RANK, missing, node.waiting, summary)
@@ -26,7 +27,7 @@ def downstream(case: Case) -> None:
 
 
 def _cause(case: Case, key: InstanceKey) -> str | None:
-    """The cause an instance leads to, along the wait-for graph."""
+    """The key of the cause that is reached from an instance along the wait-for graph."""
     seen: set[InstanceKey] = set()
     todo = [key]
     while todo:
@@ -40,9 +41,11 @@ def _cause(case: Case, key: InstanceKey) -> str | None:
 
 
 def other_deaths(case: Case) -> None:
-    """Ranks that ended by a fault of their own and that no instance tells of."""
-    told = {rank for finding in case.causes if finding.category is Category.RANK_DEAD for rank in finding.culprit_ranks}
-    ranks = sorted(case.deaths - told)
+    """Ranks that ended by a fault of their own which no instance shows."""
+    reported = {
+        rank for finding in case.causes if finding.category is Category.RANK_DEAD for rank in finding.culprit_ranks
+    }
+    ranks = sorted(case.deaths - reported)
     if not ranks:
         return
     finding = Finding(
@@ -62,7 +65,7 @@ def other_deaths(case: Case) -> None:
 
 
 def missed_meeting(case: Case) -> None:
-    """Ranks that waited at the store in vain (to make a group, say), where no collective tells for whom."""
+    """Ranks that timed out waiting for others at the store (to create a group, for example)."""
     ranks = case.evidence.ranks
     gave_up = sorted(r for r, info in ranks.items() if gave_up_at_store(info))
     if case.causes or not gave_up:
@@ -94,7 +97,7 @@ def missed_meeting(case: Case) -> None:
 
 
 def unexplained_failures(case: Case) -> None:
-    """Ranks that ended because a collective failed, where nothing shows who started it."""
+    """Ranks that ended because a collective failed, where no finding explains the failure."""
     if case.causes:
         return
     raised = {r for r, info in case.evidence.ranks.items() if info.ending is Ending.RAISED and not was_stopped(info)}

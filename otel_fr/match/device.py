@@ -1,8 +1,8 @@
-"""Ranks whose device does not complete what it was given, told by counts: what they issued, what their peers completed.
+"""Ranks whose device does not complete their calls, found from what they enqueued and what their peers completed.
 
 Source of the rule: a collective that needs every member's part cannot complete anywhere before each member's device
-has done its part of it. A rank that has issued such a call and does not complete it, while others have and now wait
-for that rank in later calls, is held up by its own device, not by a peer.
+has done its part of it. A rank that has enqueued such a call and does not complete it, while others completed it
+and now wait for that rank in later calls, is blocked by its own device, not by a peer.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ NEEDS_EVERY_RANK = frozenset(
         "reduce_scatter_tensor_coalesced",
     )
 )
-"""No rank completes these before every rank has issued them."""
+"""No rank completes these before every rank has enqueued them."""
 
 MIN_BEHIND = 2
-"""Calls that a rank must be behind where no age tells how long: one may be mere lag of two ranks' files."""
+"""Calls that a rank without call ages must be behind: one may come from files written at different moments."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StuckDevice:
-    """A rank that its device holds up.
+    """A rank that its device blocks.
 
     Attributes:
         first: the first instance, in the rank's own order, that peers completed and it did not.
         ahead: a member that has completed more of that group, and its last completed number.
-        behind: every instance that it holds up: its open calls.
+        behind: every instance that it blocks: its calls in flight.
     """
 
     rank: int
@@ -57,10 +57,10 @@ def stuck_devices(
     spared: Container[int],
     explained: Container[InstanceKey],
 ) -> list[StuckDevice]:
-    """The ranks whose device holds others up, rising.
+    """The ranks whose device blocks others, ascending.
 
     Args:
-        spared: ranks that are accused of something else already. explained: instances that have a cause already.
+        spared: ranks that are culprits of another finding. explained: instances that have a cause already.
     """
     furthest = _furthest(evidence)
     ahead: dict[InstanceKey, tuple[int, int]] = {}
@@ -89,7 +89,7 @@ def stuck_devices(
 
 
 def _furthest(evidence: Evidence) -> dict[str, list[tuple[int, int]]]:
-    """By group: the ranks and their last completed numbers, the furthest first."""
+    """By group: (rank, last completed number), highest number first."""
     found: dict[str, list[tuple[int, int]]] = {}
     for rank in sorted(evidence.ranks):
         for group, progress in evidence.ranks[rank].progress.items():
@@ -99,7 +99,7 @@ def _furthest(evidence: Evidence) -> dict[str, list[tuple[int, int]]]:
 
 
 def _peer_ahead(instance: Instance, furthest: list[tuple[int, int]], number: int) -> tuple[int, int] | None:
-    """The rank that came furthest of those that completed the instance. A rank's calls need not complete in order."""
+    """The furthest rank of those that completed the instance. (A rank's calls need not complete in order.)"""
     for rank, completed in furthest:
         if completed < number:
             return None
@@ -109,7 +109,7 @@ def _peer_ahead(instance: Instance, furthest: list[tuple[int, int]], number: int
 
 
 def _others_wait(instance: Instance, rank: int, late: Mapping[int, object]) -> bool:
-    """Does a rank that is not late itself wait in an instance that this rank has issued too?"""
+    """True if a rank that is not late itself waits in this instance, which ``rank`` has enqueued too."""
     return any(
         other != rank and other not in late and instance.call(other).state is CallState.IN_FLIGHT
         for other in instance.calls

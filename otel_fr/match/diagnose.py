@@ -1,4 +1,4 @@
-"""The verdict: findings from evidence. Causes first, then what merely follows from them."""
+"""Findings from evidence: the causes first, then what follows from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Diagnosis(Case):
         consequences.unexplained_failures(self)
         return self.causes + self.consequences
 
-    # Causes, strongest evidence first: what ranks brought, then cycles, then who holds whom up.
+    # Causes, strongest evidence first: mismatches, then cycles, then which rank blocks which.
 
     def _mismatches(self) -> None:
         for bad in sorted(self.mismatches, key=self._position):
@@ -54,7 +54,7 @@ class _Diagnosis(Case):
         return shift_of(self.instances, bad) if bad.has_majority else ""
 
     def _position(self, bad: Mismatch) -> tuple[object, ...]:
-        """Earlier in the odd rank's own order first; between ranks there is no order, so by name."""
+        """Sort key: the order of the odd rank's own calls; between ranks there is no order, so by name."""
         call = bad.instance.call(bad.odd[0])
         return (bad.odd[0], call.record, bad.instance.name)
 
@@ -89,13 +89,13 @@ class _Diagnosis(Case):
             self.cause_of.update(dict.fromkeys(keys, finding.key))
 
     def _kept_pattern(self, rank: int, message: Instance, step: Instance) -> bool:
-        """It came to ``step`` after as many of these messages as in the steps before: it has left none out."""
+        """True if it reached ``step`` after as many of these messages as in the steps before: it left none out."""
         if message.p2p is None or step.stream != "collective":
             return False
         return MessagePattern(rank, message.group.id, *message.p2p[:3], step.group.id) in self.evidence.kept_patterns
 
     def _walk(self, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
-        """The cycle as (rank, where it waits, the member it waits for), from its smallest rank on."""
+        """The cycle as (rank, where it waits, the member it waits for), starting with its smallest rank."""
         inside = set(keys)
         rank = min(r for key in keys for r in self.nodes[key].waiting if self._ahead(key, inside))
         steps: list[tuple[int, Instance, int]] = []
@@ -115,7 +115,7 @@ class _Diagnosis(Case):
     def _blocked(self) -> None:
         blamed: dict[int, str] = {}
         open_nodes = [n for k, n in self.nodes.items() if k not in self.cause_of and n.culprits and not n.behind]
-        # A node that waits for nothing else shows its culprit best; then the one that the program comes to first.
+        # Nodes that wait for no other show their culprit best; of these, the one that the program reaches first.
         ordered = sorted(
             open_nodes,
             key=lambda n: (bool(n.targets), self._earlier(n, open_nodes), len(n.instance.members), n.instance.name),
@@ -150,7 +150,7 @@ class _Diagnosis(Case):
                 blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
 
     def _astray(self, node: Node, culprits: list[int]) -> MisdirectedMessage | None:
-        """The message gone astray that the node tells of, where its peer has ended well: it owed nobody anything."""
+        """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
         infos = [self.evidence.ranks.get(rank) for rank in culprits]
         if any(info is None or info.ending is not Ending.CLEAN for info in infos):
             return None
@@ -158,7 +158,7 @@ class _Diagnosis(Case):
         return found if found is not None and found.astray is node.instance else None
 
     def _earlier(self, node: Node, others: list[Node]) -> int:
-        """How many nodes that accuse the same rank come before this one in the program."""
+        """How many nodes with a culprit in common come before this one in the program."""
         accused = set(node.culprits)
         rivals = [n for n in others if n is not node and not n.targets and accused.intersection(n.culprits)]
         return 0 if node.targets else sum(precedes(self.evidence, self.instances, n, node) for n in rivals)
@@ -172,7 +172,7 @@ class _Diagnosis(Case):
         return Category.UNMATCHED_P2P if node.instance.p2p else Category.MISSING_RANK
 
     def _is_idle_on_device(self, rank: int, instance: Instance) -> bool:
-        """It lives, and everything that it issued in the instance's group has completed: its host holds it up."""
+        """True if it is alive and all its calls in the instance's group completed: it is blocked on the host."""
         info = self.evidence.ranks.get(rank)
         progress = info.progress.get(instance.group.id) if info is not None else None
         if info is None or info.ending is not Ending.RUNNING or progress is None or progress.enqueued is None:
@@ -180,9 +180,9 @@ class _Diagnosis(Case):
         return progress.enqueued == progress.completed
 
     def _devices(self) -> None:
-        told = (rank for finding in self.causes for rank in finding.culprit_ranks)
+        accused = (rank for finding in self.causes for rank in finding.culprit_ranks)
         by_first: dict[InstanceKey, list[StuckDevice]] = {}
-        for stuck in stuck_devices(self.evidence, self.instances, {*told, *self.deaths}, self.cause_of):
+        for stuck in stuck_devices(self.evidence, self.instances, {*accused, *self.deaths}, self.cause_of):
             by_first.setdefault(stuck.first, []).append(stuck)
         for key, stuck_ranks in by_first.items():
             instance, culprits = self.instances[key], [stuck.rank for stuck in stuck_ranks]
@@ -243,9 +243,10 @@ def _is_blocked(call: Call, window: float) -> bool:
 
 
 def _late(calls: list[Call]) -> list[Call]:
-    """Calls that came when their peers had already timed out, told by each rank's own clock.
+    """Calls that were enqueued after their peers had timed out, judged by each rank's own clock.
 
-    The peers waited out their timeout; the late rank spent at least that long between its previous call and this one.
+    The peers waited for their full timeout; the late rank spent about that long or longer between its previous call and
+    this one.
     """
     gave_up = [c for c in calls if c.state is CallState.FAILED and (c.error == "timeout" or _waited_out(c))]
     if not gave_up or len(gave_up) == len(calls):

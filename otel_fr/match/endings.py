@@ -1,4 +1,4 @@
-"""Which ended ranks ended by a fault of their own, and which because another rank had failed."""
+"""Separates ranks that ended by a fault of their own from ranks that ended because another had failed."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from otel_fr.match.instances import Instance, has_joined
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
-"""How launchers and people end a rank that did nothing wrong (torchrun: SIGTERM when another rank failed)."""
+"""Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
 
 _STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
 
 
 _STORE_EXCEPTIONS = ("torch.distributed.DistStoreError", "torch.distributed.DistNetworkError")
-"""What torch raises in a rank that waited in vain for others at the job's store, as when a group is made."""
+"""What torch raises in a rank that timed out waiting for others at the job's store, as when a group is created."""
 
 
 def gave_up_at_store(info: Rank) -> bool:
-    """Ended because others did not come to a meeting at the job's store: that tells of their fault, not of its own."""
+    """It ended because others did not arrive at the job's store: their fault, not its own."""
     return info.ending is Ending.RAISED and info.exception.startswith(_STORE_EXCEPTIONS)
 
 
 def was_stopped(info: Rank) -> bool:
-    """Ended from outside by a launcher's or a person's signal."""
+    """It was ended by a launcher's or a user's signal."""
     if info.ending is Ending.KILLED:
         return info.signal in STOP_SIGNALS
     return info.ending is Ending.RAISED and info.exception.startswith(_STOP_EXCEPTIONS)
 
 
 def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
-    """Killed, or raised without a failed collective behind it (that exception only tells of another's fault)."""
+    """Killed, or raised without a failed collective (whose exception would only show another rank's fault)."""
     if info.ending is Ending.KILLED:
         return not was_stopped(info)
     if info.ending in (Ending.RAISED, Ending.GONE):
@@ -42,7 +42,7 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
 
 
 def _was_cleared_away(info: Rank) -> bool:
-    """It had not run for long when it was killed: launchers do that to who does not heed SIGTERM. It was stuck."""
+    """Its Python was blocked when it was killed: launchers kill ranks that do not react to SIGTERM."""
     return info.python_blocked and info.ending is Ending.KILLED and info.signal == SIGKILL
 
 
@@ -54,7 +54,7 @@ def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozens
     """Ranks whose death is a cause, not a consequence.
 
     A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it
-    with SIGTERM and after 30 s with SIGKILL; its own exception may tell of the signal). If nobody failed otherwise, a
+    with SIGTERM and after 30 s with SIGKILL; its own exception may show the signal). If no rank failed otherwise, a
     single rank that was stopped from outside while others go on is the cause.
     """
     by_rank: dict[int, list[Call]] = {}

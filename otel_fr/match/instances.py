@@ -1,4 +1,4 @@
-"""Calls lined up: which ranks' calls belong to one collective, or to one send and its receive."""
+"""Brings together the calls that belong to one collective, or to one send and its receive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 
 @dataclass(slots=True)
 class Instance:
-    """One collective (or one send with its receive) and the calls known of it.
+    """One collective (or one send with its receive) and its known calls.
 
     Attributes:
         members: the ranks that must join; for p2p (source, destination).
@@ -37,18 +37,18 @@ class Instance:
 
     @property
     def sequence_id(self) -> int:
-        """The collective's number; for p2p the number that the lowest rank gave its call."""
+        """The collective's number; for p2p the number of the lowest rank's call."""
         if len(self.key) == 3:
             return self.key[2]
         return self.calls[min(self.calls)][0].sequence_id
 
     def call(self, rank: int) -> Call:
-        """The rank's call; of a batch the last, which is the one that ends."""
+        """The rank's call; of a batch the last one, which ends the batch."""
         return self.calls[rank][-1]
 
     @property
     def operation(self) -> str:
-        """The operation most ranks called."""
+        """The operation that most ranks called."""
         counts: dict[str, int] = defaultdict(int)
         for rank in sorted(self.calls):
             counts[self.call(rank).signature.operation] += 1
@@ -65,7 +65,7 @@ def pair_of(call: Call) -> tuple[int, int] | None:
 
 
 def instance_key(call: Call) -> InstanceKey | None:
-    """The instance a call belongs to; None where the call does not tell (receive from any source)."""
+    """The instance a call belongs to; None: not known (receive from any source)."""
     if call.stream != "p2p":
         return call.group, call.stream, call.sequence_id
     pair = pair_of(call)
@@ -91,7 +91,7 @@ def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
 
 
 def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
-    """Did ``rank`` issue its part? None: the evidence does not tell."""
+    """Whether ``rank`` has enqueued its call; None: the evidence does not show it."""
     if rank in instance.calls:
         return True
     if info is None:

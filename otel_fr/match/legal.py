@@ -1,7 +1,7 @@
 """When two ranks' calls of one collective may differ, and when that is a fault.
 
-The rules are those of the operations themselves (what each rank must bring for the result to be defined), so
-they hold for every backend. What a recorder did not record (``None``, or an empty list) never disagrees.
+The rules follow from the operations themselves (what each rank must pass for the result to be defined), so they hold
+for every backend. A field that was not recorded (``None``, or an empty list) never disagrees.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from otel_fr.match.model import Call, Category, Group, Signature, Sizes
 
 MAX_UNFIT = 4_096
-"""Disagreeing pairs of one all_to_all that are looked at."""
+"""Disagreeing pairs of one all_to_all that are examined."""
 
 
 class Difference(NamedTuple):
@@ -47,9 +47,9 @@ def _text(value: object) -> str:
 
 
 def compare(group: Group, a: Call, b: Call) -> Difference | None:
-    """The most telling disagreement of two ranks' calls of one instance, or None if both are legal together.
+    """The most specific disagreement of two ranks' calls of one instance; None: they are legal together.
 
-    For a send and its receive the rule is the same one: what is sent must fit what is received.
+    For a send and its receive: what is sent must fit what is received.
     """
     if a.signature == b.signature and is_even(a.signature):
         return None
@@ -58,7 +58,7 @@ def compare(group: Group, a: Call, b: Call) -> Difference | None:
 
 @lru_cache(maxsize=4_096)
 def is_even(signature: Signature) -> bool:
-    """Every member's piece is alike, so that equal signatures cannot disagree."""
+    """True if all members' pieces have one size, so that equal signatures cannot disagree."""
     if signature.operation not in _PAIRWISE:
         return True
     if () in (signature.input_splits, signature.output_splits):
@@ -72,13 +72,13 @@ def is_even(signature: Signature) -> bool:
 
 
 def alike(a: Signature, b: Signature) -> Difference | None:
-    """`compare` of two ranks' signatures as far as their places in the group do not matter."""
+    """`compare` of two ranks' signatures, as far as the ranks' positions in the group do not matter."""
     return _alike(a, b) if a is not b else None
 
 
 @lru_cache(maxsize=65_536)
 def common_part(signature: Signature) -> Signature:
-    """What `alike` looks at: two signatures with the same common part are alike."""
+    """What `alike` compares: two signatures with the same common part are alike."""
     operation = signature.operation
     if operation in ("send", "recv"):
         return signature
@@ -94,7 +94,7 @@ def common_part(signature: Signature) -> Signature:
 
 
 def has_pieces(signature: Signature) -> bool:
-    """Do the sizes hold a piece of their own for each member, so that `alike` does not tell all?"""
+    """True if the sizes have a separate piece for each member, which `alike` does not compare."""
     return signature.operation in _PAIRWISE
 
 
@@ -102,7 +102,7 @@ def has_pieces(signature: Signature) -> bool:
 def own_difference(members: int, signature: Signature) -> Difference | None:
     """A call that cannot be right whatever the others bring: its outputs do not follow from its inputs.
 
-    torch refuses most of these before it issues them; a recorder of a backend that does not check has them.
+    torch rejects most of these before they are enqueued, but not every backend checks.
     ``first`` is what the rank has, ``second`` what would be right.
 
     Args:
@@ -138,10 +138,10 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
 
 
 def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
-    """Elements that all members of a call together send, and that they take, where both must be equal.
+    """Elements that all members together send, and that they receive, where both must be equal.
 
-    For lists that a recorder flattened, and splits that it did not record: which pieces go where is then not known.
-    None: the sizes are not all recorded, or the operation is another one.
+    Used for lists that a recorder flattened and splits that it did not record, where single pieces are not known.
+    None: not all sizes are recorded, or the rule does not apply to the operation.
     """
     operation = signatures[0].operation
     sides = [(_own(s.input_sizes), _own(s.output_sizes)) for s in signatures]
@@ -192,7 +192,7 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
 
 
 def _dtypes(signature: Signature) -> frozenset[str]:
-    """The dtypes that must agree: those of the side every rank has."""
+    """The dtypes that must agree: those of the side that every rank has."""
     side = signature.output_dtypes if signature.operation == "scatter" else signature.input_dtypes
     return frozenset(name for name in side if name)
 
@@ -250,7 +250,7 @@ def _anything(a: Signature, b: Signature) -> _Found:
     return None
 
 
-# Rules with the two members' places in the group at hand.
+# Rules that need the two members' positions in the group.
 
 
 def _piece(sizes: Sizes, ranks: _Ranks, rank: int) -> int | None:

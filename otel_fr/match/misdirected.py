@@ -1,4 +1,4 @@
-"""Messages gone astray: a send and a receive that fit each other but for the peer or the tag that one of them names."""
+"""Misdirected messages: a send and a receive that would match but for the peer or the tag of one of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from otel_fr.match.waiting import Node
 
 @dataclass(frozen=True, slots=True)
 class MisdirectedMessage:
-    """A send nobody receives and a receive nobody sends to, one call's change away from each other.
+    """A send that no rank receives and a receive that no rank sends to, which differ in one field.
 
     Attributes:
-        astray: the instance of the call that names the wrong rank; with tags that differ, the send.
-        other: the instance of the call that it would fit.
-        culprits: the rank that names the wrong peer; both ranks where only the tags differ.
+        astray: the instance of the call with the wrong peer; if the tags differ, the send's.
+        other: the instance of the call that would match it.
+        culprits: the rank that called with the wrong peer; both ranks if only the tags differ.
     """
 
     astray: Instance
@@ -31,15 +31,15 @@ class MisdirectedMessage:
         return len(self.culprits) > 1
 
 
-def misdirected_message(nodes: Mapping[InstanceKey, Node], circle: Iterable[InstanceKey]) -> MisdirectedMessage | None:
-    """The message gone astray that makes a circle of waiting ranks; None: none does, or several might.
+def misdirected_message(nodes: Mapping[InstanceKey, Node], cycle: Iterable[InstanceKey]) -> MisdirectedMessage | None:
+    """The misdirected message behind a cycle of waiting ranks; None: there is none, or it is not unique.
 
-    Of several, the one counts whose calls are nearest to each other by their ranks' own numbers: ranks of one job run
-    alike. A call to a peer with whom its rank has exchanged more than with the other is no error of address.
+    Of several, the one whose two calls have the closest sequence numbers is returned, since ranks of one job run alike.
+    A call to a peer with which its rank has exchanged more messages than with the other is not misdirected.
     """
-    lone = [nodes[key].instance for key in circle if len(key) == 6 and len(nodes[key].instance.calls) == 1]
+    lone = [nodes[key].instance for key in cycle if len(key) == 6 and len(nodes[key].instance.calls) == 1]
     calls = [(next(iter(instance.calls.values()))[-1], instance) for instance in lone]
-    # By the ranks at both ends, one of which the calls must have in common.
+    # By source and by destination: a pair must have one of them in common.
     of_source: dict[tuple[str, int], list[tuple[Call, Instance]]] = {}
     of_destination: dict[tuple[str, int], list[tuple[Call, Instance]]] = {}
     for wanted, receive in calls:
@@ -66,7 +66,7 @@ def misdirected_message(nodes: Mapping[InstanceKey, Node], circle: Iterable[Inst
 
 
 def _misdirected(send: Instance, receive: Instance) -> MisdirectedMessage | None:
-    """They are of one group."""
+    """The pair, if these two of one group differ in one field only."""
     if send.p2p is None or receive.p2p is None:
         return None
     source, destination, send_tag, sent_before = send.p2p
@@ -75,7 +75,7 @@ def _misdirected(send: Instance, receive: Instance) -> MisdirectedMessage | None
     if send_tag != receive_tag:
         return MisdirectedMessage(send, receive, tuple(sorted((source, destination)))) if same else None
     if same:
-        return None  # two messages of one pair: no address is wrong
+        return None  # two messages between the same two ranks: neither has a wrong peer
     if source == peer and sent_before <= received_before:
         return MisdirectedMessage(send, receive, (source,))
     if destination == receiver and received_before <= sent_before:

@@ -1,4 +1,4 @@
-"""Instances whose ranks brought what does not fit together, and who is the odd one out."""
+"""Finds instances whose calls do not fit together, and the ranks that are at fault."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _ORDER = (
     Category.ROOT_MISMATCH,
     Category.REDUCE_OP_MISMATCH,
 )
-"""The most telling difference first: another operation has other sizes, another dtype other bytes."""
+"""Most specific difference first: another operation implies other sizes, another dtype other bytes."""
 
 MAX_CLASSES = 64
-"""Different signatures compared with each other per instance; beyond it only with the commonest (linear time)."""
+"""Distinct signatures of an instance that are compared in pairs; above that, only with the most common one."""
 
 MAX_PAIRS = 8
-"""Members whose pieces are compared each with each; beyond it arrays do (all_to_all), or the lists' majority."""
+"""Members whose pieces are compared in pairs; above that with arrays (all_to_all) or the majority's lists."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Mismatch:
-    """One instance that disagrees. ``odd`` is a strict majority's verdict; without one, all that disagree."""
+    """An instance whose calls disagree. ``odd``: the ranks that differ from a strict majority; without one, all."""
 
     instance: Instance
     category: Category
@@ -52,7 +52,7 @@ class Mismatch:
 
 
 class _Conflict(NamedTuple):
-    """Two sets of ranks whose calls do not fit together, in the eyes of ``difference``."""
+    """Two sets of ranks whose calls disagree by ``difference``."""
 
     ours: tuple[int, ...]
     theirs: tuple[int, ...]
@@ -60,10 +60,10 @@ class _Conflict(NamedTuple):
 
 
 def judge(instance: Instance) -> Mismatch | None:
-    """The mismatch of one instance, or None. Time is linear in the ranks, but for what all_to_all brings per pair.
+    """The mismatch of one instance, or None. Takes time linear in the ranks, except for the pairs of an all_to_all.
 
-    Batches are judged member by member. Batches of another length than most are left out: such a rank may be in the
-    middle of its batch, or have lost the beginning of it.
+    Batches are compared member by member. Ranks whose batch has another length than most are left out: they may be in
+    the middle of it, or have lost its beginning.
     """
     calls = instance.calls
     if instance.stream == "p2p" and len(calls) < 2:
@@ -91,7 +91,7 @@ def _judge(instance: Instance, calls: dict[int, Call]) -> Mismatch | None:
 
 
 def _between_classes(calls: Mapping[int, Call]) -> list[_Conflict]:
-    """Conflicts that do not depend on the ranks' places: one comparison for all ranks that brought the same."""
+    """Conflicts that do not depend on the ranks' positions: one comparison per pair of distinct signatures."""
     classes: dict[Signature, list[int]] = {}
     for rank, call in calls.items():
         classes.setdefault(common_part(call.signature), []).append(rank)
@@ -109,7 +109,7 @@ def _between_classes(calls: Mapping[int, Call]) -> list[_Conflict]:
 
 
 def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> list[_Conflict]:
-    """Conflicts of what one member gives with what another takes."""
+    """Conflicts between what one member sends and another receives."""
     first = next(iter(distinct))
     if not has_pieces(first) or (len(distinct) == 1 and is_even(first)):
         return []
@@ -132,7 +132,7 @@ def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[S
 
 
 def _against_lists(group: Group, calls: Mapping[int, Call]) -> list[_Conflict]:
-    """Each rank's own piece against the list that most ranks have. (Lists that differ are a conflict already.)"""
+    """Each rank's own piece against the list that most ranks have. (Differing lists are a conflict already.)"""
     holders: dict[Signature, list[int]] = {}
     for rank, call in calls.items():
         holders.setdefault(common_part(call.signature), []).append(rank)
@@ -148,7 +148,7 @@ def _against_lists(group: Group, calls: Mapping[int, Call]) -> list[_Conflict]:
 
 
 def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Conflict]) -> Mismatch:
-    """Who is the odd one out, by majority, and what tells it best."""
+    """The ranks at fault, by majority, and the most specific difference."""
     against = Counter[int]()
     for conflict in conflicts:
         for rank in conflict.ours:
@@ -158,8 +158,8 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
     reference = min(calls, key=lambda rank: (against[rank], rank))
     odd = _opponents(conflicts, reference)
     if not odd:
-        # The reference has no piece in common with those who disagree. A root's list is right if it fits most members;
-        # a rank that is in every one of several disagreements has brought what is wrong.
+        # The reference shares no piece with the ranks that disagree. A root's list is right if it fits most members; a
+        # rank that is part of every one of several disagreements is the one at fault.
         root = calls[reference].signature.root
         if root is not None and root in calls and against[root]:
             odd = _opponents(conflicts, root)
@@ -168,7 +168,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
     has_majority = 0 < 2 * len(odd) < len(calls)
     if not has_majority:
         odd = {rank for rank in calls if against[rank]}
-    told = min(
+    shown = min(
         conflicts,
         key=lambda c: (
             _ORDER.index(c.difference.category),
@@ -177,7 +177,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
             c.theirs,
         ),
     )
-    field = told.difference.field
+    field = shown.difference.field
     values: dict[int, str] = {}
     for conflict in conflicts:
         if conflict.difference.field == field:
@@ -187,7 +187,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
                 values.setdefault(rank, conflict.difference.second)
     return Mismatch(
         instance=instance,
-        category=told.difference.category,
+        category=shown.difference.category,
         field=field,
         values=values,
         odd=tuple(sorted(odd)),
@@ -206,21 +206,26 @@ def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:
 
 
 def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
-    """Calls that are wrong in themselves, whatever the others bring."""
+    """Calls that are wrong by themselves, whatever the other ranks pass."""
     differences = {signature: own_difference(len(instance.group.ranks), signature) for signature in distinct}
     wrong = {rank: d for rank, call in calls.items() if (d := differences[call.signature]) is not None}
     if not wrong:
         return None
-    told = wrong[min(wrong)]
-    values = {rank: f"{d.first}, should be {d.second}" for rank, d in wrong.items() if d.field == told.field}
-    # What is wrong in itself needs no majority.
+    shown = wrong[min(wrong)]
+    values = {rank: f"{d.first}, should be {d.second}" for rank, d in wrong.items() if d.field == shown.field}
+    # No majority is needed for these.
     return Mismatch(
-        instance=instance, category=told.category, field=told.field, values=values, odd=tuple(wrong), has_majority=True
+        instance=instance,
+        category=shown.category,
+        field=shown.field,
+        values=values,
+        odd=tuple(wrong),
+        has_majority=True,
     )
 
 
 def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
-    """Pieces that nobody recorded one by one: what all send together must be what all take."""
+    """Pieces that are not recorded one by one: all members together must send as much as they receive."""
     first = next(iter(distinct))
     if not has_pieces(first) or set(calls) != set(instance.members) or (len(distinct) == 1 and is_even(first)):
         return None
@@ -239,26 +244,26 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
 
 
 def first_mismatches(instances: dict[InstanceKey, Instance]) -> list[Mismatch]:
-    """Per group and stream the mismatch with the lowest number: what comes after it in that group is shifted."""
+    """Per group and stream the mismatch with the lowest number: later ones in that group follow from it."""
     found: list[Mismatch] = []
-    decided: set[tuple[str, str]] = set()
+    found_in: set[tuple[str, str]] = set()
     for instance in sorted(instances.values(), key=lambda i: (i.group.id, i.stream, i.sequence_id)):
-        place = (instance.group.id, instance.stream)
-        if place in decided:
+        stream = (instance.group.id, instance.stream)
+        if stream in found_in:
             continue
         mismatch = judge(instance)
         if mismatch is not None:
             found.append(mismatch)
             if instance.stream != "p2p":
-                decided.add(place)
+                found_in.add(stream)
     return found
 
 
 def shift_of(instances: dict[InstanceKey, Instance], mismatch: Mismatch) -> str:
     """``"one call more"`` or ``"one call fewer"`` if the odd rank seems to have made that, else ``""``.
 
-    Seen from its neighbours: the odd rank's next call fits what the others call now (it has one more), or what it
-    calls now fits the others' next (it left one out).
+    Found from the next instance: the odd rank's next call fits the others' current one (it made one call more), or its
+    current call fits the others' next one (it left one out).
     """
     instance = mismatch.instance
     others = [rank for rank in instance.calls if rank not in mismatch.odd]

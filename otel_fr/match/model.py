@@ -1,4 +1,4 @@
-"""What the match engine is told (`Evidence`) and what it says (`Finding`): plain data, no I/O.
+"""The input of the match engine (`Evidence`) and its output (`Finding`): plain data, no I/O.
 
 Times are durations in seconds measured by one rank's own clock. Two ranks' clocks are never compared.
 """
@@ -25,7 +25,7 @@ class Signature(NamedTuple):
         input_splits, output_splits: all_to_all_single only; None: even; (): not recorded.
         reduce_op: lower case (``"sum"``); None: has none, or unknown (PyTorch's own recorder does not record it).
         root, peer: global ranks. tag: p2p only.
-        any_source: a receive from whoever sends.
+        any_source: a receive that accepts any sender.
     """
 
     operation: str
@@ -43,13 +43,13 @@ class Signature(NamedTuple):
 
 
 class CallState(Enum):
-    """How far one rank's call came."""
+    """The state of one rank's call."""
 
     IN_FLIGHT = "scheduled"
     COMPLETED = "completed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """Issued; the backend does not tell when it ends."""
+    """Enqueued; the backend does not show when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Call:
     Attributes:
         group: `Group.id`.
         sequence_id: the number within (group, stream). For p2p a rank's own count, not comparable.
-        record: position in the rank's recorder; orders one rank's calls.
-        pair_index: p2p: the how-many-th with this peer, direction and tag in this group, from 0.
-        age: seconds since issue (None: unknown, taken as long ago).
-        duration: seconds from issue to end, if ended and known.
-        gap: seconds from the rank's previous end of a call to this issue, if known.
+        record: position in the rank's recorder; gives the order of one rank's calls.
+        pair_index: of a send or receive: its number, from 0, among those of this group, peer, direction and tag.
+        age: seconds since the call was enqueued; None: unknown, and treated as longer than any window.
+        duration: seconds from enqueueing to the end; None: not ended, or unknown.
+        gap: seconds between the end of the rank's previous call and this call; None: unknown.
         error: error.type of a failed call (``"timeout"``).
         site: ``"file:line function"``; empty: unknown.
-        batch: calls of one coalesced batch share it; None: stands alone.
+        batch: shared by the calls of one coalesced batch; None: not in a batch.
     """
 
     rank: int
@@ -97,28 +97,28 @@ class Call:
 
 
 class Ending(Enum):
-    """How a rank stands."""
+    """Whether and how a rank's process ended."""
 
     RUNNING = "running"
     CLEAN = "clean"
-    """Left Python's normal way, or with exit code 0."""
+    """A normal exit of the interpreter, or exit code 0."""
     RAISED = "raised"
     """An uncaught exception is recorded, or the exit code is not 0."""
     KILLED = "killed"
     """Ended by a signal."""
     GONE = "gone"
-    """Ended, nobody knows how."""
+    """Ended, and how is not known."""
     UNKNOWN = "unknown"
-    """No word of it (no file, no report)."""
+    """Nothing is known of the rank: no file, no report."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a rank stands in one group. None: not known.
+    """How far a rank came in one group. None: not known.
 
     Attributes:
-        enqueued, completed: last collective sequence id issued / completed; 0: none yet.
-        first_recorded: the oldest collective of the group still in the rank's recorder; None: nothing dropped.
+        enqueued, completed: sequence number of the last collective enqueued / completed; 0: none yet.
+        first_recorded: the oldest collective still in the rank's recorder; None: no older one was dropped.
     """
 
     enqueued: int | None = None
@@ -128,17 +128,17 @@ class Progress:
 
 @dataclass(slots=True)
 class Rank:
-    """What is known of one rank.
+    """What is known about one rank.
 
     Attributes:
-        ending: how it stands. ``signal`` / ``exit_code`` / ``exception`` say more.
+        ending: how its process ended; ``signal``, ``exit_code`` and ``exception`` have the details.
         exception: ``"ValueError: bad sample 4711"``. exception_site: ``"file:line function"`` that raised it.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
-        idle: seconds since it last issued or ended a call.
-        site: ``"file:line function"`` where its main thread is now.
+        idle: seconds since it last enqueued or ended a call; None: unknown.
+        site: ``"file:line function"``, the current line of its main thread.
         stack: text, main thread first.
-        progress: by group id. A group that is not in it: the rank has not used it.
-        complete: every call the rank has in flight is in the evidence, and its `progress` is exact.
+        progress: by group id; a group is missing if the rank has not used it.
+        complete: the evidence has every call that the rank has in flight, and `progress` is exact.
         file: its flight-recorder file.
     """
 
@@ -159,7 +159,7 @@ class Rank:
 
 
 class MessagePattern(NamedTuple):
-    """``rank`` did equally many of these sends (or receives) before each of the collectives of ``step``.
+    """``rank`` issued the same number of these sends (or receives) before each collective of the group ``step``.
 
     Attributes:
         group, step: `Group.id`. source, destination: global ranks; ``rank`` is one of them.
@@ -175,12 +175,12 @@ class MessagePattern(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """Everything known of one run at one moment.
+    """Everything known about one run at one moment.
 
     Attributes:
         window: seconds a call must have been in flight before its rank counts as waiting.
         world_size: None: unknown.
-        steady: rhythms that were kept up to a collective that is open now.
+        kept_patterns: patterns kept up to a collective that is in flight now.
     """
 
     groups: Mapping[str, Group]
@@ -192,7 +192,7 @@ class Evidence:
 
 
 class Category(str, Enum):
-    """What kind of fault; the values are those of the incident's ``category``."""
+    """The kind of a fault; the values are those of the incident's ``category``."""
 
     MISSING_RANK = "missing_rank"
     OP_MISMATCH = "op_mismatch"
@@ -213,17 +213,17 @@ class Finding:
     """One fault, or one consequence of another (`caused_by` is then the other's key).
 
     Attributes:
-        key: names the fault; the same fault has the same key as evidence grows.
-        operation, sequence_id: of the collective the fault shows in; "" / None: of none.
+        key: identifies the fault; it stays the same as evidence grows.
+        operation, sequence_id: of the collective in which the fault shows; "" / None: in none.
         field: what differs ("operation", "input_sizes", "dtype", "root", "reduce_op"), for a mismatch.
         values: rank -> its value of that field, as text.
         call_sites: rank -> ``"file:line function"``: the culprits' and the waiting ranks'.
         stacks: rank -> text, for the culprits.
         p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.
-        age: seconds the longest waiting rank has waited, if known.
-        stuck_on: where a living culprit is held up: ``"host"`` (all that it issued has completed, and it does not issue
-            what its peers wait for) or ``"device"`` (it issued what it does not complete); None: not known.
-        summary: one sentence a person can act on.
+        age: seconds that the longest waiting rank has waited; None: unknown.
+        stuck_on: what blocks a culprit that is alive: ``"host"`` (all its calls completed, and it does not enqueue the
+            one its peers wait for) or ``"device"`` (it enqueued a call that it does not complete); None: not known.
+        summary: one sentence for the user.
     """
 
     key: str

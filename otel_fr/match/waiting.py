@@ -18,14 +18,14 @@ class Node:
     """An instance in which ranks wait.
 
     Attributes:
-        waiting: the ranks that wait in it, rising.
-        dead: members whose own death holds it up.
+        waiting: the ranks that wait in it, ascending.
+        dead: members whose ending is a cause and blocks it.
         idle: members that have not joined and wait nowhere.
-        silent: members of which nothing is known.
-        next: the instances in which members that have not joined wait instead: member -> keys.
-        undecided: members that may be on their way (they moved within the window).
-        behind: an instance that must end first: of the same group, or issued earlier by a rank that waits in both.
-        mismatch: the mismatch it stands or falls with.
+        silent: members about which nothing is known.
+        next: member that has not joined -> the instances in which it waits instead.
+        undecided: members that may still join (they made progress within the window).
+        behind: an instance that must end first: of the same group, or enqueued earlier by a rank that waits in both.
+        mismatch: the mismatch from which it follows.
     """
 
     instance: Instance
@@ -40,7 +40,7 @@ class Node:
 
     @property
     def culprits(self) -> list[int]:
-        """Members that hold it up and wait for nobody: the dead before the living, the known before the silent."""
+        """Members that block it and wait for no rank: dead ones before others, and known ones before silent ones."""
         return self.dead or self.idle or ([] if self.next else self.silent)
 
     @property
@@ -104,7 +104,7 @@ def build(
 
 
 def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> bool:
-    """Every member issued it and lives: nobody is missing who could hold it up."""
+    """True if every member has enqueued it and none of their endings is a cause: no missing rank blocks it."""
     return deaths.isdisjoint(instance.members) and all(
         has_joined(instance, rank, evidence.ranks.get(rank)) for rank in instance.members
     )
@@ -116,10 +116,10 @@ def _joined_later(
     joined: Container[InstanceKey],
     waits: Mapping[int, list[InstanceKey]],
 ) -> set[InstanceKey]:
-    """Instances that wait behind this collective: all joined them, and ranks that wait here issued them after it.
+    """Instances that wait behind this collective: all joined them, and ranks that wait here enqueued them after it.
 
-    A rank that went to one of these without this collective left it out. (A receive may be posted long before its
-    message is due: there the order tells nothing.)
+    A rank that joined one of these but not this collective left it out. (A receive may be posted long before its
+    message is due, so this does not hold for messages.)
     """
     if node.instance.stream == "p2p":
         return set()
@@ -132,7 +132,7 @@ def _joined_later(
 
 
 def _reached(evidence: Evidence) -> dict[str, list[int]]:
-    """By description of groups: how many collectives each rank with one such group has issued in it, rising."""
+    """By group description: the last enqueued number of each rank that has one such group, ascending."""
     found: dict[str, list[int]] = {}
     for info in evidence.ranks.values():
         own: dict[str, list[int | None]] = {}
@@ -146,7 +146,7 @@ def _reached(evidence: Evidence) -> dict[str, list[int]]:
 
 
 def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
-    """Its callers are further than most ranks, which have not come to their own call like it (`_comes_before`)."""
+    """True if its callers are ahead of most ranks, which have not reached the corresponding call (`_comes_before`)."""
     counts = reached.get(instance.group.description, []) if instance.group.description else []
     return instance.stream == "collective" and 2 * bisect_left(counts, instance.sequence_id) > len(counts)
 
@@ -154,7 +154,7 @@ def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
 def _put_behind(
     nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey], waits: Mapping[int, list[InstanceKey]]
 ) -> None:
-    """A device works in the order of issue: what all joined stands behind the first call that holds one of them up."""
+    """Devices execute calls in order: what all joined waits for the first call that blocks one of its ranks."""
     firsts: dict[int, InstanceKey] = {}
     for rank, keys in waits.items():
         held = [key for key in keys if key not in joined]
@@ -185,7 +185,7 @@ def _leads_to(nodes: Mapping[InstanceKey, Node], start: InstanceKey, end: Instan
 
 
 def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
-    """Ranks that wait. For a dead member one need not wait for a window to pass."""
+    """The ranks that wait in it. If a member is dead, they count as waiting at once."""
     window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
     waiting = []
     for rank in sorted(instance.calls):
@@ -199,9 +199,9 @@ def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) 
 
 
 def _is_served(instance: Instance, rank: int) -> bool:
-    """Its peer's half of the message has completed: what keeps this half open is no peer.
+    """True if the peer's half of the message has completed, so this half does not wait for a peer.
 
-    gloo, for one, tells the end of a receive only to who waits for it: one that was posted early looks open for long.
+    gloo, for example, shows the end of a receive only to a thread that waits for it: one posted early seems in flight.
     """
     if instance.p2p is None or instance.call(rank).state is CallState.FAILED:
         return False
@@ -230,7 +230,7 @@ def _sort_members(
         elif joined is None:
             node.undecided.append(rank)
         elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
-            # A receive from any source may be meant for this send: no verdict on who posts it.
+            # A receive from any source may be meant for this send, so the send is not judged.
             node.undecided.append(rank)
         elif elsewhere := [key for key in waits.get(rank, ()) if key != instance.key and key not in later]:
             node.next[rank] = elsewhere
@@ -241,7 +241,7 @@ def _sort_members(
 
 
 def _spare_vague(node: Node, vague: set[int]) -> None:
-    """Members with an open message of which nothing tells what it belongs to do wait, but nobody knows where."""
+    """Members with a message in flight whose counterpart is unknown do wait, but where is not known."""
     held = [rank for rank in node.idle if rank in vague]
     node.idle[:] = [rank for rank in node.idle if rank not in vague]
     if held and not node.idle:
@@ -249,7 +249,7 @@ def _spare_vague(node: Node, vague: set[int]) -> None:
 
 
 def _spare_receivers(node: Node, receivers: set[int]) -> None:
-    """Members in a receive from any source wait too: who waits nowhere at all is held up by nobody, so blame that."""
+    """Members in a receive from any source wait too; those that wait nowhere are the culprits, if there are any."""
     others = [rank for rank in node.idle if rank not in receivers]
     if others or node.undecided:
         node.idle[:] = others
@@ -260,12 +260,12 @@ def _was_in_it(instance: Instance, rank: int) -> bool:
 
 
 def _moves(info: Rank, window: float) -> bool:
-    """Alive, and it issued or ended something within the window: it may be on its way."""
+    """True if it is alive and has enqueued or ended a call within the window, so it may still join."""
     return info.ending is Ending.RUNNING and info.idle is not None and info.idle < window
 
 
 def precedes(evidence: Evidence, instances: Mapping[InstanceKey, Instance], first: Node, second: Node) -> bool:
-    """Does the program come to ``first`` before ``second``, as a rank that waits in them shows? False: unknown too."""
+    """True if a waiting rank shows that the program reaches ``first`` before ``second``; False also if unknown."""
     both = set(first.waiting).intersection(second.waiting)
     if both:
         rank = min(both)
@@ -278,9 +278,9 @@ def precedes(evidence: Evidence, instances: Mapping[InstanceKey, Instance], firs
 def _comes_before(
     evidence: Evidence, instances: Mapping[InstanceKey, Instance], node: Node, like: Instance
 ) -> bool | None:
-    """Does a rank that waits in ``node`` come to its own call like ``like`` only after it? None: not known.
+    """True if a rank that waits in ``node`` reaches the call that corresponds to ``like`` only after it; None: unknown.
 
-    Ranks of one job run alike: each has its own groups of the same descriptions, and calls in them the same numbers.
+    Ranks of one job run alike: each has its own groups of the same descriptions, with the same numbers of calls.
     """
     rank = node.waiting[0] if node.waiting else -1
     info = evidence.ranks.get(rank)
@@ -298,7 +298,7 @@ def _comes_before(
 
 
 def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
-    """The strongly connected sets of the graph with more than one node (Tarjan, without recursion)."""
+    """The strongly connected components of the graph with more than one node (Tarjan, without recursion)."""
     index: dict[InstanceKey, int] = {}
     low: dict[InstanceKey, int] = {}
     place = {key: number for number, key in enumerate(nodes)}
@@ -339,7 +339,7 @@ def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
 def against_the_order(
     nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey]
 ) -> tuple[tuple[int, ...], Instance, Instance] | None:
-    """The minority of a cycle whose members otherwise take its calls in one order.
+    """The minority of a cycle that takes its calls in another order than the other members.
 
     Returns:
         the ranks that went on to the second instance without the first, while more than twice as many that belong to
@@ -360,9 +360,9 @@ def against_the_order(
 
 
 def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[InstanceKey]]]:
-    """Instances that stand still together, each set with the one that most of its ranks came to first.
+    """Connected sets of blocked instances, each as (the one that most ranks reached first, the others).
 
-    Two instances stand together if a rank, or a chain of ranks and instances, waits in both.
+    Two instances are connected if a rank, or a chain of ranks and instances, waits in both.
     """
     order: dict[int, list[InstanceKey]] = {}
     for key, node in nodes.items():
@@ -387,9 +387,9 @@ def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[In
 
 
 def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
-    """Two collectives that all joined and that two ranks issued in opposite orders; those ranks come after them.
+    """Two collectives that all joined and two ranks enqueued in opposite orders: (first, second, rank, other rank).
 
-    Devices that do a rank's calls one after the other then wait for each other. Neighbours in some rank's order are
+    Devices that execute a rank's calls in order then wait for each other. Only neighbours in a rank's order are
     compared, which finds an inversion if there is one.
     """
     order: dict[int, list[Instance]] = {}
