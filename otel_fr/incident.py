@@ -1,36 +1,80 @@
-"""A `Finding` as the incident that people and programs see: one dict, the same live and from files."""
+"""A `Finding` as the incident that people and programs see: one form, the same live and from files."""
 
 from __future__ import annotations
 
 import hashlib
 from datetime import datetime, timezone
+from typing import TypedDict
 
 from otel_fr import identity
 from otel_fr.match.model import Finding
 
-FIELDS = (
-    "id",
-    "job",
-    "attempt",
-    "category",
-    "process_group",
-    "operation",
-    "sequence_id",
-    "culprit_ranks",
-    "waiting_ranks",
-    "field",
-    "values",
-    "stuck_on",
-    "call_sites",
-    "stacks",
-    "caused_by",
-    "trace_id",
-    "started_at",
-    "detected_at",
-    "state",
-    "summary",
-)
-"""Every key of an incident, in the order in which it is written."""
+
+class ProcessGroupData(TypedDict):
+    """A process group. ``ranks`` are global, in rising order; empty: members unknown."""
+
+    id: str
+    name: str
+    description: str
+    ranks: list[int]
+
+
+class IncidentData(TypedDict):
+    """An incident as JSON; docs/incidents.md says what the keys mean. Keys of dicts are ranks as text, in rising order.
+
+    Times are RFC 3339 in UTC, as `timestamp` writes them.
+    """
+
+    id: str
+    job: str
+    attempt: int
+    category: str
+    process_group: ProcessGroupData | None
+    operation: str | None
+    sequence_id: int | None
+    culprit_ranks: list[int]
+    waiting_ranks: list[int]
+    field: str | None
+    values: dict[str, str]
+    stuck_on: str | None
+    call_sites: dict[str, str]
+    stacks: dict[str, str]
+    caused_by: str | None
+    trace_id: str | None
+    started_at: str | None
+    detected_at: str | None
+    state: str
+    summary: str
+
+
+class CollectorIncidentData(IncidentData):
+    """What the collector knows besides: it follows an incident over time. ``flight_recorder_files``: rank -> path."""
+
+    flight_recorder_files: dict[str, str]
+    run_id: str
+    updated_at: str | None
+    resolved_at: str | None
+    revision: int
+
+
+class IncidentHead(TypedDict):
+    """What the collector's API gives of an incident in every view, as far as lists show it."""
+
+    id: str
+    run_id: str
+    job: str
+    attempt: int
+    category: str
+    culprit_ranks: list[int]
+    caused_by: str | None
+    detected_at: str | None
+    state: str
+    summary: str
+    revision: int
+
+
+FIELDS = tuple(IncidentData.__annotations__)
+"""Every key of `IncidentData`, in the order in which it is written."""
 
 
 def incident_id(run_id: str, key: str) -> str:
@@ -61,7 +105,7 @@ def timestamp(seconds: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def incident_dict(
+def incident_data(
     finding: Finding,
     *,
     job: str,
@@ -70,7 +114,7 @@ def incident_dict(
     started_at: float | None,
     detected_at: float | None,
     state: str,
-) -> dict[str, object]:
+) -> IncidentData:
     """The incident of one finding, ready for `json.dumps`. Pure.
 
     Args:
@@ -79,9 +123,8 @@ def incident_dict(
         state: ``"firing"`` or ``"resolved"``.
 
     Returns:
-        a dict with exactly the keys `FIELDS`. ``process_group`` is None if the fault shows in no group;
-        ``caused_by`` is the id of the incident that this one follows from, or None; keys of ``values``,
-        ``call_sites`` and ``stacks`` are ranks as text, in rising order.
+        exactly the keys `FIELDS`. ``process_group`` is None if the fault shows in no group; ``caused_by`` is the id of
+        the incident that this one follows from, or None.
     """
     group = finding.group
     return {

@@ -11,16 +11,16 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.incident import IncidentData
 from otel_fr.otlp_attributes import attributes, utf8
 
 
 def incident_trace(
-    data: Mapping[str, object], resource: Mapping[str, object], started: float | None, detected: float
+    data: IncidentData, resource: Mapping[str, object], started: float | None, detected: float
 ) -> bytes | None:
     """The OTLP request that carries an incident's root span; None: the incident shows in no collective.
 
     Args:
-        data: the incident (`otel_fr.incident.FIELDS`).
         resource: attributes of the job's resource; ``service.name`` among them groups it with the ranks' spans.
         started, detected: Unix seconds.
     """
@@ -30,13 +30,12 @@ def incident_trace(
     return ExportTraceServiceRequest(resource_spans=[resource_spans(resource, [span])]).SerializeToString()
 
 
-def root_span(data: Mapping[str, object], started: float | None, detected: float) -> Span | None:
+def root_span(data: IncidentData, started: float | None, detected: float) -> Span | None:
     """The root of an incident's trace, parent of every rank's span; None: the incident shows in no collective."""
-    text = data["trace_id"]
     group = data["process_group"]
-    if not isinstance(text, str) or not isinstance(group, dict):
+    if data["trace_id"] is None or group is None:
         return None
-    trace = bytes.fromhex(text)
+    trace = bytes.fromhex(data["trace_id"])
     start = detected if started is None else min(started, detected)
     span = Span(
         trace_id=trace,

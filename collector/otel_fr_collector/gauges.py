@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from otel_fr.incident import CollectorIncidentData, ProcessGroupData
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metric_table import FAMILIES
 
@@ -15,17 +16,15 @@ MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
 
 
-def group_label(group: object) -> str:
+def group_label(group: ProcessGroupData | None) -> str:
     """A process group (an incident's ``process_group``, or None) as a label's value: its description, else its name."""
-    if not isinstance(group, dict):
-        return ""
-    return str(group.get("description") or group.get("name") or "")
+    return "" if group is None else group["description"] or group["name"]
 
 
 class JobGauges(Collector):
     """Runs, open incidents, lag and skew, read from the live state at each scrape."""
 
-    def __init__(self, runs: Runs, open_incidents: Callable[[], Iterable[dict[str, object]]]) -> None:
+    def __init__(self, runs: Runs, open_incidents: Callable[[], Iterable[CollectorIncidentData]]) -> None:
         self._runs = runs
         self._open = open_incidents
 
@@ -48,7 +47,7 @@ class JobGauges(Collector):
         for incident in self._open():
             if not incident["caused_by"]:
                 group = group_label(incident["process_group"])
-                tally[str(incident["job"]), group, str(incident["category"])] += 1
+                tally[incident["job"], group, incident["category"]] += 1
         for values, count in tally.most_common(MAX_SERIES):
             family.add_metric(values, count)
         return family

@@ -182,7 +182,7 @@ class Service:
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
             self._outlets.terminal.publish(change, now, has_files=has_files)
             if change.kind is ChangeKind.OPENED and change.incident.cause is None:
-                self.metrics.incidents_opened.labels(str(change.data["category"])).inc()
+                self.metrics.incidents_opened.labels(change.data["category"]).inc()
                 self._request_evidence(change.incident)
             if self._traces is not None:
                 self._traces.publish(change)

@@ -14,7 +14,7 @@ from otel_fr.analyze.collectives import Collective, line_up
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.dump.model import Dump, Problem
 from otel_fr.dump.read import load_folder
-from otel_fr.incident import incident_dict
+from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 
 HEALTHY, FAULT, UNUSABLE = 0, 1, 2
@@ -72,13 +72,13 @@ class Analysis:
         return [note.text for note in self.notes]
 
     @cached_property
-    def incidents(self) -> list[dict[str, object]]:
-        """The findings as incidents, the dicts of ``--format json`` (`otel_fr.incident.FIELDS`)."""
+    def incidents(self) -> list[IncidentData]:
+        """The findings as incidents, as in ``--format json``."""
         run = self.run
         if run is None:
             return []
         return [
-            incident_dict(
+            incident_data(
                 finding,
                 job=run.job,
                 attempt=run.attempt,

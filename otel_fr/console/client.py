@@ -6,23 +6,44 @@ import argparse
 import json
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
+from otel_fr.incident import IncidentHead
+from otel_fr.typed_json import typed
 
 _T = TypeVar("_T")
-Json = dict[str, Any]
 
 UNREACHABLE = 3
 """Exit status: the collector cannot be reached, or refuses the request."""
 TIMEOUT = urllib3.Timeout(connect=5.0, read=15.0)
 STREAM_TIMEOUT = urllib3.Timeout(connect=5.0, read=40.0)
 """Longer than the 15 s after which the collector sends a keep-alive."""
+
+
+class JobHead(TypedDict):
+    """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state."""
+
+    job: str
+    attempt: int
+    state: str
+    world_size: int | None
+    ranks: dict[str, int]
+    groups: int
+    lag: int
+    last_heard_at: str | None
+
+
+class ChangeEvent(TypedDict):
+    """One incident change in the live stream. ``change``: opened, updated or resolved."""
+
+    change: str
+    incident: IncidentHead
 
 
 class CollectorError(Exception):
@@ -84,26 +105,36 @@ class Client:
             raise CollectorError("the token contains characters that are not allowed in an HTTP header")
         return cls(args.collector, token, args.ca_file)
 
-    def listed(self, kind: str, **query: str | None) -> list[Json]:
-        """The list in the answer to ``GET /api/v1/{kind}``; ``kind`` is ``jobs`` or ``incidents``.
+    def jobs(self) -> list[JobHead]:
+        """The jobs.
 
         Raises:
             CollectorError: the collector cannot be reached, refuses the request, or answers something else.
         """
-        given = {name: value for name, value in query.items() if value is not None}
-        address = f"{self.url}/api/v1/{kind}" + (f"?{urlencode(given)}" if given else "")
+        return self._listed("jobs", JobHead, {})
+
+    def incidents(self, *, job: str | None = None, state: str | None = None, brief: bool = False) -> list[IncidentHead]:
+        """The incidents with all keys that the API gives; ``brief``: without those that grow with the waiting ranks.
+
+        Raises:
+            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
+        """
+        return self._listed("incidents", IncidentHead, {"job": job, "state": state, "view": "brief" if brief else None})
+
+    def _listed(self, name: str, kind: type[_T], query: Mapping[str, str | None]) -> list[_T]:
+        given = {key: value for key, value in query.items() if value is not None}
+        address = f"{self.url}/api/v1/{name}" + (f"?{urlencode(given)}" if given else "")
         response = self._reach(lambda: self._http.request("GET", address, headers=self._headers))
         self._check(response.status, response.data)
         try:
-            found: list[Json] = json.loads(response.data)[kind]
+            return [typed(kind, item) for item in json.loads(response.data)[name]]
         except (ValueError, KeyError, TypeError) as error:
-            raise CollectorError(
-                f"the server at {self.url} is not an otel-fr collector; is this its HTTP address?"
-            ) from error
-        return found
+            raise self._not_a_collector() from error
 
-    def events(self) -> Iterator[tuple[str, Any]]:
-        """The live stream, as (name, data), until the collector ends it.
+    def changes(self) -> Iterator[ChangeEvent | None]:
+        """The incident changes of the live stream, until the collector ends it; None stands for any other event.
+
+        The stream begins with another event, so the first item says that no later change will be missed.
 
         Raises:
             CollectorError: the stream cannot be opened, or broke.
@@ -118,7 +149,10 @@ class Client:
         try:
             if response.status != 200:
                 self._check(response.status, response.read(4_096))
-            yield from _parse(self._lines(response))
+            for name, text in _parse(self._lines(response)):
+                yield typed(ChangeEvent, json.loads(text)) if name == "incident" else None
+        except ValueError as error:
+            raise self._not_a_collector() from error
         finally:
             response.close()
 
@@ -138,6 +172,9 @@ class Client:
                 f"no collector at {self.url}: {_reason(error)}. Is it running, and is --collector its --http address?"
             ) from error
 
+    def _not_a_collector(self) -> CollectorError:
+        return CollectorError(f"the server at {self.url} is not an otel-fr collector; is this its HTTP address?")
+
     def _check(self, status: int, body: bytes) -> None:
         if status == 200:
             return
@@ -155,14 +192,14 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _parse(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+def _parse(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
     """Parse Server-Sent Events (html.spec.whatwg.org, server-sent events): their names and data."""
     name = "message"
     data: list[str] = []
     for line in lines:
         if not line:
             if data:
-                yield name, json.loads("\n".join(data))
+                yield name, "\n".join(data)
             name, data = "message", []
         elif line.startswith("event:"):
             name = line[6:].strip()

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.console.client import UNREACHABLE, Client, CollectorError, Json
+from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
+from otel_fr.incident import IncidentHead
 from otel_fr.presentation import ranks_text
 from otel_fr.printable import printable
 
@@ -54,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    view = None if args.json else "brief"
-    found = client.listed("incidents", job=args.job, state=args.state, view=view)
+    found = client.incidents(job=args.job, state=args.state, brief=not args.json)
     if args.json:
         for incident in found:
             print(json.dumps(incident))
@@ -68,21 +68,21 @@ def _list(client: Client, args: argparse.Namespace) -> int:
     return 0 if found else 1
 
 
-def _table(found: list[Json]) -> Table:
+def _table(found: list[IncidentHead]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("DETECTED", "STATE", "JOB", "CATEGORY", "CULPRITS", "INCIDENT"):
         table.add_column(name, no_wrap=True)
     table.add_column("SUMMARY", overflow="fold")
     for data in found:
-        state = str(data["state"]) + (" (consequence)" if data["caused_by"] else "")
+        state = data["state"] + (" (consequence)" if data["caused_by"] else "")
         table.add_row(
-            str(data["detected_at"])[:19].replace("T", " "),
-            Text(state, COLORS.get(str(data["state"]), "")),
+            (data["detected_at"] or "-")[:19].replace("T", " "),
+            Text(state, COLORS.get(data["state"], "")),
             Text(printable(f"{data['job']}/{data['attempt']}")),
-            str(data["category"]),
+            data["category"],
             ranks_text(data["culprit_ranks"]) if data["culprit_ranks"] else "-",
-            str(data["id"]),
-            Text(printable(str(data["summary"])).replace("\n", " ")),
+            data["id"],
+            Text(printable(data["summary"]).replace("\n", " ")),
         )
     return table
 
@@ -97,23 +97,23 @@ def _follow(client: Client, args: argparse.Namespace) -> int:
         line.append(f"{data['category']} ", "bold")
         line.append(printable(f"{data['job']}/{data['attempt']} [{data['id']}] "))
         line.append("consequence: " if data["caused_by"] else "")
-        line.append(printable(str(data["summary"])).replace("\n", " "))
+        line.append(printable(data["summary"]).replace("\n", " "))
         console.print(line)
     return 0
 
 
-def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, Json]]:
+def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, IncidentHead]]:
     """The open incidents, then each change, each once; after a broken connection also the changes missed meanwhile."""
     seen: dict[tuple[str, str], int] = {}
     is_first = True
     while True:
         try:
-            for number, (name, data) in enumerate(client.events()):
+            for number, event in enumerate(client.changes()):
                 if number == 0:  # from now on nothing is missed
                     yield from _missed(client, seen, args, is_first)
                     is_first = False
-                if name == "incident" and _is_new(data["incident"], seen) and _matches(data["incident"], args):
-                    yield str(data["change"]), data["incident"]
+                if event is not None and _is_new(event["incident"], seen) and _matches(event["incident"], args):
+                    yield event["change"], event["incident"]
         except CollectorError as error:
             if is_first:
                 raise
@@ -123,8 +123,8 @@ def _changes(client: Client, args: argparse.Namespace) -> Iterator[tuple[str, Js
 
 def _missed(
     client: Client, seen: dict[tuple[str, str], int], args: argparse.Namespace, is_first: bool
-) -> Iterator[tuple[str, Json]]:
-    for data in client.listed("incidents"):
+) -> Iterator[tuple[str, IncidentHead]]:
+    for data in client.incidents():
         known = (data["id"], data["run_id"]) in seen
         if not _is_new(data, seen) or not _matches(data, args):
             continue
@@ -134,13 +134,13 @@ def _missed(
             yield "resolved", data
 
 
-def _is_new(data: Json, seen: dict[tuple[str, str], int]) -> bool:
-    key, revision = (str(data["id"]), str(data["run_id"])), int(data["revision"])
+def _is_new(data: IncidentHead, seen: dict[tuple[str, str], int]) -> bool:
+    key, revision = (data["id"], data["run_id"]), data["revision"]
     if seen.get(key, 0) >= revision:
         return False
     seen[key] = revision
     return True
 
 
-def _matches(data: Json, args: argparse.Namespace) -> bool:
+def _matches(data: IncidentHead, args: argparse.Namespace) -> bool:
     return args.job in (None, data["job"]) and args.state in (None, data["state"])

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.console.client import UNREACHABLE, Client, CollectorError, Json
+from otel_fr.console.client import UNREACHABLE, Client, CollectorError, JobHead
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.presentation import ago_text
 from otel_fr.printable import printable
@@ -72,8 +72,8 @@ def current(client: Client) -> Group:
     Raises:
         CollectorError: the collector cannot be reached, or refuses the request.
     """
-    jobs = client.listed("jobs")
-    firing = [one for one in client.listed("incidents", state="firing", view="brief") if not one["caused_by"]]
+    jobs = client.jobs()
+    firing = [one for one in client.incidents(state="firing", brief=True) if not one["caused_by"]]
     moment = datetime.now().strftime("%H:%M:%S")
     head = Text(f"{client.url}  {len(jobs)} jobs, {len(firing)} open incidents  {moment}\n", "dim")
     if not jobs:
@@ -87,14 +87,14 @@ def current(client: Client) -> Group:
     return Group(head, _table(jobs), Text(""), *faults)
 
 
-def _table(jobs: list[Json]) -> Table:
+def _table(jobs: list[JobHead]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("JOB", "STATE", "RANKS", "NOT RUNNING"):
         table.add_column(name)
     for name in ("GROUPS", "LAG", "LAST REPORT"):
         table.add_column(name, justify="right")
     for job in jobs:
-        tally, state = job["ranks"], str(job["state"])
+        tally, state = job["ranks"], job["state"]
         world = "?" if job["world_size"] is None else str(job["world_size"])
         others = ", ".join(f"{count} {name}" for name, count in tally.items() if name != "running")
         table.add_row(
@@ -104,12 +104,14 @@ def _table(jobs: list[Json]) -> Table:
             others or "-",
             str(job["groups"]),
             str(job["lag"]),
-            _ago(str(job["last_heard_at"])),
+            _ago(job["last_heard_at"]),
         )
     return table
 
 
-def _ago(text: str) -> str:
+def _ago(text: str | None) -> str:
+    if text is None:
+        return "-"
     heard = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return ago_text((datetime.now(tz=timezone.utc) - heard).total_seconds())
 

@@ -18,6 +18,9 @@ import sys
 import time
 from pathlib import Path
 
+from otel_fr.incident import CollectorIncidentData
+from otel_fr.typed_json import typed
+
 _TRAIN = Path(__file__).with_name("train.py")
 _LIMIT_SECONDS = 90.0
 """For the whole demo: a cold import of torch in four processes on a slow disk takes tens of seconds."""
@@ -81,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     return _conclude(incident, folder)
 
 
-def _conclude(incident: dict[str, object] | None, folder: Path) -> int:
+def _conclude(incident: CollectorIncidentData | None, folder: Path) -> int:
     if incident is None:
         print(
             f"otel-fr demo: no incident was reported; the job's output is in {_short(folder / 'job.log')}",
@@ -117,15 +120,15 @@ def _job_environment(port: int, dumps: Path) -> dict[str, str]:
     return environment
 
 
-def _await_incident(path: Path, job: subprocess.Popen[bytes]) -> dict[str, object] | None:
+def _await_incident(path: Path, job: subprocess.Popen[bytes]) -> CollectorIncidentData | None:
     """The first incident that is a cause."""
     end = time.monotonic() + _LIMIT_SECONDS
     while time.monotonic() < end:
         if path.exists():
             for line in path.read_text().splitlines():
-                with contextlib.suppress(json.JSONDecodeError):  # the last line may be half written
-                    incident: dict[str, object] = json.loads(line)
-                    if not incident.get("caused_by"):
+                with contextlib.suppress(ValueError):  # the last line may be half written
+                    incident = typed(CollectorIncidentData, json.loads(line))
+                    if incident["caused_by"] is None:
                         return incident
         if job.poll() is not None:
             return None

@@ -20,6 +20,7 @@ from otel_fr_collector.web.app import make_app
 from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import CallState, Category, Finding, Group, Signature
 from tests.support.waiting import PATIENCE
 
@@ -88,11 +89,11 @@ class Stage:
     def key(self, run: Run) -> str:
         return job_key(run.id)
 
-    def hang(self, run: Run, culprit: int) -> dict[str, object]:
+    def hang(self, run: Run, culprit: int) -> CollectorIncidentData:
         """All ranks but one wait in the next collective of the world's group, and it is published."""
         return self.do(self._hang(run, culprit))
 
-    async def _hang(self, run: Run, culprit: int) -> dict[str, object]:
+    async def _hang(self, run: Run, culprit: int) -> CollectorIncidentData:
         now = time.monotonic()
         world = next(place.group for place in run.groups.values() if place.group.description == "default_pg")
         signature = Interner().signature(Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum"))

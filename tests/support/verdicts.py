@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from otel_fr.match import Call, Evidence, Finding, Group, Rank, diagnose
+
+_Incident = TypeVar("_Incident", bound=Mapping[str, Any])
 
 WINDOW = 2.0
 """Seconds after which a call in flight counts as waiting."""
@@ -23,6 +25,6 @@ def causes(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.caused_by is None]
 
 
-def cause_incidents(incidents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def cause_incidents(incidents: Iterable[_Incident]) -> list[_Incident]:
     """The same of incidents, as JSON shows them."""
     return [incident for incident in incidents if incident["caused_by"] is None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.incident_trace import incident_trace
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.incidents.book import Incident, IncidentChange
@@ -39,8 +40,8 @@ class IncidentTraces:
         """Take the incidents known from before a restart, oldest first."""
         noted = self._store.notes(NOTE) if self._store is not None else {}
         for incident in incidents:
-            trace = incident.data.get("trace_id")
-            if not isinstance(trace, str):
+            trace = incident.data["trace_id"]
+            if trace is None:
                 continue
             if incident.is_open and noted.get(incident.id) != trace and trace not in self._sent:
                 self._missing.append(incident)
@@ -62,9 +63,9 @@ class IncidentTraces:
             self._missing.remove(incident)
             self._send(incident, incident.data)
 
-    def _send(self, incident: Incident, data: dict[str, object]) -> None:
+    def _send(self, incident: Incident, data: CollectorIncidentData) -> None:
         trace = data["trace_id"]
-        if not isinstance(trace, str) or trace in self._sent:
+        if trace is None or trace in self._sent:
             return
         run = self._runs.by_id.get(incident.run)
         resource = run.resource if run is not None else {}

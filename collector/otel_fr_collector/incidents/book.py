@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_fr.incident import incident_dict, incident_id, timestamp
+from otel_fr.incident import CollectorIncidentData, incident_data, incident_id, timestamp
 from otel_fr.match import Category, Finding
 from otel_fr_collector.incidents.credibility import MISMATCHES, instance_key_of
 from otel_fr_collector.jobs.run import Run, RunId
@@ -44,7 +44,7 @@ class Incident:
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
         revision: how often it has changed; 1: only opened.
         labels: what names it in alerts: as it was opened, so that its alert is the same to the end.
-        data: the incident as it was last published (otel_fr.incident.FIELDS, and what docs/incidents.md adds).
+        data: the incident as it was last published (docs/incidents.md).
     """
 
     id: str
@@ -61,15 +61,18 @@ class Incident:
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
-    data: dict[str, object] = field(default_factory=dict)
+    data: CollectorIncidentData = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.data = self.as_data()
 
     @property
     def is_open(self) -> bool:
         return self.state == FIRING
 
-    def as_data(self) -> dict[str, object]:
-        """The incident as a dict, made anew."""
-        data = incident_dict(
+    def as_data(self) -> CollectorIncidentData:
+        """The incident as JSON, as it is now."""
+        data = incident_data(
             self.finding,
             job=self.run.job,
             attempt=self.run.attempt,
@@ -78,13 +81,16 @@ class Incident:
             detected_at=self.detected,
             state=self.state,
         )
-        data.update(id=self.id, caused_by=self.cause)
-        data["flight_recorder_files"] = {str(rank): self.files[rank] for rank in sorted(self.files)}
-        data["run_id"] = self.run.run
-        data["updated_at"] = timestamp(self.changed)
-        data["resolved_at"] = timestamp(self.resolved)
-        data["revision"] = self.revision
-        return data
+        return {
+            **data,
+            "id": self.id,
+            "caused_by": self.cause,
+            "flight_recorder_files": {str(rank): self.files[rank] for rank in sorted(self.files)},
+            "run_id": self.run.run,
+            "updated_at": timestamp(self.changed),
+            "resolved_at": timestamp(self.resolved),
+            "revision": self.revision,
+        }
 
     def take_labels(self) -> None:
         """The alert's labels, from what the incident is now: few values, valid names."""
@@ -104,7 +110,7 @@ class IncidentChange:
 
     kind: ChangeKind
     incident: Incident
-    data: dict[str, object]
+    data: CollectorIncidentData
 
 
 class IncidentBook:
@@ -135,7 +141,7 @@ class IncidentBook:
         """Every incident that is held, oldest first."""
         return list(self._all.values())
 
-    def get(self, number: str) -> dict[str, object] | None:
+    def get(self, number: str) -> CollectorIncidentData | None:
         """The incident with that id as it was last published."""
         return next((incident.data for incident in reversed(self._all.values()) if incident.id == number), None)
 
@@ -148,11 +154,11 @@ class IncidentBook:
     def open_of(self, run: RunId) -> list[Incident]:
         return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
 
-    def everything(self) -> list[dict[str, object]]:
+    def everything(self) -> list[CollectorIncidentData]:
         """Each incident as it was last published, oldest first."""
         return [incident.data for incident in self._all.values()]
 
-    def open_data(self) -> list[dict[str, object]]:
+    def open_data(self) -> list[CollectorIncidentData]:
         return [incident.data for incident in self._all.values() if incident.is_open]
 
     def runs(self) -> list[RunId]:

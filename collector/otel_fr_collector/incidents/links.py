@@ -6,6 +6,8 @@ import string
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from otel_fr.incident import CollectorIncidentData
+
 FIELDS = ("category", "incident_id", "job", "attempt", "run_id", "trace_id", "from_ms", "to_ms")
 """What a template may name in braces."""
 MARGIN_MS = 300_000
@@ -40,11 +42,11 @@ class Links:
     trace: str = ""
     dashboard: str = ""
 
-    def of(self, data: dict[str, object], started: float, ended: float) -> dict[str, str]:
+    def of(self, data: CollectorIncidentData, started: float, ended: float) -> dict[str, str]:
         """An incident's links by name (``page``, ``runbook``, ``trace``, ``dashboard``); those it has.
 
         Args:
-            data: the incident (`otel_fr.incident.FIELDS`). started, ended: Unix seconds; ended: now while it is open.
+            started, ended: Unix seconds; ended: now while it is open.
         """
         values = {
             "category": data["category"],

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Category, Ending, Finding, Group
+from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.book import Incident
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
@@ -115,13 +117,13 @@ def dump_incident(incident: Incident) -> Json:
     }
 
 
-def load_incident(data: Json, published: Json) -> Incident:
+def load_incident(data: Json, published: object) -> Incident:
     """The inverse of `dump_incident`; ``opened`` is 0. ``published``: the incident's ``data``.
 
     Raises:
         ValueError, KeyError, TypeError: it is of another form.
     """
-    return Incident(
+    incident = Incident(
         id=str(data["id"]),
         run=RunId(*data["run"]),
         finding=_finding(data["finding"]),
@@ -136,8 +138,9 @@ def load_incident(data: Json, published: Json) -> Incident:
         state=str(data["state"]),
         files=_by_rank(data["files"], str),
         labels={str(name): str(value) for name, value in data["labels"].items()},
-        data=dict(published),
     )
+    incident.data = typed(CollectorIncidentData, published)
+    return incident
 
 
 def _finding(data: Json) -> Finding:

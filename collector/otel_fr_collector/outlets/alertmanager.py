@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 
 import urllib3
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.presentation import rank_list
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
@@ -183,11 +184,9 @@ def parse_label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def annotations_of(data: dict[str, object], links: Mapping[str, str]) -> dict[str, str]:
+def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dict[str, str]:
     """What a person needs to know, as of the latest state; a link is named ``runbook_url``, ``trace_url`` and so on."""
-    sites = data["call_sites"] if isinstance(data["call_sites"], dict) else {}
-    culprits = data["culprit_ranks"] if isinstance(data["culprit_ranks"], list) else []
-    waiting = data["waiting_ranks"] if isinstance(data["waiting_ranks"], list) else []
+    sites, culprits, waiting = data["call_sites"], data["culprit_ranks"], data["waiting_ranks"]
     where = [f"rank {rank} at {sites[str(rank)]}" for rank in [*culprits[:4], *waiting[:4]] if str(rank) in sites]
     texts = {
         "summary": data["summary"],

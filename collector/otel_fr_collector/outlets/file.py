@@ -7,6 +7,7 @@ import logging
 import time
 from pathlib import Path
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ class IncidentsFile:
         self._metrics = metrics
         self._logged = float("-inf")
 
-    def write(self, data: dict[str, object]) -> None:
+    def write(self, data: CollectorIncidentData) -> None:
         """Append one line. A full disk costs the line, not the collector."""
         try:
             self._file.write(json.dumps(data) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.presentation import (
     collective_text,
     duration_text,
@@ -21,8 +22,10 @@ MAX_RANKS = 8
 _RED, _GREEN, _YELLOW, _BOLD, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 
 
-def render(kind: ChangeKind, data: dict[str, object], *, now: float, issued: float | None, color: bool = False) -> str:
-    """The text of an incident (`otel_fr.incident.FIELDS`), ending with a line break.
+def render(
+    kind: ChangeKind, data: CollectorIncidentData, *, now: float, issued: float | None, color: bool = False
+) -> str:
+    """The text of an incident, ending with a line break.
 
     Args:
         now: Unix time. issued: Unix time of the issue of the call that shows the fault; None: unknown.
@@ -59,36 +62,32 @@ def trim_stack(stack: str) -> list[str]:
     return [*text[: starts[MAX_FRAMES]], left]
 
 
-def _title(data: dict[str, object]) -> str:
+def _title(data: CollectorIncidentData) -> str:
     title = str(data["category"])
     if data["culprit_ranks"]:
-        title += f": {ranks_text(_ranks(data['culprit_ranks']))}"
+        title += f": {ranks_text(data['culprit_ranks'])}"
     job = str(data["job"] or "")
     return title + (f" in job {job} attempt {data['attempt']}" if job else "")
 
 
-def _facts(data: dict[str, object]) -> list[str]:
+def _facts(data: CollectorIncidentData) -> list[str]:
     lines = []
     group = data["process_group"]
-    if isinstance(group, dict):
+    if group is not None:
         name = group_text(group["name"], group["description"])
         lines.append(f"  process group    {name}, {ranks_text(group['ranks'])}")
     if data["operation"]:
-        number = data["sequence_id"]
-        text = collective_text(str(data["operation"]), number if isinstance(number, int) else None)
-        lines.append(f"  collective       {text}")
+        lines.append(f"  collective       {collective_text(data['operation'], data['sequence_id'])}")
     values = data["values"]
-    if data["field"] and isinstance(values, dict):
+    if data["field"]:
         shown = [f"rank {rank}: {value}" for rank, value in list(values.items())[:MAX_RANKS]]
-        lines.append(f"  {data['field']!s:<16} {'; '.join(shown)}{_more(len(values))}")
+        lines.append(f"  {data['field']:<16} {'; '.join(shown)}{_more(len(values))}")
     return lines
 
 
-def _culprits(data: dict[str, object]) -> list[str]:
+def _culprits(data: CollectorIncidentData) -> list[str]:
     lines = []
     culprits, sites, stacks = data["culprit_ranks"], data["call_sites"], data["stacks"]
-    if not isinstance(culprits, list) or not isinstance(sites, dict) or not isinstance(stacks, dict):
-        return []
     for rank in culprits[:MAX_RANKS]:
         lines.append(f"  {'culprit':<16} rank {rank}: {site_text(sites.get(str(rank)))}")
         if str(rank) in stacks:
@@ -98,27 +97,21 @@ def _culprits(data: dict[str, object]) -> list[str]:
     return lines
 
 
-def _waiting(data: dict[str, object]) -> list[str]:
-    waiting, sites = data["waiting_ranks"], data["call_sites"]
-    if not isinstance(waiting, list) or not isinstance(sites, dict) or not waiting:
-        return []
-    by_site = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in waiting)
+def _waiting(data: CollectorIncidentData) -> list[str]:
+    sites = data["call_sites"]
+    by_site = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in data["waiting_ranks"])
     lines = [f"  {'waiting':<16} {ranks_text(ranks)}: {site}" for site, ranks in list(by_site.items())[:MAX_RANKS]]
     if len(by_site) > MAX_RANKS:
         lines.append(f"  {_more(len(by_site)).strip()}")
     return lines
 
 
-def _files(data: dict[str, object]) -> list[str]:
-    files = data.get("flight_recorder_files")
-    if not isinstance(files, dict) or not files:
+def _files(data: CollectorIncidentData) -> list[str]:
+    files = data["flight_recorder_files"]
+    if not files:
         return []
     shown = [f"    rank {rank}: {path}" for rank, path in list(files.items())[:MAX_RANKS]]
     return [f"  flight-recorder files{_more(len(files))}", *shown]
-
-
-def _ranks(value: object) -> list[int]:
-    return value if isinstance(value, list) else []
 
 
 def _more(count: int) -> str:

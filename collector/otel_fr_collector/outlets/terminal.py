@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.book import ChangeKind, IncidentChange
 from otel_fr_collector.outlets.incident_text import render
 
@@ -62,11 +63,13 @@ class Terminal:
 
     def _print(self, change: IncidentChange) -> None:
         text = render(change.kind, change.data, now=time.time(), issued=change.incident.started, color=self._color)
-        self._known[change.incident.id] = _Printed(None, _essence(change.data), set(_files(change.data)))
+        self._known[change.incident.id] = _Printed(
+            None, _essence(change.data), set(change.data["flight_recorder_files"])
+        )
         self._write(text)
 
     def _print_files(self, known: _Printed, change: IncidentChange) -> None:
-        files = _files(change.data)
+        files = change.data["flight_recorder_files"]
         new = [rank for rank in files if rank not in known.files]
         known.files.update(new)
         if new and not change.data["caused_by"]:
@@ -84,17 +87,11 @@ class Terminal:
             self._out = None
 
 
-def _essence(data: dict[str, object]) -> tuple[object, ...]:
-    stacks = data["stacks"]
+def _essence(data: CollectorIncidentData) -> tuple[object, ...]:
     return (
         data["category"],
         str(data["culprit_ranks"]),
         data["sequence_id"],
         data["caused_by"],
-        sorted(stacks) if isinstance(stacks, dict) else (),
+        sorted(data["stacks"]),
     )
-
-
-def _files(data: dict[str, object]) -> dict[str, str]:
-    files = data.get("flight_recorder_files")
-    return files if isinstance(files, dict) else {}

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_fr.incident import CollectorIncidentData
+from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.book import Incident
 from otel_fr_collector.incidents.records import SavedRun, dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.jobs.run import Run, RunId
@@ -223,7 +225,7 @@ class Store:
         before: float | None = None,
         prefix: str = "",
         limit: int = MAX_PAGE,
-    ) -> list[dict[str, object]]:
+    ) -> list[CollectorIncidentData]:
         """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
 
         Args:
@@ -239,9 +241,13 @@ class Store:
         )
         with contextlib.closing(self._reader()) as db:
             rows = db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)).fetchall()
-        return [json.loads(row[0]) for row in reversed(rows)]
+        found = []
+        for row in reversed(rows):
+            with self._skip_unreadable("incident"):
+                found.append(typed(CollectorIncidentData, json.loads(row[0])))
+        return found
 
-    def get(self, number: str) -> dict[str, object] | None:
+    def get(self, number: str) -> CollectorIncidentData | None:
         """The incident with that id, as last published.
 
         Raises:
@@ -249,8 +255,10 @@ class Store:
         """
         with contextlib.closing(self._reader()) as db:
             row = db.execute("SELECT data FROM incidents WHERE id = ? ORDER BY detected DESC", (number,)).fetchone()
-        found: dict[str, object] | None = json.loads(row[0]) if row else None
-        return found
+        if row:
+            with self._skip_unreadable("incident"):
+                return typed(CollectorIncidentData, json.loads(row[0]))
+        return None
 
     def close(self) -> None:
         """Write what is pending."""

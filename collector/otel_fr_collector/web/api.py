@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
@@ -117,7 +118,7 @@ class Api:
         except ApiError as error:
             return _error(error.status, str(error))
         access = _access(request)
-        found: Sequence[dict[str, object]] | None = None
+        found: Sequence[CollectorIncidentData] | None = None
         store = self._service.store
         if store is not None and store.is_up:
             try:
@@ -147,7 +148,7 @@ class Api:
                 found = await asyncio.to_thread(service.store.get, number)
             except sqlite3.Error as error:
                 service.store.broken(error)
-        if found is None or not _access(request).may_see(str(found["job"])):
+        if found is None or not _access(request).may_see(found["job"]):
             return _error(404, "no such incident; incidents are dropped some time after their end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         run = next((r for r in service.runs.by_id if r.run == found["run_id"] and r.job == found["job"]), None)
@@ -261,8 +262,8 @@ def _query(request: Request) -> tuple[str | None, str | None, float | None, int]
     return query.get("job"), state, moment, int(limit)
 
 
-def _unix(text: object) -> float | None:
-    if not isinstance(text, str):
+def _unix(text: str | None) -> float | None:
+    if text is None:
         return None
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
@@ -270,7 +271,7 @@ def _unix(text: object) -> float | None:
         return None
 
 
-def _listed(found: Sequence[dict[str, object]], brief: bool) -> bytes:
+def _listed(found: Sequence[CollectorIncidentData], brief: bool) -> bytes:
     """The list as JSON; the oldest are left out if it would be larger than `MAX_BYTES`. Run in a thread."""
     texts: list[str] = []
     size = 0
@@ -283,10 +284,11 @@ def _listed(found: Sequence[dict[str, object]], brief: bool) -> bytes:
     return f'{{"incidents": [{", ".join(reversed(texts))}]}}'.encode()
 
 
-def _brief(incident: dict[str, object]) -> dict[str, object]:
+def _brief(incident: CollectorIncidentData) -> dict[str, object]:
+    """The incident without what grows with the number of ranks that wait."""
     heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks")
     short = {name: value for name, value in incident.items() if name not in heavy}
     group = incident["process_group"]
-    if isinstance(group, dict):
+    if group is not None:
         short["process_group"] = {name: value for name, value in group.items() if name != "ranks"}
     return short

@@ -21,6 +21,7 @@ from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.collectives import Collective, moment
 from otel_fr.dump.entry import Entry
 from otel_fr.dump.model import Dump
+from otel_fr.incident import IncidentData
 from otel_fr.incident_trace import resource_spans, root_span
 from otel_fr.match import CallState, Group
 from otel_fr.monitor.otlp import make_sender
@@ -77,7 +78,7 @@ def send_traces(analysis: Analysis, endpoint: str) -> int:
     return sent
 
 
-def _root(analysis: Analysis, data: dict[str, object]) -> Span | None:
+def _root(analysis: Analysis, data: IncidentData) -> Span | None:
     detected = analysis.made_at if analysis.run is None or analysis.run.written_at is None else analysis.run.written_at
     finding = next(f for f, d in zip(analysis.findings, analysis.incidents, strict=True) if d is data)
     started = None if finding.age is None else detected - finding.age

@@ -17,6 +17,7 @@ from otel_fr_collector.outlets.webhook import read_secret, sign
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.support.collector_process import running
+from tests.support.incident_data import incident_data
 from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
 from tests.support.paths import DOCS
 from tests.support.played_job import Issued, Job
@@ -294,7 +295,6 @@ def test_a_template_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_link_that_needs_what_the_incident_lacks_is_left_out() -> None:
-    data: dict[str, object] = {"category": "rank_dead", "id": "ab", "job": "j/k", "attempt": 0, "run_id": "r"}
-    data["trace_id"] = None
+    data = incident_data(id="ab", job="j/k", trace_id=None)
     links = Links("https://fr/{x}", "https://wiki/{job}", "https://jaeger/{trace_id}")
     assert links.of(data, 1.0, 2.0) == {"page": "https://fr/{x}/#/incidents/ab", "runbook": "https://wiki/j%2Fk"}

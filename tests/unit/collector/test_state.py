@@ -14,6 +14,7 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.outlets import incident_text as present
 
 from otel_fr.match import CallState, Group, Signature
+from tests.support.incident_data import incident_data
 
 GROUP = Group("g", "0", "default_pg", (0, 1, 2))
 INTERNER = Interner()
@@ -117,19 +118,8 @@ def test_invented_job_names_drive_out_no_job() -> None:
     assert runs.evicted()["runs"] == 18 * 50 - 1
 
 
-def incident(**more: object) -> dict[str, object]:
-    data: dict[str, object] = {
-        "id": "abc", "job": "job-7", "attempt": 1, "category": "missing_rank",
-        "culprit_ranks": [1], "waiting_ranks": [0],
-        "process_group": {"id": "g", "name": "0", "description": "default_pg", "ranks": [0, 1]}, "caused_by": None,
-        "operation": "all_reduce", "sequence_id": 5, "field": None, "values": {}, "call_sites": {"1": "a.py:1 f"},
-        "stacks": {}, "trace_id": "ff", "summary": "rank 1 did not join", "flight_recorder_files": {},
-    }  # fmt: skip
-    return {**data, **more}
-
-
 def show(change: ChangeKind = ChangeKind.OPENED, color: bool = False, **more: object) -> str:
-    return present.render(change, incident(**more), now=10.0, issued=7.5, color=color)
+    return present.render(change, incident_data(**more), now=10.0, issued=7.5, color=color)
 
 
 def test_the_text_of_an_incident() -> None:

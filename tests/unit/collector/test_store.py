@@ -136,6 +136,21 @@ def test_one_row_that_makes_no_sense_costs_only_itself(tmp_path: Path) -> None:
     store.close()
 
 
+def test_an_incident_of_another_form_is_left_out_of_what_the_api_lists(tmp_path: Path) -> None:
+    """And one that an older version wrote, without a key that came later, is listed as if the key were null."""
+    store = Store(tmp_path, Metrics(), wall=lambda: NOW)
+    store.save([incident(1), incident(2), incident(3)])
+    older = {key: value for key, value in incident(2).data.items() if key != "stuck_on"}
+    with contextlib.closing(sqlite3.connect(store.path)) as db, db:
+        for number, data in ((1, {"id": 1}), (2, older)):
+            db.execute("UPDATE incidents SET data = ? WHERE id = ?", (json.dumps(data), f"{number:016x}"))
+    assert numbers(store) == [2, 3]
+    assert store.get(f"{1:016x}") is None
+    found = store.get(f"{2:016x}")
+    assert found == incident(2).data
+    store.close()
+
+
 def test_open_incidents_are_loaded_before_any_number_of_resolved_ones(tmp_path: Path) -> None:
     store = Store(tmp_path, Metrics())
     store.save([incident(1, FIRING, NOW - 9_000), *(incident(n, changed=NOW + n) for n in range(2, 30))])

@@ -24,6 +24,7 @@ from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.service import Outlets, Service
 
 from otel_fr import identity, semconv
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Finding, diagnose
 from tests.support.otlp_messages import attribute
 from tests.support.played_job import Group, Issued
@@ -121,7 +122,7 @@ def concluded(requests: list[Request]) -> list[tuple[object, ...]]:
 
     told = asyncio.run(feed()).book.everything()
     names = ("id", "category", "culprit_ranks", "waiting_ranks", "sequence_id", "operation", "field", "values")
-    return [tuple(str(one[name]) for name in names) for one in told]
+    return [tuple(str(data[name]) for name in names) for data in map(dict, told)]
 
 
 jobs = st.tuples(st.integers(1, 6), st.integers(1, 5), st.randoms(use_true_random=False))
@@ -198,7 +199,7 @@ async def settled(service: Service) -> None:
 
 
 def test_the_intake_goes_on_while_a_big_run_is_judged(aside: Callable[[], threading.Event]) -> None:
-    async def scene() -> list[dict[str, object]]:
+    async def scene() -> list[CollectorIncidentData]:
         clock, go = Clock(), aside()
         service = make(clock)
         await report_all(service, 1, 4.4)
@@ -218,7 +219,7 @@ def test_the_intake_goes_on_while_a_big_run_is_judged(aside: Callable[[], thread
 
 
 def test_a_wait_that_ends_while_it_is_judged_is_not_told(aside: Callable[[], threading.Event]) -> None:
-    async def scene() -> list[dict[str, object]]:
+    async def scene() -> list[CollectorIncidentData]:
         clock, go = Clock(), aside()
         service = make(clock)
         await report_all(service, 1, 4.4)
@@ -239,7 +240,7 @@ def test_word_that_comes_while_a_run_is_judged_is_no_ground_for_that_verdict(
 ) -> None:
     """The accused rank's last report is older than the wait; a fresh one must be judged, not merely be there."""
 
-    async def scene() -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    async def scene() -> tuple[list[CollectorIncidentData], list[CollectorIncidentData]]:
         clock, go = Clock(), aside()
         service = make(clock)
         await service.take(*report_request(2, 1))
@@ -266,7 +267,7 @@ def test_word_that_comes_while_a_run_is_judged_is_no_ground_for_that_verdict(
 def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(
     aside: Callable[[], threading.Event],
 ) -> None:
-    async def scene() -> list[dict[str, object]]:
+    async def scene() -> list[CollectorIncidentData]:
         clock, go = Clock(), aside()
         service = make(clock)
         await report_all(service, 1, 4.4)

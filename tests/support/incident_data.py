@@ -1,0 +1,22 @@
+"""One incident as the collector publishes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from otel_fr.incident import CollectorIncidentData
+from otel_fr.typed_json import typed
+
+_EXAMPLE: dict[str, Any] = {
+    "id": "abc", "job": "job-7", "attempt": 1, "category": "missing_rank",
+    "process_group": {"id": "g", "name": "0", "description": "default_pg", "ranks": [0, 1]},
+    "operation": "all_reduce", "sequence_id": 5, "culprit_ranks": [1], "waiting_ranks": [0], "field": None,
+    "values": {}, "stuck_on": None, "call_sites": {"1": "a.py:1 f"}, "stacks": {}, "caused_by": None, "trace_id": "ff",
+    "started_at": None, "detected_at": "2026-01-02T03:04:05.678Z", "state": "firing", "summary": "rank 1 did not join",
+    "flight_recorder_files": {}, "run_id": "0123456789abcdef", "updated_at": None, "resolved_at": None, "revision": 1,
+}  # fmt: skip
+
+
+def incident_data(**changed: object) -> CollectorIncidentData:
+    """Rank 1 is missing in an all_reduce of two ranks, with these keys changed."""
+    return typed(CollectorIncidentData, {**_EXAMPLE, **changed})
