@@ -4,8 +4,8 @@
 
 Each size is RANKSxENTRIES: NCCL-format files of a job with three kinds of process groups (all ranks, tensor and data
 parallel), in which one rank does not join a collective near the end. Both commands judge the same files, one after the
-other; one that takes longer than ``--limit`` seconds is ended. Memory is the sum over the command's processes, of what
-each has for itself alone and its share of what it shares (Pss). Exits with 1 if otel-fr does not name the rank.
+other; a command that takes longer than ``--limit`` seconds is stopped. Memory is the sum of Pss (private memory and the
+share of shared memory) over the command's processes. Exits with 1 if otel-fr does not name the rank.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CALLS = [
     ("default_pg", "broadcast", [[16]], [[16]], "Float"),
     ("default_pg", "all_reduce", [[1024]], [[1024]], "Float"),
 ]
-"""One step of the imaginary job: (kind of group, operation, input sizes, output sizes, dtype); 0: size of the group."""
+"""One step of the simulated job: (kind of group, operation, input sizes, output sizes, dtype); 0: size of the group."""
 
 
 def groups_of(rank: int, ranks: int) -> dict[str, tuple[str, list[int]]]:
@@ -61,9 +61,9 @@ def groups_of(rank: int, ranks: int) -> dict[str, tuple[str, list[int]]]:
 
 
 def dump(rank: int, ranks: int, entries: int) -> dict[str, Any]:
-    """The file of one rank. All stand: the culprit's tensor-parallel group at the last call, the others one further."""
+    """The file of one rank. The culprit's tensor-parallel group waits in its last call, the others one call later."""
     groups = groups_of(rank, ranks)
-    # The last call that all could issue is the last tensor-parallel one of a step.
+    # The last call that all ranks could enqueue is the last tensor-parallel call of a step.
     last = (entries - 2) // len(CALLS) * len(CALLS) - 5
     stands = last - (rank == CULPRIT) if CULPRIT in groups["tp"][1] else last + 1
     counts = dict.fromkeys(groups, 0)
@@ -137,7 +137,7 @@ def family(pid: int) -> list[int]:
 
 
 def memory(pid: int) -> int:
-    """Bytes that a process and its descendants have now."""
+    """Bytes that a process and its descendants use now."""
     total = 0
     for one in family(pid):
         with contextlib.suppress(OSError, StopIteration):
@@ -147,7 +147,7 @@ def memory(pid: int) -> int:
 
 
 class Cost(NamedTuple):
-    """Of one command. ``ended``: it came to its end by itself and without an error."""
+    """The cost of one command. ``ended``: it ended by itself and without an error."""
 
     ended: bool
     seconds: float
@@ -156,12 +156,12 @@ class Cost(NamedTuple):
     printed: str
 
     def __str__(self) -> str:
-        told = f"{self.seconds:.2f} s" if self.ended else f"not ended in {self.seconds:.0f} s"
-        return f"{told} ({self.cpu_seconds:.1f} s of CPU, {self.peak / 2**20:.0f} MiB)"
+        duration = f"{self.seconds:.2f} s" if self.ended else f"not ended in {self.seconds:.0f} s"
+        return f"{duration} ({self.cpu_seconds:.1f} s of CPU, {self.peak / 2**20:.0f} MiB)"
 
 
 def measure(command: list[str], limit: float) -> Cost:
-    """Run a command to its end, or until ``limit`` seconds are over."""
+    """Run a command until it ends, for at most ``limit`` seconds."""
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryFile("w+") as out:
         began = time.perf_counter()

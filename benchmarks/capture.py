@@ -1,8 +1,8 @@
-"""What recording adds to a collective on the thread that issues it, on torch's fake process group.
+"""What recording adds to a collective on the thread that enqueues it, on torch's fake process group.
 
     python benchmarks/capture.py [--rounds 15] [--calls 2000]
 
-Four variants of the same call take turns in one process, so that what else the machine does meets all alike:
+Three variants of the same call take turns in one process, so that other load on the machine affects all alike:
 bare; an empty Python kernel at the same place in the dispatcher; otel-fr. (PyTorch's own recorder does not record this
 group.) The monitor is not started: it is another process, and benchmarks/monitor.py measures it.
 """
@@ -80,7 +80,7 @@ def measure(name: str, call: Callable[[], object], rounds: int, count: int) -> f
     work = statistics.median(o - e for o, e in zip(results["otel-fr"], results["empty"], strict=True))
     print(
         f"{name:24} bare {bare:6.2f} us   empty kernel {empty_us:6.2f} us ({empty_us / bare:.2f}x)   "
-        f"otel-fr {ours:6.2f} us ({ours / bare:.2f}x)   added {added:5.2f} us, of it our own work {work:5.2f} us"
+        f"otel-fr {ours:6.2f} us ({ours / bare:.2f}x)   added {added:5.2f} us, own work {work:5.2f} us"
     )
     return added
 
@@ -103,7 +103,7 @@ def main() -> None:
             options.calls,
         ),
     ]
-    print(f"limit: {LIMIT_US:g} us added; highest here {max(added):.2f} us")
+    print(f"target: {LIMIT_US:g} us added; highest here {max(added):.2f} us")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What the collector takes in: spans per second of one core, its memory, and a do-nothing OTLP sink beside it.
+"""What the collector ingests: spans per second and core, and its memory, compared with a do-nothing OTLP sink.
 
     python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward]
 
-Real monitors' requests (512 spans of one rank each) come over gRPC from several sender processes, to a real collector
-process and to a sink: OTLP's own generated gRPC service, which decodes each request and returns. Both are loaded as
-fast as they answer; CPU time is read from /proc, so that "per core" is honest on a shared machine. ``--forward`` puts
-the sink behind the collector as well. The bars: 50,000 spans/s per core, half of the sink's rate, and memory that does
-not grow with the number of jobs, nor with how much is sent.
+Sender processes replay the requests of real monitors (512 spans of one rank each) over gRPC, to a real collector
+process and to a sink: OTLP's generated gRPC service, which decodes each request and returns. Both are sent requests as
+fast as they answer. CPU time is read from /proc, so "per core" is right on a shared machine too. ``--forward`` also
+measures the collector with the sink as its backend. The targets: 50,000 spans/s per core, half of the sink's rate, and
+memory that grows neither with the number of jobs nor with the number of spans.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, Signatu
 LIMIT_RATE = 50_000
 LIMIT_SINK_RATIO = 0.5
 LIMIT_GROWTH = 2.0
-"""Highest memory at more jobs and under overload, as a multiple of that at one job; requests under way included."""
+"""Highest memory at more jobs and under overload, as a multiple of that at one job; including requests in flight."""
 WORLD = 8
 SENDERS = 2
 AT_ONCE = 4
-"""Requests that one sender has under way."""
+"""Requests that one sender has in flight."""
 OVERLOAD = 10
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 
@@ -66,7 +66,7 @@ server.start(); time.sleep(3600)
 
 @dataclass(frozen=True)
 class Load:
-    """``requests`` of ``batch`` spans from each sender, ``at_once`` of them under way."""
+    """``requests`` of ``batch`` spans from each sender, ``at_once`` of them in flight."""
 
     jobs: int
     batch: int
@@ -75,7 +75,7 @@ class Load:
 
     @classmethod
     def of(cls, jobs: int, spans: int) -> Load:
-        """About so many spans, in batches as monitors make them where all jobs together send what a core can take."""
+        """About so many spans, in batches as monitors make them if all jobs together send what a core can process."""
         batch = min(BATCH_SPANS, LIMIT_RATE // (jobs * WORLD))
         rounds = max(2, spans // (batch * jobs * WORLD))
         return cls(jobs, batch, rounds * jobs * WORLD // SENDERS)
@@ -83,7 +83,7 @@ class Load:
 
 @dataclass
 class Result:
-    """``spans`` taken in ``cpu`` seconds of the receiver, of ``sent``; ``memory``: highest resident MB."""
+    """``spans`` of ``sent`` accepted in ``cpu`` seconds of the receiver; ``memory``: highest resident MB."""
 
     spans: int
     sent: int
@@ -150,7 +150,7 @@ def _signature(shape: int) -> SignatureDef:
 
 
 def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
-    """Requests of this sender's ranks in turn, for ever: forty signatures, ten call sites, one group for each job."""
+    """Requests of this sender's ranks in turn, endlessly: forty signatures, ten call sites, one group for each job."""
     ranks = tuple(range(WORLD))
     group = GroupDef(identity.group_id("0", ranks), "0", "default_pg", ranks, "nccl", 0)
     signatures = [_signature(shape) for shape in range(40)]
@@ -181,7 +181,7 @@ def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
 
 
 def _send(address: str, load: Load, sender: int, barrier: Barrier, answers: Queue[tuple[int, int]]) -> None:
-    """One sender process: a part of its requests to warm the receiver up, then the rest."""
+    """One sender process: some of its requests warm the receiver up, the rest are measured."""
     made = batches(load.jobs, load.batch, sender)
     prepared = [next(made) for _ in range(load.requests)]
     channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
@@ -224,7 +224,7 @@ def measure(server: Server, load: Load) -> Result:
 
 
 def show(name: str, result: Result, note: str = "") -> None:
-    share = "" if result.spans == result.sent else f"  took {result.spans / result.sent:.0%}"
+    share = "" if result.spans == result.sent else f"  accepted {result.spans / result.sent:.0%}"
     print(
         f"{name:34} {result.rate:9,.0f} spans/s per core {result.cpu / result.wall:5.0%} of a core"
         f" {result.memory:7.0f} MB{share}{note}",
@@ -233,9 +233,9 @@ def show(name: str, result: Result, note: str = "") -> None:
 
 
 def correlated(server: Server, result: Result) -> str:
-    """What the collector says became of the spans."""
+    """A note on spans that the collector has not completed."""
     kept = server.metric("otel_fr_collector_pending_calls")
-    return "" if not kept else f"  {kept:,.0f} calls still open"
+    return "" if not kept else f"  {kept:,.0f} calls still pending"
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""From a rank that goes missing to the incident, at the defaults: the demo, several times.
+"""Time from the first waiting rank to the incident, at the default settings: the demo, several times.
 
 python benchmarks/latency.py [--runs 5]
 """
@@ -33,7 +33,7 @@ def main() -> None:
             )
             seconds.append((end - begin).total_seconds())
     print(
-        f"skip to incident at the defaults: median {statistics.median(seconds):.2f} s"
+        f"first waiting rank to incident: median {statistics.median(seconds):.2f} s"
         f" ({min(seconds):.2f} to {max(seconds):.2f}, {args.runs} runs)"
     )
 

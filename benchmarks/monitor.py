@@ -2,8 +2,8 @@
 
     python benchmarks/monitor.py [--rate 300] [--seconds 20] [--protocol grpc|http/protobuf]
 
-This process plays the rank (it writes a real ring); a second one receives OTLP; the third is the monitor, measured
-from /proc over the steady part of the run. ``--dead`` sends to a port that nobody listens on, for longest queues.
+This process simulates the rank and writes a real ring; a second one receives OTLP; the third is the monitor, measured
+from /proc over the steady part of the run. ``--dead`` sends to a port without a server, for the longest queues.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _memory_mb(pid: int, key: str) -> float:
 
 
 def _write(writer: RingWriter, group: int, rate: float, seconds: float) -> int:
-    """Issue collectives at an even rate, each completed a millisecond later, of forty signatures and ten sites."""
+    """Record collectives at an even rate, each completed a millisecond later, with forty signatures and ten sites."""
     start = time.monotonic()
     sequence = 0
     pending: list[tuple[int, int]] = []
@@ -131,7 +131,7 @@ def main() -> int:
             written = _write(writer, group, options.rate, options.seconds)
             cpu, wall = _cpu_seconds(monitor.pid) - cpu, time.monotonic() - wall
             steady = _memory_mb(monitor.pid, "Rss")
-            monitor.send_signal(10)  # SIGUSR1: the largest thing it ever does is to write its file
+            monitor.send_signal(10)  # SIGUSR1: writing its file takes the most memory
             deadline = time.monotonic() + 20
             while not Path(folder, "otel_fr_rank_0").exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -145,7 +145,7 @@ def main() -> int:
             ours.close()
     answer = {
         "collectives_per_s": round(written / wall, 1),
-        "protocol": options.protocol + (" (nobody listens)" if options.dead else ""),
+        "protocol": options.protocol + (" (no server)" if options.dead else ""),
         "core_ratio": round(cpu / wall, 4),
         "core_limit": LIMIT_CORE,
         "rss_mb": round(steady, 1),

@@ -2,8 +2,8 @@
 
     python benchmarks/ring.py [CALLS] [REPEATS]
 
-Each figure is the median over REPEATS of the mean over CALLS, the loop's own cost taken off; the three are measured
-in turns, so that a slow moment of the machine slows all of them.
+Each figure is the median over REPEATS of the mean over CALLS, without the cost of the loop itself; the three are
+measured in turns, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
                 )  # fmt: skip
 
         def complete(calls: int) -> None:
-            # Of records still in the ring, newest first, round and round.
+            # Records that are still in the ring, newest first, repeatedly.
             newest = ticket
             for number in range(calls):
                 writer.complete(newest - number % CAPACITY, group, number, 1, 123_456_999)

@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark in turn, each as a ratio within one run on this machine. Takes about ten minutes."""
+"""`make bench`: all benchmarks but the analyzer's, each as a ratio within one run. Takes about ten minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = {
     "step time of DDP and FSDP2 on gloo": ["steps.py"],
     "the monitor at 300 collectives/s": ["monitor.py"],
     "the collector against a do-nothing sink": ["collector.py"],
-    "from the skip to the incident": ["latency.py"],
+    "from the first waiting rank to the incident": ["latency.py"],
 }
 
 

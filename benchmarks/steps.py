@@ -1,9 +1,9 @@
-"""Step time of DDP and FSDP2 on gloo, with and without otel-fr, in alternating runs: what training feels.
+"""Step time of DDP and FSDP2 on gloo, with and without otel-fr, in alternating runs.
 
     python benchmarks/steps.py [--pairs 5] [--steps 150]
 
 Sending: every rank has its monitor, and the collector runs here too. Recording: the same without an endpoint.
-Each is held against the runs without otel-fr before and after it; what two such runs differ by is the noise.
+Each run is compared with the runs without otel-fr before and after it; the difference between those two is the noise.
 """
 
 from __future__ import annotations
