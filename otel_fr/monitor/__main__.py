@@ -18,8 +18,8 @@ from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.reporter import Reporter
-from otel_fr.monitor.ring_cleanup import sweep
-from otel_fr.monitor.watch import Monitor, ignore_others_signals
+from otel_fr.monitor.ring_cleanup import remove_stale_rings
+from otel_fr.monitor.watch import Monitor, ignore_job_signals
 from otel_fr.ring import RingFormatError, RingReader
 
 NICENESS = 5
@@ -32,8 +32,8 @@ def _sender(signal_name: otlp.Signal) -> otlp.Sender | None:
     if os.environ.get(f"OTEL_{signal_name.upper()}_EXPORTER", "").strip().lower() == "none":
         return None
     try:
-        sender = otlp.make_sender(signal_name)
-    except Exception as error:  # noqa: BLE001 - unusable settings cost the export, never the watch
+        sender = otlp.sender_from_env(signal_name)
+    except Exception as error:  # noqa: BLE001 - the rank is watched without export, too
         _log.error("%s are not exported: %s: %s", signal_name, type(error).__name__, error)
         return None
     return sender
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fd", type=int, default=-1, help="descriptor of the socket to the rank; -1: none")
     parser.add_argument("--pidfd", type=int, default=-1, help="descriptor of the rank's process; -1: none")
     options = parser.parse_args(arguments)
-    ignore_others_signals()
+    ignore_job_signals()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     logs.close_input_and_output()
@@ -68,10 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
     spans = _sender("traces") if config.export else None
     reports = _sender("logs") if config.export else None
     if any(sender is not None and sender.protocol == "grpc" for sender in (spans, reports)):
-        otlp.warn_of_http_port("traces")
+        otlp.warn_about_http_port("traces")
     exporter = Exporter(spans, reports, reporter.resource)
     reporter.connect(exporter)
-    logs.watch_exporters(handler, exporter.trouble)
+    logs.watch_exporters(handler, exporter.note_trouble)
     target = otlp.grpc_target(reports) if reports is not None else None
 
     def wake() -> None:
@@ -80,13 +80,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     control = ControlClient(target, lambda: reporter.identity, wake) if target is not None else None
     link = Link(options.fd) if options.fd >= 0 else None
-    sweep(options.ring.parent)
+    remove_stale_rings(options.ring.parent)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)
     monitor = Monitor(reader, options.ring, process, link, config, reporter, exporter, control, (wake_in, wake_out))
     signal.signal(signal.SIGUSR1, monitor.dump_signal)
     signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
     if link is not None:
-        link.send({"pid": os.getpid()})  # not before the signal is handled: whoever knows us may now send it
+        link.send({"pid": os.getpid()})  # only now: a process that knows this pid may send SIGUSR1
     monitor.run()
     return 0
 
@@ -95,5 +95,5 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stderr.flush()
-    # Exporter threads may be inside gRPC or in a long wait: the interpreter's own way out would wait for them.
+    # Exporter threads may be inside gRPC or in a long wait; a normal interpreter exit would wait for them.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The collector's word to this rank: a gRPC stream of commands. Everything works without it."""
+"""Commands of the collector to this rank, from a gRPC stream. Everything else works without it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_OFFERED_SECONDS = 60.0
 """Until the next try at a server that does not know the service (any other OTLP receiver)."""
 MAX_WAIT_SECONDS = 30.0
 _FIRST_WAIT_SECONDS = 1.0
-_NOT_LET_IN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_ACCESS_DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 300_000),  # the shortest that servers accept by default
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -43,7 +43,7 @@ class ControlClient:
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._refused = False
         self.listening = False
-        """The collector has been asked for commands, and has not hung up."""
+        """The stream of commands is open."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="otel-fr-control", daemon=True).start()
@@ -56,28 +56,28 @@ class ControlClient:
         while not self._stop.is_set():
             begun = time.monotonic()
             try:
-                heard = self._watch()
-                # A stream that worked and was ended is a collector that restarts.
-                wait = _FIRST_WAIT_SECONDS if heard else min(2 * wait, MAX_WAIT_SECONDS)
+                received = self._watch()
+                # A stream that delivered a command and then ended: the collector restarts.
+                wait = _FIRST_WAIT_SECONDS if received else min(2 * wait, MAX_WAIT_SECONDS)
                 pause = wait
             except grpc.RpcError as error:
                 code = error.code() if isinstance(error, grpc.Call) else None
                 if code == grpc.StatusCode.UNIMPLEMENTED:
                     pause = NOT_OFFERED_SECONDS
-                elif code in _NOT_LET_IN and isinstance(error, grpc.Call):
+                elif code in _ACCESS_DENIED and isinstance(error, grpc.Call):
                     if not self._refused:
                         self._refused = True
                         _log.warning("no commands from the collector: %s", error.details())
                     pause = NOT_OFFERED_SECONDS
                 else:
                     if time.monotonic() - begun > MAX_WAIT_SECONDS:
-                        wait = _FIRST_WAIT_SECONDS  # it stood for long: servers end old connections now and then
+                        wait = _FIRST_WAIT_SECONDS  # open for long: servers close old connections
                     pause = wait
                     wait = min(2 * wait, MAX_WAIT_SECONDS)
-            except Exception as error:  # noqa: BLE001 - control is optional, whatever is wrong with it
+            except Exception as error:  # noqa: BLE001 - control is optional
                 _log.warning("no commands from the collector: %s: %s", type(error).__name__, error)
                 pause = NOT_OFFERED_SECONDS
-            self._stop.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads a thousand ranks' calls
+            self._stop.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the calls of a thousand ranks
 
     def _watch(self) -> bool:
         """One stream, until it ends; True if a command came."""
@@ -86,7 +86,7 @@ class ControlClient:
             channel = grpc.insecure_channel(target.endpoint, options=_OPTIONS)
         else:
             channel = grpc.secure_channel(target.endpoint, target.credentials, options=_OPTIONS)
-        heard = False
+        received = False
         with channel:
             call = channel.unary_stream(
                 METHOD, request_serializer=WatchRequest.SerializeToString, response_deserializer=Command.FromString
@@ -102,9 +102,9 @@ class ControlClient:
             self.listening = True
             try:
                 for command in call(request, metadata=target.headers):
-                    heard = True
+                    received = True
                     self.commands.put(command)
                     self._on_command()
             finally:
                 self.listening = False
-        return heard
+        return received

@@ -1,4 +1,4 @@
-"""Flight-recorder files: what they are called, when one is written, and by a thread so that watching goes on."""
+"""Flight-recorder files: their names, when one is written, and the thread that writes them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from otel_fr.ring import RingFormatError, RingReader
 Format = Literal["pickle", "json"]
 
 MIN_SECONDS = 1.0
-"""From one file to the next, unless the rank has ended."""
+"""Between two files, unless the rank has ended."""
 STARTED_AT = "started_at"
-"""Fact in each file: wall ns when the rank's process started."""
+"""Key in each file: wall ns when the rank's process started."""
 
-_WE_WRITE_ALONE = frozenset({"gloo", "fake", "mpi", "ucc"})
-"""Backends whose groups PyTorch 2.13 writes no flight-recorder file of its own for (TORCH_FR_DUMP_TEMP_FILE)."""
+_NOT_WRITTEN_BY_PYTORCH = frozenset({"gloo", "fake", "mpi", "ucc"})
+"""Backends for which PyTorch 2.13 writes no flight-recorder file (TORCH_FR_DUMP_TEMP_FILE)."""
 _HEAD_BYTES = 64 * 1024
 _HEAD_STEPS = 5000
 
 
 def torch_may_write(backends: Iterable[str]) -> bool:
-    """True if some group's backend makes PyTorch write the file that its own variables name.
+    """True if PyTorch writes the file that its own variables name, because of some group's backend.
 
     A backend is ``"gloo"``, or one per kind of device: ``"cpu:gloo,cuda:nccl"``.
     """
     parts = {part.rpartition(":")[2].strip().lower() for text in backends for part in text.split(",")}
-    return bool(parts - _WE_WRITE_ALONE - {""})
+    return bool(parts - _NOT_WRITTEN_BY_PYTORCH - {""})
 
 
 def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) -> Path:
@@ -69,13 +69,13 @@ def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str]) 
     foreign = os.path.lexists(named) and not is_ours(named)
     if not foreign and not torch_may_write(backends):
         return named
-    # A whole name may lack the rank; then a rank of its own would overwrite its neighbours' files.
+    # A whole name may lack the rank; without it, ranks would overwrite each other's files.
     prefix = Path(config.dump_prefix)
     return prefix.parent / f"otel_fr_{prefix.name}{identity.rank}"
 
 
 def written_for(path: Path) -> int | None:
-    """When the rank whose file this is had been started (wall ns), if it is ours and says so. Runs nothing of it."""
+    """When the rank that left this file was started (wall ns); None: not known. Runs no code from the file."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)

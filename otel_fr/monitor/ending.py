@@ -1,4 +1,4 @@
-"""How did the rank end: by which signal, with which exit code. The rank is not the monitor's child."""
+"""How the rank ended: by which signal, with which exit code. The rank is not a child of the monitor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from otel_fr.ring import process_start_ns
 _PIDFD_GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, struct pidfd_info) with its first published size of 64 bytes (linux/pidfd.h, 6.13)."""
 _PIDFD_INFO_EXIT = 1 << 3
-"""The exit status is asked for and, in the answer, present (Linux >= 6.15)."""
+"""In the request: the exit status is wanted; in the answer: it is there (Linux >= 6.15)."""
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 """mask, cgroup id, eleven ids, exit code (a wait status)."""
 _STAT_EXIT_CODE = 52
@@ -23,7 +23,7 @@ _STAT_EXIT_CODE = 52
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended. ``known`` False: nobody could say; code and signal are 0 then."""
+    """How a process ended. ``known`` is False if the exit status could not be read; code and signal are 0 then."""
 
     code: int = 0
     signal: int = 0
@@ -31,6 +31,7 @@ class Exit:
 
     @classmethod
     def from_wait_status(cls, status: int) -> Exit:
+        """From a status as waitpid(2) gives it."""
         return cls(code=(status >> 8) & 0xFF, signal=status & 0x7F, known=True)
 
 
@@ -40,7 +41,7 @@ def stat_fields(pid: int) -> list[str] | None:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The command's name stands in parentheses and may itself hold blanks and parentheses.
+    # The command's name is in parentheses and may itself contain blanks and parentheses.
     head, _, tail = text.rpartition(")")
     return [head.partition(" ")[0], head.partition("(")[2], *tail.split()]
 
@@ -51,15 +52,15 @@ def is_zombie(pid: int) -> bool:
 
 
 class RankProcess:
-    """The rank's process. Made while it lives, asked until after its end.
+    """The rank's process. Created while the rank lives, and used until after its end.
 
     Attributes:
-        fd: a pidfd, readable once the process has ended; None where the kernel has none: ask `alive` instead.
+        fd: a pidfd, readable once the process has ended; None where the kernel has none: use `alive` instead.
     """
 
     def __init__(self, pid: int, start_ns: int, fd: int | None = None) -> None:
         """Args: ``start_ns`` as `otel_fr.ring.process_start_ns` gives it; 0: not known. ``fd``: a pidfd that the
-        rank itself has opened, which is its own whatever has become of it since.
+        rank itself has opened, so it refers to the rank even if the pid has been reused.
         """
         self.pid = pid
         self._start_ns = start_ns
@@ -72,7 +73,7 @@ class RankProcess:
             self.close()
 
     def same(self) -> bool:
-        """True while the pid (living or zombie) is still this process and no later one."""
+        """True while the pid still belongs to this process (living or zombie) and to no later one."""
         found = process_start_ns(self.pid)
         return found is not None and self._start_ns in (0, found)
 
@@ -82,8 +83,8 @@ class RankProcess:
     def how_ended(self, patience: float = 0.05) -> Exit:
         """The exit status of the ended process.
 
-        The zombie's own record is there until its parent reaps it; a pidfd tells it from then on. Between
-        the two neither may answer for an instant, hence ``patience`` seconds.
+        A zombie has it in ``/proc`` until its parent has waited for it; from then on the pidfd has it. In between
+        neither may have it for an instant, so this retries for ``patience`` seconds.
         """
         deadline = time.monotonic() + patience
         while True:

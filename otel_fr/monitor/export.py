@@ -1,4 +1,4 @@
-"""Bounded queues in front of the exporters, which block and retry for as long as ten seconds on a dead endpoint."""
+"""Bounded queues in front of the exporters, which block for up to ten seconds if an endpoint does not answer."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from otel_fr.monitor.span_builder import SCOPE
 _log = logging.getLogger("otel_fr.monitor")
 
 BATCH_SPANS = 512
-"""Of one request. A message of 2,048 spans and its copies inside gRPC take 30 MB, more than everything else here."""
+"""Of one request. A request of 2,048 spans and its copies inside gRPC take 30 MB, more than the rest of the monitor."""
 MAX_SPANS = 20_000
 MAX_SPAN_BYTES = 8 << 20
-"""Queued spans as they are kept: a backlog is compressed, to a tenth or so."""
+"""Of the queued spans as they are kept; a backlog is compressed to about a tenth."""
 MAX_BATCH_BYTES = 3 << 20
-"""Of one request of spans: receivers without our settings refuse more than 4 MiB over gRPC."""
+"""Of one request of spans: by default, gRPC servers reject more than 4 MiB."""
 BATCH_SECONDS = 1.0
-"""How long a span waits for company."""
+"""How long a span waits to be sent with others in one request."""
 MAX_REPORTS = 256
 MAX_REPORT_BYTES = 8 << 20
 RETRY_SECONDS = 0.5
-"""Pause after a failure: what an exporter gives up at once must not be tried in a tight loop."""
+"""Pause after a failure, since some failures are immediate and must not be retried in a tight loop."""
 _REPORT_TRIES = 3
 _SLOW_SECONDS = 2.0
-"""A request that is under way for longer means trouble."""
+"""A request that takes longer counts as trouble with the endpoint."""
 
 
 @dataclass(slots=True)
-class Report:
-    """One rank report on its way. ``progress``: a later one supersedes it."""
+class QueuedReport:
+    """One rank report that waits to be sent. ``progress``: a later one supersedes it."""
 
     record: LogRecord
     size: int
@@ -51,7 +51,7 @@ class Report:
 
 
 class _Chunk(NamedTuple):
-    """A serialised `ScopeSpans` without scope: how many spans, how many bytes, those bytes, perhaps compressed."""
+    """A serialised `ScopeSpans` without its scope; ``size`` in bytes before compression."""
 
     spans: int
     size: int
@@ -60,7 +60,7 @@ class _Chunk(NamedTuple):
 
 
 class SpanQueue:
-    """Serialised spans, oldest dropped first. Of any thread."""
+    """Serialised spans. When full, the oldest are dropped. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,8 @@ class SpanQueue:
         return self._spans
 
     def put(self, count: int, data: bytes) -> bool:
-        """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if somebody should look at once."""
+        """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if the sending
+        thread has to be woken."""
         backlog = self._spans >= BATCH_SPANS
         chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog)
         with self._lock:
@@ -106,32 +107,32 @@ class SpanQueue:
 
 
 class ReportQueue:
-    """Rank reports. When full, superseded progress reports go first, then the oldest. Of any thread."""
+    """Rank reports. When full, superseded progress reports are dropped first, then the oldest. Thread safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._items: deque[Report] = deque()
+        self._items: deque[QueuedReport] = deque()
         self._bytes = 0
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def put(self, report: Report) -> None:
+    def put(self, report: QueuedReport) -> None:
         with self._lock:
             self._items.append(report)
             self._bytes += report.size
             self._shrink()
 
-    def put_back(self, reports: list[Report]) -> None:
-        """Those that could not be sent, to be tried again before the others."""
+    def put_back(self, reports: list[QueuedReport]) -> None:
+        """Queue reports that could not be sent again, before all others."""
         with self._lock:
             self._items.extendleft(reversed(reports))
             self._bytes += sum(report.size for report in reports)
             self._shrink()
 
-    def take(self) -> list[Report]:
-        taken: list[Report] = []
+    def take(self) -> list[QueuedReport]:
+        taken: list[QueuedReport] = []
         size = 0
         with self._lock:
             while self._items and (not taken or size + self._items[0].size <= MAX_BATCH_BYTES):
@@ -151,7 +152,7 @@ class ReportQueue:
 
 
 class _Worker:
-    """One daemon thread that sends what a queue holds."""
+    """A daemon thread that sends what is queued."""
 
     def __init__(self, name: str, sender: Sender, wait_s: float) -> None:
         self._sender = sender
@@ -166,7 +167,7 @@ class _Worker:
         threading.Thread(target=self._run, name=self.name, daemon=True).start()
 
     def pending(self) -> bool:
-        """True while something is queued or under way."""
+        """True while something is queued or being sent."""
         with self._wake:
             return self._busy_since is not None or self._queued() > 0
 
@@ -186,12 +187,12 @@ class _Worker:
                     self._hurry = False
                     self._wake.wait()
                     continue
-                # Each put notifies; only a full batch, or haste, ends the wait for company.
+                # Each put notifies; only a full batch, or `hurry`, ends the wait for more.
                 self._wake.wait_for(lambda: self._hurry or self._queued() >= BATCH_SPANS, self._wait_s)
                 self._busy_since = time.monotonic()
             try:
                 self.failing = not self._send_batch()
-            except Exception as error:  # noqa: BLE001 - the thread must go on, whatever an exporter raises
+            except Exception as error:  # noqa: BLE001 - whatever an exporter raises, the thread goes on
                 self.failing = True
                 _log.warning("sending failed: %s: %s", type(error).__name__, error)
             finally:
@@ -249,9 +250,9 @@ class _ReportWorker(_Worker):
                 self._retry(reports)
         return sent
 
-    def _retry(self, reports: list[Report]) -> None:
-        """A progress report is superseded by the next; what happens once is worth another try."""
-        again: list[Report] = []
+    def _retry(self, reports: list[QueuedReport]) -> None:
+        """Send events again, but not progress reports, which the next one supersedes."""
+        again: list[QueuedReport] = []
         for report in reports:
             report.tries += 1
             if not report.progress and report.tries < _REPORT_TRIES:
@@ -271,7 +272,7 @@ def spans_request(resource: Resource, chunks: list[bytes]) -> Request:
     return request
 
 
-def reports_request(resource: Resource, reports: list[Report]) -> Request:
+def reports_request(resource: Resource, reports: list[QueuedReport]) -> Request:
     request = ExportLogsServiceRequest()
     of_scope = request.resource_logs.add(resource=resource).scope_logs.add(scope=SCOPE)
     of_scope.log_records.extend(report.record for report in reports)
@@ -279,11 +280,11 @@ def reports_request(resource: Resource, reports: list[Report]) -> Request:
 
 
 class Exporter:
-    """Where the monitor puts what it wants sent. Nothing here blocks but `flush`.
+    """Queues for spans and reports, and the threads that send them. Nothing here blocks.
 
     Args:
-        spans, reports: None: that signal is not sent (and nothing is counted as dropped).
-        resource: asked for at each request, in the sending thread.
+        spans, reports: None: that signal is not sent (and nothing counts as dropped).
+        resource: called for each request, in the sending thread.
     """
 
     def __init__(self, spans: Sender | None, reports: Sender | None, resource: Callable[[], Resource]) -> None:
@@ -304,21 +305,21 @@ class Exporter:
 
     def put_report(self, record: LogRecord, progress: bool) -> None:
         if self._report_worker is not None:
-            self.reports.put(Report(record, record.ByteSize(), progress))
+            self.reports.put(QueuedReport(record, record.ByteSize(), progress))
             self._report_worker.notify()
 
     @property
     def wants_spans(self) -> bool:
         return self._span_worker is not None
 
-    def trouble(self, thread: str) -> None:
-        """The exporter that runs in that thread said that it cannot reach its endpoint, and goes on trying."""
+    def note_trouble(self, thread: str) -> None:
+        """The exporter that runs in that thread has logged that it cannot reach its endpoint; it goes on trying."""
         for worker in self._workers:
             if worker.name == thread:
                 worker.failing = True
 
     def pending(self, patient: bool) -> bool:
-        """Something is still to be sent; unless ``patient``, to an endpoint that is not known to be in trouble."""
+        """True while something is still to be sent; unless ``patient``, endpoints in trouble do not count."""
         return any(worker.pending() and (patient or not worker.in_trouble()) for worker in self._workers)
 
     def hurry(self) -> None:

@@ -8,11 +8,11 @@ import socket
 from typing import Any
 
 MAX_LINE = 4 << 20
-"""A rank with thousands of threads has large stacks; anything beyond is no answer."""
+"""A rank with thousands of threads has large stacks; a longer line is discarded."""
 
 
 class Link:
-    """The monitor's end. Never blocks; a broken connection is just the end of it.
+    """The monitor's end. Never blocks; a broken connection counts as closed.
 
     Attributes:
         fd: to poll; None once the rank has closed its end.
@@ -26,7 +26,7 @@ class Link:
         self.fd: int | None = fd
 
     def send(self, message: dict[str, Any]) -> bool:
-        """False if the rank cannot be told (gone, or it does not read)."""
+        """Send one message. False if it cannot be sent: the rank has ended, or does not read."""
         if self._socket is None:
             return False
         data = json.dumps(message).encode() + b"\n"
@@ -39,7 +39,7 @@ class Link:
             return False
 
     def receive(self) -> list[dict[str, Any]]:
-        """What has come; texts that are no JSON objects are passed over."""
+        """The messages that have arrived; lines that are not JSON objects are ignored."""
         messages: list[dict[str, Any]] = []
         while self._socket is not None:
             try:

@@ -1,8 +1,8 @@
-"""What the monitor says on standard error: little, as ``otel-fr[rank N]: ...``.
+"""The monitor's log on standard error: few lines, as ``otel-fr[rank N]: ...``.
 
-Whoever captures the output of a job waits for every holder of the pipe to let go of it, so the monitor must
-not keep a pipe open after its rank. It has no standard output at all; a terminal or a file as standard error it keeps;
-a pipe it keeps only while the rank lives (`let_go_of_pipes`).
+A program that captures a job's output reads until every process has closed the pipe, so the monitor must not keep
+a pipe open after its rank has ended. It has no standard output. It keeps a standard error that is a terminal or a file,
+and a pipe only while the rank lives (`release_pipes`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 
 ENDPOINT_SECONDS = 60.0
-"""Between two lines about an endpoint that does not answer."""
+"""Between two messages about an endpoint that does not answer."""
 
 
 class _EndpointHandler(logging.Handler):
-    """What OpenTelemetry's exporters log: one line a minute, and a hint that the endpoint is in trouble."""
+    """Passes on one message a minute of OpenTelemetry's exporters, and calls ``on_trouble`` for each."""
 
     def __init__(self, target: logging.Handler, on_trouble: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -51,9 +51,9 @@ def configure(rank: int) -> logging.Handler:
 
 
 def watch_exporters(handler: logging.Handler, on_trouble: Callable[[str], None]) -> None:
-    """Thin out the exporters' own lines and learn from them that an endpoint is in trouble.
+    """Limit the exporters' own messages, and take them as a sign that an endpoint does not answer.
 
-    An exporter retries for up to ten seconds before it says that it failed; its first warning comes at once.
+    An exporter retries for up to ten seconds before it returns a failure, but logs a warning at once.
 
     Args:
         on_trouble: called with the name of the exporter's thread.
@@ -63,7 +63,7 @@ def watch_exporters(handler: logging.Handler, on_trouble: Callable[[str], None])
         logger.propagate = False
         logger.handlers[:] = [_EndpointHandler(handler, on_trouble)]
     for name in ("grpc.exporter", "http.trace_exporter", "http._log_exporter"):
-        # The SDK drops equal lines of the same minute, which would hide the trouble from us.
+        # The SDK drops equal messages of the same minute, which would hide that the endpoint does not answer.
         logging.getLogger(f"opentelemetry.exporter.otlp.proto.{name}").filters.clear()
 
 
@@ -76,7 +76,7 @@ def close_input_and_output() -> None:
         os.close(null)
 
 
-def let_go_of_pipes() -> None:
+def release_pipes() -> None:
     """Standard error becomes /dev/null, unless it is a terminal or a file."""
     try:
         mode = os.fstat(2).st_mode

@@ -1,10 +1,10 @@
-"""The one place where prepared protobuf meets OpenTelemetry's own OTLP exporters.
+"""Prepared protobuf sent through OpenTelemetry's own OTLP exporters.
 
 The official exporters read every ``OTEL_EXPORTER_OTLP_*`` variable (headers, TLS, compression, timeout) and
 retry as the specification says, but encoding SDK span objects costs more than 30 us of CPU a span, which is over
-the monitor's budget. So they are given requests that are ready: over gRPC through the method each exporter
-has for translating its input, over HTTP through the module's name for the encoder (the same names from
-1.40 to 1.45). The monitor is a process of its own, so nobody else's exporter is touched.
+the monitor's budget. So the exporters get complete requests: over gRPC by overriding the method that
+translates an exporter's input, over HTTP by replacing the encoder function of its module (the names are the same from
+1.40 to 1.45). The monitor is a process of its own, so no other exporter is affected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HTTP_MODULES = {
 
 
 class Prepared:
-    """A request that is already protobuf, in the shape of the batch that an exporter expects."""
+    """A request that is already protobuf, with the length of the batch that an exporter expects."""
 
     __slots__ = ("count", "request")
 
@@ -57,7 +57,7 @@ class Sender:
         self.protocol = protocol
 
     def send(self, request: Request, count: int) -> bool:
-        """Send one request of ``count`` items; True when the endpoint took it. Blocks up to the exporter's timeout."""
+        """Send one request of ``count`` items; True if the endpoint accepted it. Blocks up to its timeout."""
         return str(getattr(self.exporter.export(Prepared(request, count)), "name", "")) == "SUCCESS"
 
 
@@ -72,7 +72,7 @@ class GrpcTarget:
 
 
 def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
-    """``grpc`` (the default of OpenTelemetry for Python) or ``http/protobuf``; anything else is named in a warning."""
+    """``grpc`` (OpenTelemetry's default for Python) or ``http/protobuf``; a warning and ``grpc`` for anything else."""
     name = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
     value = (env.get(name, "") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")).strip().lower() or "grpc"
     if value not in ("grpc", "http/protobuf"):
@@ -81,8 +81,8 @@ def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
     return value
 
 
-def warn_of_http_port(signal: Signal, env: Mapping[str, str] = os.environ) -> bool:
-    """One warning if gRPC is about to be spoken to the port that OTLP reserves for HTTP; True if so."""
+def warn_about_http_port(signal: Signal, env: Mapping[str, str] = os.environ) -> bool:
+    """Log a warning if gRPC would be sent to the port that OTLP reserves for HTTP; True if so."""
     own = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "")
     endpoint = own or env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
     try:
@@ -92,15 +92,15 @@ def warn_of_http_port(signal: Signal, env: Mapping[str, str] = os.environ) -> bo
     if port != 4318:
         return False
     _log.warning(
-        "grpc is spoken to %s, but port 4318 is for http/protobuf: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf,"
-        " or use port 4317",
+        "OTLP is sent over gRPC to %s, but port 4318 is for http/protobuf: set"
+        " OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or use port 4317",
         endpoint,
     )
     return True
 
 
-def make_sender(signal: Signal, env: Mapping[str, str] = os.environ) -> Sender:
-    """The official exporter of ``signal``, as the environment configures it, taking prepared requests.
+def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ) -> Sender:
+    """The official exporter of ``signal``, as the environment configures it, for prepared requests.
 
     Raises:
         Exception: whatever the exporter raises on unusable settings (a bad compression name, an unreadable key).
@@ -116,13 +116,13 @@ def make_sender(signal: Signal, env: Mapping[str, str] = os.environ) -> Sender:
         none = {"compression": grpc.Compression.NoCompression} if compression == "none" else {}
         return Sender(exporter_class(**none), protocol)
     if any(env.get(f"OTEL_EXPORTER_OTLP_{part}CERTIFICATE", "") for part in ("", f"{signal.upper()}_")):
-        # The requests library would take these in place of the certificate that was given for this very endpoint.
+        # The requests library would prefer these to the certificate that is configured for this endpoint.
         for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
             os.environ.pop(name, None)
     module_name, class_name, encoder_name = _HTTP_MODULES[signal]
     module = importlib.import_module(module_name)
     encoder = getattr(module, encoder_name)
-    if not getattr(encoder, "takes_prepared", False):
+    if not getattr(encoder, "accepts_prepared", False):
         setattr(module, encoder_name, _prepared_first(encoder))
     return Sender(getattr(module, class_name)(), protocol)
 
@@ -135,7 +135,7 @@ def _prepared_first(encoder: Callable[[Any], Request]) -> Callable[[Any], Reques
     def encode(batch: Any) -> Request:
         return batch.request if isinstance(batch, Prepared) else encoder(batch)
 
-    encode.takes_prepared = True  # type: ignore[attr-defined]
+    encode.accepts_prepared = True  # type: ignore[attr-defined]
     return encode
 
 

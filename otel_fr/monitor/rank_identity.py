@@ -1,4 +1,4 @@
-"""Whose monitor this is: the rank's names and numbers, and the OTLP resource made of them."""
+"""The rank that is monitored: its names and numbers, and its OTLP resource."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from otel_fr.config import Config
 from otel_fr.otlp_attributes import attributes
 
 _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
-"""Ours alone; a rank's instance id is a name within it."""
+"""UUID namespace of the ranks' instance ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class RankIdentity:
 
     @classmethod
     def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
-        """What the ring's meta says, and the environment for what it does not."""
+        """From the ring's meta; what is missing there, from the environment."""
         job_id = _text(meta, "job_id") or config.job_id
         attempt = _integer(meta, "attempt", config.attempt)
         nonce = _text(meta, "nonce")
@@ -55,7 +55,7 @@ class RankIdentity:
         )
 
     def resource(self, env: Mapping[str, str] = os.environ) -> Resource:
-        """The resource of docs/telemetry.md, with what ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` say."""
+        """The resource of docs/telemetry.md, with those of ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME``."""
         given = SdkResource.create().attributes
         service = str(given.get(names.SERVICE_NAME) or "unknown_service")
         if service.startswith("unknown_service") and self.service:
@@ -72,7 +72,7 @@ class RankIdentity:
             names.JOB_ATTEMPT: self.attempt,
             names.RUN_ID: self.run_id,
         }
-        # The SDK makes up an instance id of its own; only one that the user chose may stand.
+        # The SDK generates an instance id; only one that the user has set replaces ours.
         chosen = f"{names.SERVICE_INSTANCE_ID}=" in env.get("OTEL_RESOURCE_ATTRIBUTES", "")
         for key, value in given.items():
             if key == names.SERVICE_INSTANCE_ID and not chosen:

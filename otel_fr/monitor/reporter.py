@@ -204,7 +204,7 @@ class Reporter:
         )
 
     def dump_info(self) -> dict[str, Any]:
-        """What a flight-recorder file says beyond the ring."""
+        """What a flight-recorder file holds beyond the ring."""
         identity = self.identity
         info: dict[str, Any] = {
             "rank": identity.rank,

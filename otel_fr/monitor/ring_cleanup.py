@@ -1,4 +1,4 @@
-"""Ring files that nobody will come for: the rank has ended, and its monitor was killed before it could remove them."""
+"""Removal of stale ring files: the rank has ended, and its monitor was killed before it could remove them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 KEEP_SECONDS = 7 * 86_400.0
-"""How long such a file is kept for a person to look at. Counted from its last change that the file system notices;
-writes through a mapping may not be noticed, so a long job's file can be much fresher than it seems."""
+"""How long such a file is kept for inspection, from its modification time. Writes through a mapping may not change that
+time, so the file of a long job can be much newer than it seems."""
 
 _NAME = re.compile(r"rank\d+-(\d+)\.ring(\.\d+)?(\.stacks)?")
 
 
-def sweep(folder: Path, now: float | None = None) -> int:
+def remove_stale_rings(folder: Path, now: float | None = None) -> int:
     """Remove old files of ended ranks from a ring folder; returns how many. Never raises `OSError`.
 
     Args:

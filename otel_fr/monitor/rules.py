@@ -1,6 +1,6 @@
-"""When a rank counts as stalled or idle, and when to report: functions of what is known and the time, nothing else.
+"""When a rank counts as stalled or idle, and when to report: functions of the rank's situation and the time only.
 
-All times are the rank's monotonic clock in nanoseconds (one clock per machine), all windows are seconds.
+All times are the rank's monotonic clock in nanoseconds (one clock per machine), stall times are in seconds.
 """
 
 from __future__ import annotations
@@ -8,21 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EARLY = 0.8
-"""Part of the stall window after which evidence is sent, so that the collector has it when the window ends."""
+"""Fraction of the stall time after which evidence is sent, so that the collector has it once the stall time is over."""
 QUICK_FROM = 0.5
 QUICK_UNTIL = 2.0
-"""Parts of the stall window between which reports come quickly: the time in which verdicts fall."""
+"""Fractions of the stall time between which reports are sent more often: the collector judges in that time."""
 REPORT_SECONDS = 1.0
 QUICK_REPORT_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the decisions rest on.
+    """What the rules decide on.
 
     Attributes:
-        moved_ns: when the rank last issued or ended a call; before its first: when it was first seen.
-        oldest: record id of the oldest call that somebody may wait for, and ``oldest_since_ns`` since when; or None.
+        moved_ns: when the rank last enqueued or ended a call; before its first call: when the monitor started.
+        oldest: record id of the call that may have been waited for longest; None: there is none.
+        oldest_since_ns: since when it may have been waited for.
     """
 
     now_ns: int
@@ -44,7 +45,7 @@ def stalled_call(situation: Situation, stall_seconds: float) -> int | None:
 
 
 def is_idle(situation: Situation, stall_seconds: float) -> bool:
-    """Nothing is in flight and nothing has been issued for too long."""
+    """Nothing is in flight and nothing has been enqueued for too long."""
     still = seconds_between(situation.moved_ns, situation.now_ns)
     return situation.oldest is None and still >= EARLY * stall_seconds
 
@@ -57,14 +58,14 @@ def report_interval(situation: Situation, stall_seconds: float) -> float:
 
 
 class Episodes:
-    """Says each episode once: a stall is one per oldest call, an idle time one per last movement."""
+    """Returns each episode once: one stall for each oldest call, one idle time for each last movement."""
 
     def __init__(self) -> None:
         self._stalled: int | None = None
         self._idle: int | None = None
 
     def new_stall(self, situation: Situation, stall_seconds: float) -> int | None:
-        """The stalled call, the first time it is asked about."""
+        """The stalled call, the first time that it counts as stalled."""
         call = stalled_call(situation, stall_seconds)
         if call is None or call == self._stalled:
             return None
@@ -72,6 +73,7 @@ class Episodes:
         return call
 
     def new_idle(self, situation: Situation, stall_seconds: float) -> bool:
+        """True the first time in an idle time that the rank counts as idle."""
         if not is_idle(situation, stall_seconds) or self._idle == situation.moved_ns:
             return False
         self._idle = situation.moved_ns

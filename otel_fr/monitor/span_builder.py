@@ -16,9 +16,9 @@ from otel_fr.ring import KIND_MONITORED, KIND_P2P, STATE_TEXT, GroupDef, Record,
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
 
 MAX_TEMPLATES = 4096
-"""A job of ever new shapes must not grow the monitor; a template is about 2 KB."""
+"""Bounds the monitor's memory in a job with ever new shapes; a template is about 2 KB."""
 _MAX_ITEMS = 256
-"""Sizes (dtypes, splits) of one call that go into a span; the flight recorder has them all."""
+"""Sizes (dtypes, splits) of one call that go into a span; the flight-recorder file has all of them."""
 
 _FIXED = struct.Struct("<2s16s2s8s2s8ssQsQ")
 """trace_id, span_id, parent_span_id, start and end of a span, each after its protobuf tag (and length)."""
@@ -41,7 +41,7 @@ def trace_id(run: str, rank: int, record: Record) -> bytes:
         signature = record.signature
         peer = signature.peer
         if peer is None or signature.any_source:
-            # Nobody can say which send it matches, so it gets a trace of its own.
+            # Which send it matches is not known, so it gets a trace of its own.
             return identity.trace_id(run, group, f"{identity.STREAM_P2P}:{rank}", record.p2p_seq)
         source, destination = (rank, peer) if signature.operation == "send" else (peer, rank)
         return identity.p2p_trace_id(run, group, source, destination, signature.tag or 0, record.pair_index)
@@ -72,7 +72,7 @@ class _IntegerAttribute:
     """Encodes ``Span.attributes`` entries of one key whose value is an integer that is not negative."""
 
     def __init__(self, key: str) -> None:
-        # What precedes the number depends on nothing but how many bytes the number takes.
+        # What precedes the number depends only on how many bytes the number takes.
         self._heads: list[bytes] = [b""]
         for size in range(1, 11):
             of_key = b"\x0a" + varint(len(key)) + key.encode()
@@ -90,7 +90,7 @@ _encode_record = _IntegerAttribute(names.RECORD_ID).encode
 
 
 class SpanBuilder:
-    """Makes the spans of one rank, as bytes: a serialised message is the concatenation of its fields, in any order.
+    """Builds the spans of one rank, as bytes: a serialised message is the concatenation of its fields, in any order.
 
     Args:
         run: `identity.run_id`.
@@ -101,15 +101,15 @@ class SpanBuilder:
         self._run = run
         self._rank = rank
         self._wall_offset_ns = wall_offset_ns
-        # By identity, because hashing a signature costs more than making a span. The reader gives one object
-        # per definition, and a template holds its three so that no id is used again meanwhile.
+        # By object identity, because hashing a signature costs more than building a span. The reader returns one object
+        # per definition; an entry holds its three, so that no id is used for another object.
         self._templates: dict[tuple[int, ...], tuple[bytes, SignatureDef, GroupDef, SiteDef]] = {}
 
     def encode(self, record: Record, rank_ended_ns: int | None = None, clean: bool = False) -> bytes:
         """One entry of ``ScopeSpans.spans``: the span of a call that has ended, or was in flight when its rank ended.
 
         Args:
-            rank_ended_ns: monotonic. clean: the rank ended well, so a call it never waited for is no error.
+            rank_ended_ns: monotonic. clean: the rank ended cleanly, so a call that it never waited for is no error.
         """
         trace = trace_id(self._run, self._rank, record)
         wall, issued_ns = self._wall_offset_ns, record.issued_ns
@@ -133,7 +133,7 @@ class SpanBuilder:
             + _encode_record(record.record_id)
         )
         if record.kind == KIND_P2P or record.state is RecordState.FAILED or record.state is RecordState.IN_FLIGHT:
-            span += _rare_part(record, clean)
+            span += _rare_fields(record, clean)
         return _TAG_SPANS + varint(len(span)) + span
 
     def _template(self, record: Record) -> bytes:
@@ -149,12 +149,12 @@ class SpanBuilder:
         if found is None:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
-            found = (_make_template(record), record.signature, record.group, record.site)
+            found = (_build_template(record), record.signature, record.group, record.site)
             self._templates[key] = found
         return found[0]
 
 
-def _rare_part(record: Record, clean: bool) -> bytes:
+def _rare_fields(record: Record, clean: bool) -> bytes:
     """The fields of a span that most calls do not have."""
     span = Span()
     if record.kind == KIND_P2P:
@@ -178,7 +178,7 @@ def _message(record: Record, error: str) -> str:
     return f"{name} failed"
 
 
-def _make_template(record: Record) -> bytes:
+def _build_template(record: Record) -> bytes:
     """What all calls of one signature, group, site and state have in common."""
     signature, group = record.signature, record.group
     span = Span(name=f"{signature.operation} {group.description or group.name}", kind=Span.SPAN_KIND_INTERNAL)

@@ -1,4 +1,4 @@
-"""Where the rank's threads are: asked for over the socket, or, if Python does not answer, by faulthandler's signal."""
+"""Stacks of the rank's threads: requested over the socket, or, if Python does not answer, by faulthandler's signal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from otel_fr.stacks import site_of
 ANSWER_SECONDS = 0.3
 """How long a rank may take to answer before it counts as blocked."""
 FILE_SECONDS = 0.3
-"""How long faulthandler may take to begin and to finish its text."""
+"""How long faulthandler may take to write its text."""
 QUIET_SECONDS = 0.04
-"""The file is whole once it has not grown for so long (and a last line is complete)."""
+"""The file counts as complete once it has not grown for this long."""
 MAX_STACK = 64 * 1024
 """Characters of a stack that are sent."""
 
@@ -28,14 +28,14 @@ _STATES = {
     "T": "stopped by a signal",
     "t": "stopped by a debugger",
     "D": "in an uninterruptible wait in the kernel",
-    "Z": "a zombie: it has ended and its parent has not noticed",
+    "Z": "a zombie: it has ended and its parent has not waited for it",
     "X": "dead",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """What a request brought. ``text`` and ``site`` are empty if unknown."""
+    """The result of a request. ``text`` and ``site`` are empty if unknown."""
 
     text: str = ""
     site: str = ""
@@ -58,7 +58,7 @@ def tgkill(pid: int, tid: int, signal: int) -> None:
 
 
 def process_hint(pid: int) -> str:
-    """Why a process may not answer: its state, and what the kernel waits for; "" if it just runs or sleeps."""
+    """Why a process may not answer: its state, and where it waits in the kernel; "" if it runs or sleeps normally."""
     state = ""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
@@ -73,7 +73,7 @@ def process_hint(pid: int) -> str:
 
 
 def main_thread_first(text: str) -> str:
-    """faulthandler writes the newest thread first; the main thread, its last, is the one that says most."""
+    """Reverse the order of the threads: faulthandler writes the newest thread first and the main thread last."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith(("Thread ", "Current thread ")):
@@ -85,17 +85,17 @@ def main_thread_first(text: str) -> str:
 
 
 class StackRequest:
-    """One request for the rank's stacks, driven by the watch loop: nothing in it waits.
+    """One request for the rank's stacks, driven by the watch loop: nothing in it blocks.
 
     Args:
-        process: the rank. meta: ``stack_signal``, ``responder_tid`` and ``stack_file`` of the ring, if there are any.
-        asked: the question was sent over the socket.
+        process: the rank. meta: ``stack_signal``, ``responder_tid`` and ``stack_file`` of the ring, if they are there.
+        asked: the request was sent over the socket.
     """
 
     def __init__(self, process: RankProcess, meta: Mapping[str, object], now: float, asked: bool) -> None:
         self._process = process
         self._signal = _integer(meta, "stack_signal")
-        # Never the main thread: a signal ends its waits in the kernel early (EINTR), which would change the job.
+        # Never the main thread: a signal interrupts its system calls (EINTR), which would change the job.
         self._thread = _integer(meta, "responder_tid")
         file = meta.get("stack_file")
         self._file = Path(file) if isinstance(file, str) and file else None
@@ -107,17 +107,17 @@ class StackRequest:
         self.result: Stacks | None = None
 
     def answered(self, text: str, site: str) -> None:
-        """The rank's answer. One that comes too late is as good, but the rank was blocked."""
+        """Take the rank's answer. A late one is used, too, but then the rank was blocked."""
         self.result = Stacks(text[:MAX_STACK], site or site_of(text), self._signalled_at is not None)
 
     def step(self, now: float) -> float | None:
-        """Go on; seconds until it wants to again, or None when `result` is there."""
+        """Continue; seconds until the next step, or None once `result` is there."""
         if self.result is None and self._signalled_at is None:
             if now < self._answer_by:
                 return self._answer_by - now
             self._send_signal(now)
         if self.result is None:
-            self._look_at_file(now)
+            self._check_file(now)
         return None if self.result is not None else 0.02
 
     def _send_signal(self, now: float) -> None:
@@ -132,7 +132,7 @@ class StackRequest:
         except OSError:
             self._finish("")
 
-    def _look_at_file(self, now: float) -> None:
+    def _check_file(self, now: float) -> None:
         assert self._file is not None
         assert self._signalled_at is not None
         size = self._size

@@ -1,4 +1,4 @@
-"""The ring, followed: which calls are new, which have ended, which are still in flight."""
+"""Follows the ring: which calls are new, which have ended, which are still in flight."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from otel_fr.ring import KIND_COLLECTIVE, GroupProgress, Record, RecordState, Ri
 KEPT_FAILED = 16
 """Failed calls kept for reports (docs/telemetry.md)."""
 MAX_CHECKED = 2048
-"""In-flight calls looked at in one poll: a job may have a whole ring of them, and a poll happens ten times a second."""
-MAX_FRESH = 20_000
-"""New calls read in one poll: a ring may hold millions, and the monitor must stay small."""
+"""Calls in flight checked in one poll: a ring may be full of them, and a poll happens ten times a second."""
+MAX_NEW = 20_000
+"""New calls read in one poll: a ring may hold millions, and the monitor's memory is bounded."""
 MAX_BEYOND_RING = 1024
-"""In-flight calls kept although the ring has overwritten them."""
+"""Calls in flight that are kept although the ring has overwritten them."""
 
 
 class Tracked(NamedTuple):
-    """A call and what the ring alone does not say of it.
+    """A call, and what its record alone does not show.
 
     Attributes:
-        gap_s: seconds from the rank's previous end of a call to this issue; None: no earlier end is known.
+        gap_s: seconds from the end of the rank's previous call to the enqueueing of this one; None: not known.
     """
 
     record: Record
@@ -37,11 +37,11 @@ class Tail:
 
     Attributes:
         in_flight: by record id, oldest first.
-        uncertain: by group id, the newest call whose backend never tells when it ends.
-        failed: the last that ended with an error, newest last.
+        uncertain: by group id, the newest call whose backend does not show when it ends.
+        failed: the last calls that failed, newest last.
         last: the newest call.
-        moved_ns: when a call was last issued or ended, as far as read; 0: never.
-        missed: in-flight calls whose end was not seen before their slots were used again.
+        moved_ns: when a call was last enqueued or ended, as far as read; 0: never.
+        missed: calls in flight whose end was not seen before their slots were overwritten.
     """
 
     def __init__(self, reader: RingReader) -> None:
@@ -57,34 +57,34 @@ class Tail:
         self.missed = 0
 
     def poll(self, everything: bool = False) -> list[Tracked]:
-        """The calls that have ended since the last poll, in order of issue.
+        """The calls that have ended since the last poll, in the order in which they were enqueued.
 
         Args:
-            everything: look at every call in flight, however many there are.
+            everything: check every call in flight, however many there are.
         """
         ended = self._check_in_flight(None if everything else MAX_CHECKED)
         head = self._reader.head
         if head > self._next:
-            fresh = list(islice(self._reader.records(self._next), MAX_FRESH))
-            # Nothing valid up to there: what is damaged now will not become whole.
-            self._next = fresh[-1].record_id + 1 if fresh else head
-            if fresh:
-                self._take(fresh, ended)
+            new = list(islice(self._reader.records(self._next), MAX_NEW))
+            # No valid record up to there: damaged records do not become whole later.
+            self._next = new[-1].record_id + 1 if new else head
+            if new:
+                self._take(new, ended)
         if ended:
             self._note_ends(ended)
         return ended
 
     @property
     def behind(self) -> bool:
-        """More has been issued than was read."""
+        """There are records that were not read yet."""
         return self._reader.head > self._next
 
-    def _take(self, fresh: list[Record], ended: list[Tracked]) -> None:
+    def _take(self, new: list[Record], ended: list[Tracked]) -> None:
         ends = sorted(
             [item.record.ended_ns for item in ended if item.record.ended_ns]
-            + [record.ended_ns for record in fresh if record.ended_ns]
+            + [record.ended_ns for record in new if record.ended_ns]
         )
-        for record in fresh:
+        for record in new:
             item = Tracked(record, self._gap(record.issued_ns, ends))
             if record.state is RecordState.IN_FLIGHT:
                 self.in_flight[record.record_id] = item
@@ -95,12 +95,12 @@ class Tail:
             else:
                 self.uncertain.pop(record.group.id, None)
             self.last = item
-        self.moved_ns = max(self.moved_ns, fresh[-1].issued_ns)
+        self.moved_ns = max(self.moved_ns, new[-1].issued_ns)
 
     def _gap(self, issued_ns: int, ends: list[int]) -> float | None:
         """``ends`` are those of this poll, sorted."""
-        place = bisect_right(ends, issued_ns)
-        before = max(ends[place - 1] if place else 0, self._last_end_ns)
+        count = bisect_right(ends, issued_ns)
+        before = max(ends[count - 1] if count else 0, self._last_end_ns)
         return (issued_ns - before) / 1e9 if 0 < before <= issued_ns else None
 
     def _note_ends(self, ended: list[Tracked]) -> None:
@@ -116,13 +116,13 @@ class Tail:
             self.last = next((item for item in ended if item.record.record_id == wanted), last_item)
 
     def _check_in_flight(self, limit: int | None) -> list[Tracked]:
-        """Move those that have ended out of `in_flight`; with a limit, a different part of them each time."""
+        """Move calls that have ended out of `in_flight`; with a limit, other calls are checked each time."""
         if not self.in_flight:
             return []
         if limit is None or len(self.in_flight) <= limit:
             items = list(self.in_flight.items())
         else:
-            # The oldest matter most and end first; the rest takes turns.
+            # The oldest matter most and end first; the others are checked in turn.
             half = limit // 2
             start = half + self._cursor % (len(self.in_flight) - half)
             items = [*islice(self.in_flight.items(), half), *islice(self.in_flight.items(), start, start + half)]
@@ -139,22 +139,22 @@ class Tail:
             elif now[2] != item.record.waited_ns:
                 self.in_flight[record_id] = item._replace(record=replace(item.record, waited_ns=now[2]))
         if overwritten:
-            self._judge_overwritten(overwritten)
+            self._check_overwritten(overwritten)
         return ended
 
-    def _judge_overwritten(self, items: Iterable[Tracked]) -> None:
-        """The ring is past them: the group's counts still tell whether they can be in flight."""
+    def _check_overwritten(self, items: Iterable[Tracked]) -> None:
+        """Their records are gone, but the group's counts still show whether they can be in flight."""
         rows = {row.group.id: row for row in self._reader.groups()}
         kept = 0
         for item in items:
-            if _may_be_open(item.record, rows.get(item.record.group.id)) and kept < MAX_BEYOND_RING:
+            if _may_be_in_flight(item.record, rows.get(item.record.group.id)) and kept < MAX_BEYOND_RING:
                 kept += 1
             else:
                 del self.in_flight[item.record.record_id]
                 self.missed += 1
 
 
-def _may_be_open(record: Record, row: GroupProgress | None) -> bool:
+def _may_be_in_flight(record: Record, row: GroupProgress | None) -> bool:
     if row is None or row.ended >= row.issued:
         return False
     return record.kind != KIND_COLLECTIVE or row.completed < record.coll_seq

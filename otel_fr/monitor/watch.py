@@ -1,4 +1,4 @@
-"""The monitor's one loop: it waits for the rank's end, the rank's words, signals and the clock, and acts on them."""
+"""The monitor's loop: it waits for the rank's end, messages of the rank, signals and timers, and acts on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
-from otel_fr.monitor.logs import let_go_of_pipes
+from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stacks import StackRequest
 from otel_fr.rank_report import ReportedExit
@@ -32,20 +32,22 @@ _log = logging.getLogger("otel_fr.monitor")
 
 TICK_SECONDS = 0.1
 SHORT_TICK_SECONDS = 0.02
-"""While something is being waited for that does not wake the loop."""
+"""While the loop waits for something that does not wake it."""
 FAILURE_REPORT_SECONDS = 0.25
 """Shortest time between two reports that failures cause."""
-BYE_SECONDS = 1.8
-"""The rank waits for two seconds at most."""
+LAST_FLUSH_SECONDS = 1.8
+"""Until a rank that ends cleanly gets its answer; it waits for two seconds at most."""
 END_FLUSH_SECONDS = 5.0
+"""How long the monitor sends what is queued after its rank has ended."""
 LINGER_SECONDS = 1.5
-"""After a clean end, while the collector listens: it settles a mismatch within 0.3 s of the last spans."""
+"""After a clean end, while the control stream is open: a mismatch is judged within 0.3 s of the last spans."""
 END_DUMP_SECONDS = 30.0
-"""After the rank's end its pipes are let go of, so that nobody waits for a slow disk."""
+"""For the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
 
 ERROR_LOG_SECONDS = 60.0
-LIVES_ON_SECONDS = 30.0
-"""How long a process may take to end after its clean goodbye; its exit status is worth that wait."""
+"""Between two messages about errors of the loop itself."""
+EXIT_WAIT_SECONDS = 30.0
+"""How long a process may take to end after it has said that it ends cleanly; the monitor waits for its exit status."""
 
 REASON_STALL = "stall"
 REASON_FAILED = "collective failed"
@@ -60,9 +62,9 @@ class Monitor:
 
     Args:
         ring: the ring file that ``reader`` has open.
-        process: the rank's. link: the socket to it, if there is one.
+        process: the rank's. link: the socket to the rank, if there is one.
         exporter: not started yet. control: not started yet, or None.
-        wake: read and write ends of a non-blocking socket pair; whatever is written ends the loop's wait.
+        wake: read and write ends of a non-blocking socket pair; any byte written ends the loop's wait.
     """
 
     def __init__(
@@ -95,9 +97,9 @@ class Monitor:
         self._signalled = False
         self._reported_at = float("-inf")
         self._report_at = 0.0
-        self._bye_by: float | None = None
+        self._flush_until: float | None = None
         self._bad_files: set[str] = set()
-        self._over_at: float | None = None
+        self._stop_at: float | None = None
         self._exit: ReportedExit | None = None
         self._last_file = ""
         self._peer_incidents: deque[str] = deque(maxlen=256)
@@ -106,7 +108,7 @@ class Monitor:
     # ---- called from elsewhere
 
     def wake(self) -> None:
-        """End the loop's wait. Of any thread."""
+        """End the loop's wait. May be called from any thread."""
         with contextlib.suppress(OSError):
             self._wake_out.send(b"!")
 
@@ -117,7 +119,7 @@ class Monitor:
     # ---- the loop
 
     def run(self) -> None:
-        """Until the rank has ended and what there is to say of it is said."""
+        """Watch until the rank has ended, report its end, and remove its ring."""
         self._exporter.start()
         if self._control is not None:
             self._control.start()
@@ -126,23 +128,23 @@ class Monitor:
         while not self._wait(self._pause()) and not self._recording_over():
             try:
                 self._tick()
-            except Exception as error:  # noqa: BLE001 - one odd record must not end the watch; the next tick looks again
-                self._log_error("watching goes on after an error", error)
+            except Exception as error:  # noqa: BLE001 - one bad record must not end the watch; the next tick tries again
+                self._log_error("an error while watching the rank; watching continues", error)
                 time.sleep(TICK_SECONDS)
         self._finish()
 
     def _recording_over(self) -> bool:
-        """The rank has said that it is done, has hung up, and lives on: its recording was switched off."""
+        """The rank has said that it ends cleanly and closed its socket, but its process goes on without recording."""
         if not self._reporter.clean_so_far or (self._link is not None and self._link.fd is not None):
             return False
         now = time.monotonic()
-        self._over_at = self._over_at or now + LIVES_ON_SECONDS
-        return now >= self._over_at
+        self._stop_at = self._stop_at or now + EXIT_WAIT_SECONDS
+        return now >= self._stop_at
 
     def _pause(self) -> float:
         now = time.monotonic()
         pause = min(TICK_SECONDS, max(0.0, self._report_at - now))
-        if self._stacks is not None or self._bye_by is not None:
+        if self._stacks is not None or self._flush_until is not None:
             pause = min(pause, SHORT_TICK_SECONDS)
         return pause
 
@@ -160,7 +162,7 @@ class Monitor:
                 self._wake_in.recv(4096)
         if self._link is not None and self._link.fd in ready:
             for message in self._link.receive():
-                self._heard(message)
+                self._handle_message(message)
         return self._process.fd in ready if self._process.fd is not None else not self._process.alive()
 
     def _tick(self) -> None:
@@ -176,7 +178,7 @@ class Monitor:
             reporter.send(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
             self._dump(REASON_EXCEPTION)
         if reporter.clean_so_far:
-            pass  # what a rank does after its goodbye is no concern of its peers
+            pass  # a rank that has said that it ends cleanly neither stalls nor idles
         elif self._episodes.new_stall(situation, stall_seconds) is not None:
             self._ask_for_stacks(names.EVENT_STALLED, now)
         elif self._episodes.new_idle(situation, stall_seconds):
@@ -194,13 +196,13 @@ class Monitor:
             self._reported_at = now
             self._report_at = now + interval
         self._report_at = min(self._report_at, self._reported_at + interval)
-        self._step_bye(now)
+        self._step_last_flush(now)
 
     # ---- stacks
 
     def _ask_for_stacks(self, event: str, now: float) -> None:
         if self._stacks is not None:
-            # Another event waits for the same answer: it goes out with what is known.
+            # Another event waits for the same answer: it is sent with the stacks known so far.
             self._reporter.send(self._stacks_for, stacks=True)
         self._stacks_id += 1
         asked = self._link is not None and self._link.send({"cmd": "stacks", "id": self._stacks_id})
@@ -219,26 +221,26 @@ class Monitor:
         if self._stacks_for == names.EVENT_STALLED:
             self._dump(REASON_STALL)
 
-    # ---- what is said to the monitor
+    # ---- messages and commands
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _handle_message(self, message: dict[str, Any]) -> None:
         command = message.get("cmd")
         if "stacks" in message and message.get("id") == self._stacks_id and self._stacks is not None:
             self._stacks.answered(str(message["stacks"]), str(message.get("site") or ""))
         elif command == "dump":
             self._dump(str(message.get("reason") or REASON_REQUEST)[:200])
-        elif command == "bye" and self._bye_by is None:
+        elif command == "bye" and self._flush_until is None:
             self._reporter.follow(everything=True)
             self._reporter.send(names.EVENT_PROGRESS)
             self._exporter.hurry()
-            self._bye_by = time.monotonic() + BYE_SECONDS
+            self._flush_until = time.monotonic() + LAST_FLUSH_SECONDS
 
-    def _step_bye(self, now: float) -> None:
-        if self._bye_by is None or self._link is None:
+    def _step_last_flush(self, now: float) -> None:
+        if self._flush_until is None or self._link is None:
             return
-        if now >= self._bye_by or not self._exporter.pending(patient=False):
+        if now >= self._flush_until or not self._exporter.pending(patient=False):
             self._link.send({"ok": "bye"})
-            self._bye_by = None
+            self._flush_until = None
 
     def _take_commands(self) -> None:
         while self._control is not None and not self._control.commands.empty():
@@ -246,14 +248,14 @@ class Monitor:
             if command.HasField("dump"):
                 self._dump(command.dump.reason[:200] or REASON_REQUEST)
             elif command.HasField("peer_failed"):
-                self._note_peers(command.peer_failed)
+                self._log_failed_peers(command.peer_failed)
 
-    def _note_peers(self, failed: PeerFailed) -> None:
+    def _log_failed_peers(self, failed: PeerFailed) -> None:
         if failed.incident_id in self._peer_incidents:
             return
         self._peer_incidents.append(failed.incident_id)
         ranks = ", ".join(str(rank) for rank in list(failed.ranks)[:16])
-        _log.warning("the collector says that rank %s failed: %s", ranks, failed.reason[:500])
+        _log.warning("the collector reports that rank %s failed: %s", ranks, failed.reason[:500])
 
     # ---- flight-recorder files
 
@@ -289,9 +291,9 @@ class Monitor:
     # ---- the end
 
     def _finish(self) -> None:
-        # First of all: between the rank's end and its being reaped the exit status is easiest to have.
+        # First of all: the exit status is easiest to read until the rank's parent has waited for it.
         exit_ = self._process.how_ended()
-        let_go_of_pipes()
+        release_pipes()
         now_ns = time.monotonic_ns()
         clean, is_kept = False, False
         try:
@@ -320,8 +322,9 @@ class Monitor:
         self._exporter.hurry()
 
     def _linger(self) -> None:
-        """Stay for what the collector may ask once it has judged the last spans: some faults end well and show only
-        in numbers that are wrong. Nobody waits for us: the rank is gone and its pipes are let go of.
+        """Wait for a command of the collector, which may find a mismatch in the last spans of ranks that ended cleanly.
+
+        This delays nothing: the rank has ended and its pipes are closed.
         """
         deadline = time.monotonic() + LINGER_SECONDS
         while self._control is not None and self._control.listening and time.monotonic() < deadline:
@@ -352,7 +355,7 @@ class Monitor:
             with contextlib.suppress(OSError):
                 self._ring.unlink()
         else:
-            _log.error("the ring of this rank is kept: %s", self._ring)
+            _log.error("the ring file of this rank is kept: %s", self._ring)
 
     def _log_error(self, what: str, error: Exception) -> None:
         """At most once a minute."""
@@ -362,7 +365,7 @@ class Monitor:
             _log.error("%s: %s: %s", what, type(error).__name__, error, exc_info=error)
 
 
-def ignore_others_signals() -> None:
-    """What ends the job must not end its monitor before it has told of that end."""
+def ignore_job_signals() -> None:
+    """Ignore the signals that end the job: the monitor has to report that end first."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)

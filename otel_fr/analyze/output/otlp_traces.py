@@ -24,7 +24,7 @@ from otel_fr.dump.model import Dump
 from otel_fr.incident import IncidentData
 from otel_fr.incident_trace import resource_spans, root_span
 from otel_fr.match import CallState, Group
-from otel_fr.monitor.otlp import make_sender
+from otel_fr.monitor.otlp import sender_from_env
 from otel_fr.otlp_attributes import attributes, utf8
 
 SERVICE = "otel-fr analyze"
@@ -66,7 +66,7 @@ def send_traces(analysis: Analysis, endpoint: str) -> int:
     if not any(data["trace_id"] for data in analysis.incidents):
         return 0
     try:
-        sender = make_sender("traces")
+        sender = sender_from_env("traces")
     except Exception as error:
         raise UnreachableEndpoint(f"the OTEL_EXPORTER_OTLP_* settings cannot be used: {error}") from error
     sent = 0

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_fr.config import Config
 from otel_fr.monitor.control import ControlClient
-from otel_fr.monitor.otlp import GrpcTarget, grpc_target, make_sender
+from otel_fr.monitor.otlp import GrpcTarget, grpc_target, sender_from_env
 from otel_fr.monitor.rank_identity import RankIdentity
 from tests.support.certificates import Certificates, write_certificate
 from tests.support.collector_process import Collector, running
@@ -220,7 +220,7 @@ def test_any_opentelemetry_exporter_can_use_all_protections(
 
 
 def test_the_monitors_control_stream_uses_the_exporters_protections(environment: Collector) -> None:
-    target = grpc_target(make_sender("logs"))
+    target = grpc_target(sender_from_env("logs"))
     assert target is not None
     with watching(target) as client:
         assert wait_for(lambda: client.listening)
@@ -257,7 +257,7 @@ def test_a_monitor_whose_token_is_refused_says_so_once(
     environment: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20not-the-right-one-at-all")
-    target = grpc_target(make_sender("logs"))
+    target = grpc_target(sender_from_env("logs"))
     assert target is not None
     tries: list[float] = []
     with watching(target) as client:

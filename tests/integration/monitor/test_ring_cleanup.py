@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from otel_fr.monitor.ring_cleanup import KEEP_SECONDS, sweep
+from otel_fr.monitor.ring_cleanup import KEEP_SECONDS, remove_stale_rings
 
 
 def test_only_old_files_of_ended_ranks_are_removed(tmp_path: Path) -> None:
@@ -24,10 +24,10 @@ def test_only_old_files_of_ended_ranks_are_removed(tmp_path: Path) -> None:
     }
     for name in names:
         (tmp_path / name).touch()
-    assert sweep(tmp_path) == 0, "what is young is kept: a person may want to look at it"
-    assert sweep(tmp_path, time.time() + KEEP_SECONDS + 60) == 3
+    assert remove_stale_rings(tmp_path) == 0, "what is young is kept: a person may want to look at it"
+    assert remove_stale_rings(tmp_path, time.time() + KEEP_SECONDS + 60) == 3
     assert {name: (tmp_path / name).exists() for name in names} == names
 
 
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
-    assert sweep(tmp_path / "none") == 0
+    assert remove_stale_rings(tmp_path / "none") == 0

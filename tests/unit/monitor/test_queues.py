@@ -18,7 +18,7 @@ from otel_fr.monitor.export import (
     MAX_SPAN_BYTES,
     MAX_SPANS,
     Exporter,
-    Report,
+    QueuedReport,
     ReportQueue,
     SpanQueue,
 )
@@ -29,11 +29,11 @@ def chunk(count: int, size: int = 10) -> bytes:
     return ScopeSpans(spans=[Span(name="x" * size)] * count).SerializeToString()
 
 
-def report(number: int, progress: bool) -> Report:
-    return Report(LogRecord(time_unix_nano=number), 100, progress)
+def report(number: int, progress: bool) -> QueuedReport:
+    return QueuedReport(LogRecord(time_unix_nano=number), 100, progress)
 
 
-def numbers(reports: list[Report]) -> list[int]:
+def numbers(reports: list[QueuedReport]) -> list[int]:
     return [item.record.time_unix_nano for item in reports]
 
 
