@@ -29,11 +29,12 @@ from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.grafana import Grafana
 from otel_fr_collector.outlets.log import LogLines
 from otel_fr_collector.outlets.outlet import Outlet
+from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.outlets.webhook import Webhook, read_secret
 from otel_fr_collector.process import CollectorProcess, Ports
 from otel_fr_collector.receive.intake import Limits
-from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.service import Service
 from otel_fr_collector.settings import Settings
 from otel_fr_collector.storage.store import Retention, Store
 
@@ -108,10 +109,25 @@ async def _serve(effective: Settings) -> int:
     outlets = Outlets(
         terminal=Terminal(None if effective.quiet else sys.stdout),
         file=IncidentsFile(effective.incidents, metrics) if effective.incidents is not None else None,
-        forward=_forwarder(effective, metrics) if effective.forward else None,
         others=_others(effective, metrics, links, store),
     )
-    ports = Ports(
+    forwarder = _forwarder(effective, metrics) if effective.forward else None
+    ports = _ports(effective, tls)
+    service = Service(metrics, outlets, forwarder=forwarder, store=store, retention=retention, links=links)
+    process = CollectorProcess(service, outlets, forwarder, ports, effective.stop_seconds)
+    await process.start()
+    scheme = "http" if tls is None else "https"
+    second = "" if process.ports.otlp_http is None else f"OTLP/HTTP on {scheme}://{process.ports.otlp_http}; "
+    print(
+        f"otel-fr collector: {second}OTLP/gRPC on {process.ports.grpc}, HTTP on {scheme}://{process.ports.http}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return 0 if await process.serve() else 1
+
+
+def _ports(effective: Settings, tls: ServerTls | None) -> Ports:
+    return Ports(
         grpc=effective.grpc,
         http=effective.http,
         otlp_http=effective.otlp_http_address,
@@ -128,17 +144,6 @@ async def _serve(effective: Settings) -> int:
         ),
         max_connection_age=effective.grpc_max_connection_age,
     )
-    service = Service(metrics, outlets, store=store, retention=retention, links=links)
-    process = CollectorProcess(service, outlets, ports, effective.stop_seconds)
-    await process.start()
-    scheme = "http" if ports.tls is None else "https"
-    second = "" if process.ports.otlp_http is None else f"OTLP/HTTP on {scheme}://{process.ports.otlp_http}; "
-    print(
-        f"otel-fr collector: {second}OTLP/gRPC on {process.ports.grpc}, HTTP on {scheme}://{process.ports.http}",
-        file=sys.stderr,
-        flush=True,
-    )
-    return 0 if await process.serve() else 1
 
 
 def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:

@@ -12,14 +12,16 @@ from dataclasses import dataclass, field, replace
 
 from starlette.applications import Starlette
 
+from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.network.address import Address, BindError, listen
 from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.network.tls import ServerTls
 from otel_fr_collector.network.tokens import Tokens
+from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive.grpc_server import make_grpc_server
 from otel_fr_collector.receive.intake import Intake, Limits
 from otel_fr_collector.receive.otlp_http import make_otlp_app
-from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.service import Service
 from otel_fr_collector.web.app import make_app
 
 _log = logging.getLogger(__name__)
@@ -62,10 +64,18 @@ class CollectorProcess:
         ports: where it listens, once started with the ports that were free.
     """
 
-    def __init__(self, service: Service, outlets: Outlets, ports: Ports, stop_seconds: float = STOP_SECONDS) -> None:
+    def __init__(
+        self,
+        service: Service,
+        outlets: Outlets,
+        forwarder: Forwarder | None,
+        ports: Ports,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
         self.ports = ports
         self._service = service
         self._outlets = outlets
+        self._forwarder = forwarder
         self._stop_seconds = stop_seconds
         self._webs: list[HttpServer] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -99,8 +109,8 @@ class CollectorProcess:
         await self._grpc.start()
         for web in self._webs:
             web.start()
-        if self._outlets.forward is not None:
-            self._outlets.forward.start()
+        if self._forwarder is not None:
+            self._forwarder.start()
         self._outlets.start()
         _tune_interpreter()
         self._tasks.append(asyncio.get_running_loop().create_task(self._service.run()))
@@ -139,13 +149,10 @@ class CollectorProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._service.step(final=True)
         left = max(0.1, end - loop.time() - STOP_RESERVE)
-        outlets: list[Awaitable[None]] = [self._webs[0].stop()]
-        if self._outlets.forward is not None:
-            outlets.append(self._outlets.forward.stop(left))
-        outlets.append(self._outlets.stop(left))
-        await asyncio.gather(*outlets)
-        if self._outlets.file is not None:
-            self._outlets.file.close()
+        senders: list[Awaitable[None]] = [self._webs[0].stop(), self._outlets.stop(left)]
+        if self._forwarder is not None:
+            senders.append(self._forwarder.stop(left))
+        await asyncio.gather(*senders)
         if self._service.store is not None:
             self._service.store.close()
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from otel_fr_collector.control import Control
 from otel_fr_collector.forward.forwarder import Forwarder
@@ -21,9 +20,7 @@ from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.event_stream import Stream
-from otel_fr_collector.outlets.file import IncidentsFile
-from otel_fr_collector.outlets.outlet import Outlet
-from otel_fr_collector.outlets.terminal import Terminal
+from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.storage.recovery import Recovery
 from otel_fr_collector.storage.store import Retention, Store
 
@@ -37,28 +34,11 @@ DEAD_RESOLVE = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
 
 
-@dataclass
-class Outlets:
-    """Where incidents and telemetry go; None: nowhere. ``others``: alerts, webhooks and the like."""
-
-    terminal: Terminal = field(default_factory=lambda: Terminal(None))
-    file: IncidentsFile | None = None
-    forward: Forwarder | None = None
-    others: list[Outlet] = field(default_factory=list)
-
-    def start(self) -> None:
-        for outlet in self.others:
-            outlet.start()
-
-    async def stop(self, seconds: float) -> None:
-        """Deliver what is still pending, for at most so many seconds."""
-        await asyncio.gather(*(outlet.stop(seconds) for outlet in self.others))
-
-
 class Service:
     """Takes requests in, has runs judged, and publishes the changes of incidents.
 
     Args:
+        forwarder: sends telemetry on to backends; None: there are none.
         store: keeps incidents over a restart; None: they end with the process.
         retention: of resolved incidents in memory; the store has its own.
         links: shown with incidents.
@@ -72,6 +52,7 @@ class Service:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         *,
+        forwarder: Forwarder | None = None,
         store: Store | None = None,
         retention: Retention | None = None,
         links: Links | None = None,
@@ -86,14 +67,15 @@ class Service:
         self.ingest = Ingest(self.runs, metrics, clock, wall)
         self._retention = retention or Retention()
         self._outlets = outlets
+        self._forwarder = forwarder
         self._clock = clock
         self._wall = wall
         self._last_tick = self._kept_house = clock()
         self._grace = RestartGrace(clock())
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
         self._traces = None
-        if outlets.forward is not None:
-            self._traces = IncidentTraces(self.runs, outlets.forward, store)
+        if forwarder is not None:
+            self._traces = IncidentTraces(self.runs, forwarder, store)
         self._recovery = None
         metrics.registry.register(JobGauges(self.runs, self.book.open_data))
         if store is not None:
@@ -108,8 +90,8 @@ class Service:
             SpoolError: it was taken, but cannot be queued for the backends; its sender should send it again.
         """
         response = await self.ingest.take(signal, data)
-        if self._outlets.forward is not None:
-            await self._outlets.forward.take(signal, data)
+        if self._forwarder is not None:
+            await self._forwarder.take(signal, data)
         return response
 
     async def run(self) -> None:
@@ -169,26 +151,21 @@ class Service:
     def _resume(self, incidents: Sequence[Incident]) -> None:
         if self._traces is not None:
             self._traces.resume(incidents)
-        for outlet in self._outlets.others:
-            outlet.resume(incidents)
+        self._outlets.resume(incidents)
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
         if self._recovery is not None:
             self._recovery.save(changes)
         for change in changes:
-            if self._outlets.file is not None:
-                self._outlets.file.write(change.data)
             run = self.runs.by_id.get(change.incident.run)
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
-            self._outlets.terminal.publish(change, now, has_files=has_files)
+            self._outlets.publish(change, now, has_files=has_files)
+            self.stream.publish(change)
             if change.kind is ChangeKind.OPENED and change.incident.cause is None:
                 self.metrics.incidents_opened.labels(change.data["category"]).inc()
                 self._request_evidence(change.incident)
             if self._traces is not None:
                 self._traces.publish(change)
-            for outlet in self._outlets.others:
-                outlet.publish(change)
-            self.stream.publish(change)
 
     def _request_evidence(self, incident: Incident) -> None:
         """Ask the run's monitors for their flight-recorder files, and send them the ranks that have failed."""

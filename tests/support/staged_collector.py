@@ -15,7 +15,8 @@ from otel_fr_collector.jobs.rank_reports import Report
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_server import HttpServer
-from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
 from otel_fr_collector.web.app import make_app
 from otel_fr_collector.web.job_views import job_key
 

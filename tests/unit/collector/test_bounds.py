@@ -25,7 +25,8 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES, MalformedError
-from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
 from prometheus_client import generate_latest
 
 from otel_fr import semconv

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, TRACES
+from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive import intake as module
 from otel_fr_collector.receive.intake import IncomingRequest, Intake, Limits, RejectedError
-from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.service import Service
 
 LIMITS = Limits(max_request_size=100, max_queue_size=250, client_queue_size=150, client_connections=3)
 

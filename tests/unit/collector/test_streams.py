@@ -21,7 +21,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import LOGS, TRACES
-from otel_fr_collector.service import Outlets, Service
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
 
 from otel_fr import identity, semconv
 from otel_fr.incident import CollectorIncidentData

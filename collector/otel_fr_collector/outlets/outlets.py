@@ -1,0 +1,50 @@
+"""All outlets of one collector, to which every incident change is published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.outlets.file import IncidentsFile
+from otel_fr_collector.outlets.outlet import Outlet
+from otel_fr_collector.outlets.terminal import Terminal
+
+
+@dataclass
+class Outlets:
+    """The outlets. ``file``: None: there is none. ``others``: alerts, webhooks and the like."""
+
+    terminal: Terminal = field(default_factory=lambda: Terminal(None))
+    file: IncidentsFile | None = None
+    others: list[Outlet] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin to deliver; needs a running event loop."""
+        for outlet in self.others:
+            outlet.start()
+
+    def resume(self, incidents: Sequence[Incident]) -> None:
+        """Take the incidents known from before a restart, oldest first."""
+        for outlet in self.others:
+            outlet.resume(incidents)
+
+    def publish(self, change: IncidentChange, now: float, *, has_files: bool) -> None:
+        """Publish one change, to the file first.
+
+        Args:
+            now: monotonic.
+            has_files: no further flight-recorder files are expected for the incident.
+        """
+        if self.file is not None:
+            self.file.write(change.data)
+        self.terminal.publish(change, now, has_files=has_files)
+        for outlet in self.others:
+            outlet.publish(change)
+
+    async def stop(self, seconds: float) -> None:
+        """Deliver what is still pending, for at most so many seconds."""
+        await asyncio.gather(*(outlet.stop(seconds) for outlet in self.others))
+        if self.file is not None:
+            self.file.close()
