@@ -1,4 +1,4 @@
-"""The collector's options: one list, from which flags, variables, the TOML file and the reference are made."""
+"""The collector's options: one list, from which flags, variables, the TOML file and docs/collector.md are made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
     """Bytes of ``1048576``, ``64MiB``, ``1.5 GB``.
 
     Raises:
-        ValueError: it is not a size above 0.
+        ValueError: the text is not a size above 0.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS or (size := int(float(found[1]) * _UNITS[found[2].upper()])) < 1:
@@ -84,7 +84,7 @@ def _hide_path(text: str) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One option. ``default`` is text as a user would give it; None: not set."""
+    """One option. ``default``: the text that a user would write; None: not set."""
 
     name: str
     section: str
@@ -107,8 +107,9 @@ class Option:
 def _option(
     section: str,
     parse: Callable[[str], Any],
-    default: str | None,
+    *,
     text: str,
+    default: str | None = None,
     metavar: str = "",
     repeat: bool = False,
     show: Callable[[str], str] = hide_password,
@@ -124,7 +125,7 @@ _SECURITY, _LIMITS, _PROCESS = "Security", "Limits", "Process"
 def _link(what: str) -> Any:
     fields = ", ".join(f"{{{name}}}" for name in FIELDS)
     return _option(
-        _OUT, check_template, None, f"link to {what}, shown with incidents; may contain {fields}", "TEMPLATE"
+        _OUT, check_template, text=f"link to {what}, shown with incidents; fields: {fields}", metavar="TEMPLATE"
     )
 
 
@@ -133,37 +134,64 @@ class Settings:
     """The effective options. Each field is one option of the same name (``-`` for ``_``)."""
 
     grpc: Address = _option(
-        _IN, Address.parse, "127.0.0.1:4317", "where to receive OTLP over gRPC; port 0: any free one", "HOST:PORT"
+        _IN,
+        Address.parse,
+        default="127.0.0.1:4317",
+        text="address for OTLP over gRPC and control streams; port 0: any free port",
+        metavar="HOST:PORT",
     )
     otlp_http: Address | None = _option(
         _IN,
         _address_or_off,
-        None,
-        "where to receive OTLP over HTTP (/v1/traces, /v1/metrics, /v1/logs), or off; "
-        "default: port 4318 on the host of --grpc, any free port if --grpc has port 0",
-        "HOST:PORT",
+        text="address for OTLP over HTTP (/v1/traces, /v1/metrics, /v1/logs), or off; "
+        "default: port 4318 on the host of --grpc, or any free port if --grpc has port 0",
+        metavar="HOST:PORT",
     )
     http: Address = _option(
-        _IN, Address.parse, "127.0.0.1:8080", "where to serve /metrics, /healthz, the API and the page", "HOST:PORT"
+        _IN,
+        Address.parse,
+        default="127.0.0.1:8080",
+        text="address for the page, the API, /metrics and /healthz",
+        metavar="HOST:PORT",
     )
 
     incidents: Path | None = _option(
-        _OUT, Path, None, "append each incident, whenever it changes, as a JSON line", "FILE"
+        _OUT, Path, text="append each incident change as a line of JSON to this file", metavar="FILE"
     )
-    quiet: bool = _option(_OUT, bool, None, "print no incidents; log one line for each change")
+    quiet: bool = _option(_OUT, bool, text="do not print incidents; log one line for each change")
     alertmanager: tuple[str, ...] = _option(
-        _OUT, _base_url, None, "post incidents to this Alertmanager (v2 API); once for each replica", "URL", repeat=True
+        _OUT,
+        _base_url,
+        text="post incidents to this Alertmanager (v2 API); repeat for each replica",
+        metavar="URL",
+        repeat=True,
     )
     alert_label: tuple[tuple[str, str], ...] = _option(
-        _OUT, parse_label, None, "an additional label of every alert", "NAME=VALUE", repeat=True, show="=".join
+        _OUT,
+        parse_label,
+        text="add this label to every alert; repeatable",
+        metavar="NAME=VALUE",
+        repeat=True,
+        show="=".join,
     )
     webhook: tuple[str, ...] = _option(
-        _OUT, _base_url, None, "post each change of an incident to this URL as JSON", "URL", True, _hide_path
+        _OUT,
+        _base_url,
+        text="post each incident change as JSON to this URL; repeatable",
+        metavar="URL",
+        repeat=True,
+        show=_hide_path,
     )
-    webhook_secret_file: Path | None = _option(_OUT, Path, None, "sign webhook posts with the key in this file", "FILE")
-    grafana: str | None = _option(_OUT, _base_url, None, "annotate incidents in this Grafana", "URL")
-    grafana_token_file: Path | None = _option(_OUT, Path, None, "file with a Grafana service account token", "FILE")
-    external_url: str | None = _option(_OUT, _base_url, None, "where browsers reach this collector's page", "URL")
+    webhook_secret_file: Path | None = _option(
+        _OUT, Path, text="file with the key that signs webhook posts", metavar="FILE"
+    )
+    grafana: str | None = _option(_OUT, _base_url, text="annotate incidents in this Grafana", metavar="URL")
+    grafana_token_file: Path | None = _option(
+        _OUT, Path, text="file with Grafana's service-account token", metavar="FILE"
+    )
+    external_url: str | None = _option(
+        _OUT, _base_url, text="URL at which browsers reach this collector's page", metavar="URL"
+    )
     runbook_url: str | None = _link("your runbook")
     trace_url: str | None = _link("a trace")
     dashboard_url: str | None = _link("a dashboard")
@@ -171,100 +199,164 @@ class Settings:
     forward: tuple[str, ...] = _option(
         _FORWARD,
         _backend,
-        None,
-        "forward telemetry to this OTLP backend, once for each: grpc://HOST:4317 or http://HOST:4317 (gRPC),"
+        text="forward telemetry to this OTLP backend; repeatable: grpc://HOST:4317 or http://HOST:4317 (gRPC),"
         " http://HOST:4318 or any http(s) URL with a path (http/protobuf); https and grpcs use TLS",
-        "URL",
+        metavar="URL",
         repeat=True,
     )
     forward_mode: str = _option(
         _FORWARD,
         _choice("all", "incidents", "sampled"),
-        "all",
-        "traces to forward: all, bytes unchanged; only those of incidents; or a sample and those of incidents",
-        "MODE",
+        default="all",
+        text="traces to forward: all, unchanged; incidents, only theirs; or sampled, a sample and those of incidents",
+        metavar="MODE",
     )
     forward_ratio: float = _option(
-        _FORWARD, _number(0, 1), "0.01", "share of the trace ids that --forward-mode sampled forwards", "RATIO"
+        _FORWARD,
+        _number(0, 1),
+        default="0.01",
+        text="share of trace ids that --forward-mode sampled forwards, from 0 to 1",
+        metavar="RATIO",
     )
     forward_signals: frozenset[str] = _option(
-        _FORWARD, _signals, "traces", "what to forward: traces, metrics, logs, separated by commas", "LIST"
+        _FORWARD,
+        _signals,
+        default="traces",
+        text="signals to forward, separated by commas: traces, metrics, logs",
+        metavar="LIST",
     )
     forward_headers: Path | None = _option(
-        _FORWARD, Path, None, "file of headers for backends, one per line: URL NAME: VALUE", "FILE"
+        _FORWARD, Path, text="file of request headers for backends; each line: URL NAME: VALUE", metavar="FILE"
     )
-    forward_ca: Path | None = _option(_FORWARD, Path, None, "CA certificates to verify backends with (PEM)", "FILE")
-    forward_cert: Path | None = _option(_FORWARD, Path, None, "client certificate to present to backends (PEM)", "FILE")
-    forward_key: Path | None = _option(_FORWARD, Path, None, "key of --forward-cert (PEM)", "FILE")
+    forward_ca: Path | None = _option(_FORWARD, Path, text="CA certificates that verify backends (PEM)", metavar="FILE")
+    forward_cert: Path | None = _option(_FORWARD, Path, text="client certificate for backends (PEM)", metavar="FILE")
+    forward_key: Path | None = _option(_FORWARD, Path, text="private key of --forward-cert (PEM)", metavar="FILE")
     forward_queue_size: int | None = _option(
         _FORWARD,
         parse_size,
-        None,
-        "bytes queued for a backend that does not accept them; default 1GiB, without --data (so in memory) 256MiB",
-        "SIZE",
+        text="capacity of the queue of one backend; default 1GiB on disk with --data, 256MiB in memory without",
+        metavar="SIZE",
     )
     forward_max_age: float = _option(
-        _FORWARD, _number(0.01), "24", "hours after which a queued request is dropped", "HOURS"
+        _FORWARD,
+        _number(0.01),
+        default="24",
+        text="hours after which a request that no backend has accepted is dropped",
+        metavar="HOURS",
     )
 
-    data: Path | None = _option(_STATE, Path, None, "folder for what is kept over a restart", "DIR")
-    retention_days: float = _option(_STATE, _number(0.01), "90", "days to keep resolved incidents under --data", "DAYS")
-    retention_size: int = _option(_STATE, parse_size, "256MiB", "largest size of the incidents under --data", "SIZE")
+    data: Path | None = _option(
+        _STATE, Path, text="folder for incidents and forward queues, which then survive a restart", metavar="DIR"
+    )
+    retention_days: float = _option(
+        _STATE,
+        _number(0.01),
+        default="90",
+        text="days for which resolved incidents are kept under --data",
+        metavar="DAYS",
+    )
+    retention_size: int = _option(
+        _STATE,
+        parse_size,
+        default="256MiB",
+        text="limit on the incidents under --data; beyond it the oldest resolved ones are dropped",
+        metavar="SIZE",
+    )
 
-    tls_cert: Path | None = _option(_SECURITY, Path, None, "certificate chain of all ports (PEM); turns TLS on", "FILE")
-    tls_key: Path | None = _option(_SECURITY, Path, None, "key of --tls-cert (PEM)", "FILE")
+    tls_cert: Path | None = _option(
+        _SECURITY, Path, text="certificate chain for all ports (PEM); turns on TLS", metavar="FILE"
+    )
+    tls_key: Path | None = _option(_SECURITY, Path, text="private key of --tls-cert (PEM)", metavar="FILE")
     tls_client_ca: Path | None = _option(
-        _SECURITY, Path, None, "require a client certificate signed by one of these CAs (PEM), on all ports", "FILE"
+        _SECURITY,
+        Path,
+        text="require a client certificate signed by one of these CAs (PEM), on all ports",
+        metavar="FILE",
     )
     tokens: Path | None = _option(
-        _SECURITY, Path, None, "require a bearer token of this file: lines of TOKEN RIGHTS JOB-PREFIX", "FILE"
+        _SECURITY,
+        Path,
+        text="require a bearer token from this file; each line: TOKEN ACCESS JOB-PREFIX",
+        metavar="FILE",
     )
 
     max_request_size: int = _option(
-        _LIMITS, parse_size, "64MiB", "largest OTLP request, before and after decompression", "SIZE"
+        _LIMITS,
+        parse_size,
+        default="64MiB",
+        text="largest OTLP request, before and after decompression",
+        metavar="SIZE",
     )
     max_queue_size: int = _option(
-        _LIMITS, parse_size, "256MiB", "bytes of requests in flight; above it clients are told to retry later", "SIZE"
+        _LIMITS,
+        parse_size,
+        default="256MiB",
+        text="limit on the bytes of requests in flight; beyond it clients are asked to retry",
+        metavar="SIZE",
     )
-    client_queue_size: int = _option(_LIMITS, parse_size, "128MiB", "the same for one client's address", "SIZE")
+    client_queue_size: int = _option(
+        _LIMITS, parse_size, default="128MiB", text="the same limit for one client address", metavar="SIZE"
+    )
     client_rate: float = _option(
-        _LIMITS, _number(0), "0", "OTLP requests a second of one client's address; 0: no limit", "NUMBER"
+        _LIMITS,
+        _number(0),
+        default="0",
+        text="OTLP requests per second from one client address; 0: no limit",
+        metavar="NUMBER",
     )
     client_connections: int = _option(
         _LIMITS,
         lambda text: int(_number(1)(text)),
-        "16384",
-        "connections (HTTP) and calls in progress (gRPC) of one client's address",
-        "NUMBER",
+        default="16384",
+        text="connections (HTTP) and requests in flight (gRPC) from one client address",
+        metavar="NUMBER",
     )
     grpc_max_connection_age: float = _option(
-        _LIMITS, _number(1), "3600", "seconds after which gRPC clients are asked to reconnect", "SECONDS"
+        _LIMITS,
+        _number(1),
+        default="3600",
+        text="seconds after which gRPC clients are asked to reconnect",
+        metavar="SECONDS",
     )
 
     stop_seconds: float = _option(
-        _PROCESS, _number(0.1, 3600), "10", "longest time from a signal to the end of the process", "SECONDS"
+        _PROCESS,
+        _number(0.1, 3600),
+        default="10",
+        text="longest time from SIGTERM or SIGINT to the end of the process",
+        metavar="SECONDS",
     )
-    log_format: str = _option(_PROCESS, _choice("text", "json"), "text", "of the log on standard error", "FORMAT")
+    log_format: str = _option(
+        _PROCESS,
+        _choice("text", "json"),
+        default="text",
+        text="format of the log on standard error: text or json",
+        metavar="FORMAT",
+    )
     log_level: str = _option(
-        _PROCESS, _choice("debug", "info", "warning", "error"), "warning", "lowest level that is logged", "LEVEL"
+        _PROCESS,
+        _choice("debug", "info", "warning", "error"),
+        default="warning",
+        text="lowest level that is logged: debug, info, warning or error",
+        metavar="LEVEL",
     )
 
     @property
     def otlp_http_address(self) -> Address | None:
-        """Where OTLP over HTTP is received; the default follows ``grpc``."""
+        """The address for OTLP over HTTP; its default follows ``grpc``."""
         if "otlp_http" in self.given:
             return self.otlp_http
         return Address(self.grpc.host, 4318 if self.grpc.port else 0)
 
     @property
     def forward_queue_bytes(self) -> int:
-        """The bound of one backend's queue; the default depends on where it is."""
+        """Capacity of one backend's queue; the default depends on whether it is on disk."""
         if self.forward_queue_size is not None:
             return self.forward_queue_size
         return parse_size("256MiB" if self.data is None else "1GiB")
 
     given: frozenset[str] = frozenset()
-    """The fields that were set, by whatever source."""
+    """The fields that were set."""
 
 
 OPTIONS: tuple[Option, ...] = tuple(
