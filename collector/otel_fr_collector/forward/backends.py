@@ -1,4 +1,4 @@
-"""OTLP backends: one request sent, and what the answer means. Over gRPC, or over HTTP with protobuf bodies."""
+"""OTLP backends: sending one request, and the meaning of the response. Over gRPC, or over HTTP with protobuf."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from otel_fr_collector.otlp.signals import METHODS
 TIMEOUT = 10.0
 """Seconds for one attempt."""
 PARALLEL = 8
-"""Requests on their way to one backend at once."""
+"""Requests sent to one backend at once."""
 
 RETRYABLE = frozenset(
     {
@@ -36,20 +36,20 @@ RETRYABLE = frozenset(
     }
 )
 """The codes OTLP calls retryable (opentelemetry-proto, docs/specification.md, OTLP/gRPC response).
-RESOURCE_EXHAUSTED is one too, if the answer says when to come back."""
+RESOURCE_EXHAUSTED is one too, if the response says when to retry."""
 RETRYABLE_HTTP = frozenset({429, 502, 503, 504})
 """The same page, OTLP/HTTP response."""
 
 
 class RefusedError(Exception):
-    """The backend will never take this request."""
+    """The backend will never accept this request."""
 
 
 class BusyError(Exception):
-    """The backend cannot take it now, or cannot be reached.
+    """The backend cannot accept the request now, or cannot be reached.
 
     Attributes:
-        after: seconds it asks to be left in peace; None: it does not say.
+        after: seconds after which it asks for a retry; None: it does not say.
     """
 
     def __init__(self, text: str, after: float | None = None) -> None:
@@ -58,33 +58,33 @@ class BusyError(Exception):
 
 
 class Backend(Protocol):
-    """Where requests are sent."""
+    """A server that requests are forwarded to."""
 
     name: str
-    """The URL without anything secret: a label of metrics and logs."""
+    """Its URL, without secrets: the label in metrics and logs."""
 
     async def send(self, signal: str, data: bytes) -> None:
         """Send one request.
 
         Raises:
-            RefusedError, BusyError: it is not taken.
+            RefusedError, BusyError: the backend has not accepted it.
         """
 
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
-class Place:
-    """A backend's URL, read: ``host:port`` for gRPC, a base URL without ``/v1/...`` for HTTP."""
+class Target:
+    """A parsed backend URL. ``address``: ``host:port`` for gRPC, a base URL without ``/v1/...`` for HTTP."""
 
     is_grpc: bool
     is_secure: bool
-    target: str
+    address: str
 
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files for TLS towards backends; None: the system's CAs, no client certificate."""
+    """PEM files for TLS to backends; None: the system's CAs, no client certificate."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -103,35 +103,35 @@ class Tls:
         return context
 
 
-def parse_backend(url: str) -> Place:
-    """What kind of backend a URL means.
+def parse_backend(url: str) -> Target:
+    """Parse the URL of a backend.
 
     ``grpc://`` and ``grpcs://`` are gRPC. ``http://`` and ``https://`` are HTTP if there is a path or the port is 4318
     (which OTLP reserves for HTTP), else gRPC, as the OTLP exporters write their gRPC endpoints.
 
     Raises:
-        ValueError: the URL is of another form.
+        ValueError: the URL has another form.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
-        raise ValueError(f"{url!r} is no URL of an OTLP backend such as grpc://HOST:4317 or http://HOST:4318")
+        raise ValueError(f"{url!r} is not the URL of an OTLP backend such as grpc://HOST:4317 or http://HOST:4318")
     if parts.username is not None:
-        raise ValueError("a backend's URL cannot hold a password; give the header in --forward-headers")
+        raise ValueError("a backend URL must not contain a password; put the header into --forward-headers")
     try:
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{url!r} has no usable port") from error
+        raise ValueError(f"{url!r} has no valid port") from error
     secure = parts.scheme in ("https", "grpcs")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")
     if parts.scheme.startswith("http") and (path or port == 4318):
         for signal in ("traces", "logs", "metrics"):
             path = path.removesuffix(f"/v1/{signal}")
-        place = f"{host}:{port}" if port else host
-        return Place(False, secure, f"{parts.scheme}://{place}{path}")
+        authority = f"{host}:{port}" if port else host
+        return Target(False, secure, f"{parts.scheme}://{authority}{path}")
     if path or parts.query:
-        raise ValueError(f"{url!r}: a gRPC backend has no path")
-    return Place(True, secure, f"{host}:{port or 4317}")
+        raise ValueError(f"{url!r}: the URL of a gRPC backend must not have a path")
+    return Target(True, secure, f"{host}:{port or 4317}")
 
 
 def read_headers(path: Path, urls: tuple[str, ...]) -> dict[str, dict[str, str]]:
@@ -141,7 +141,7 @@ def read_headers(path: Path, urls: tuple[str, ...]) -> dict[str, dict[str, str]]
         for each URL its headers, names in lower case.
 
     Raises:
-        ValueError: a line cannot be read, or names none of ``urls``; its text does not show the value.
+        ValueError: a line cannot be parsed, or names none of ``urls``; the message does not show the value.
         OSError: the file cannot be read.
     """
     found: dict[str, dict[str, str]] = {}
@@ -153,7 +153,7 @@ def read_headers(path: Path, urls: tuple[str, ...]) -> dict[str, dict[str, str]]
         if not colon or not name.strip().isascii() or " " in name.strip():
             raise ValueError(f"line {number} of {path} is not URL NAME: VALUE")
         if url not in urls:
-            raise ValueError(f"line {number} of {path} is for {url}, which is no --forward URL")
+            raise ValueError(f"line {number} of {path} is for {url}, which is not a --forward URL")
         found.setdefault(url, {})[name.strip().lower()] = value.strip()
     return found
 
@@ -164,29 +164,29 @@ def make_backend(url: str, tls: Tls, headers: Mapping[str, str]) -> Backend:
     Raises:
         ValueError, OSError: the URL, or a file of ``tls``, cannot be used.
     """
-    place = parse_backend(url)
-    if place.is_grpc:
-        return GrpcBackend(url, place, tls, headers)
-    return HttpBackend(url, place, tls, headers)
+    target = parse_backend(url)
+    if target.is_grpc:
+        return GrpcBackend(url, target, tls, headers)
+    return HttpBackend(url, target, tls, headers)
 
 
 class GrpcBackend:
     """See `Backend`."""
 
-    def __init__(self, name: str, place: Place, tls: Tls, headers: Mapping[str, str]) -> None:
+    def __init__(self, name: str, target: Target, tls: Tls, headers: Mapping[str, str]) -> None:
         self.name = name
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", 4 * 1024 * 1024),
             ("grpc.initial_reconnect_backoff_ms", 500),
-            ("grpc.max_reconnect_backoff_ms", 5_000),  # the forwarder has a backoff of its own
+            ("grpc.max_reconnect_backoff_ms", 5_000),  # the forwarder has its own backoff
             ("grpc.keepalive_time_ms", 300_000),
         ]
         self._metadata = tuple(headers.items())
-        if place.is_secure:
-            self._channel = grpc.aio.secure_channel(place.target, tls.credentials(), options=options)
+        if target.is_secure:
+            self._channel = grpc.aio.secure_channel(target.address, tls.credentials(), options=options)
         else:
-            self._channel = grpc.aio.insecure_channel(place.target, options=options)
+            self._channel = grpc.aio.insecure_channel(target.address, options=options)
 
     async def send(self, signal: str, data: bytes) -> None:
         call = self._channel.unary_unary(METHODS[signal], request_serializer=None, response_deserializer=None)
@@ -204,12 +204,12 @@ class GrpcBackend:
 
 
 class HttpBackend:
-    """See `Backend`. urllib3 in threads, so that nothing waits in the event loop."""
+    """See `Backend`. Uses urllib3 in threads, so that it does not block the event loop."""
 
-    def __init__(self, name: str, place: Place, tls: Tls, headers: Mapping[str, str]) -> None:
+    def __init__(self, name: str, target: Target, tls: Tls, headers: Mapping[str, str]) -> None:
         self.name = name
-        self._base = place.target
-        context = tls.context() if place.is_secure else None
+        self._base = target.address
+        context = tls.context() if target.is_secure else None
         self._pool = urllib3.PoolManager(
             maxsize=PARALLEL, retries=False, timeout=urllib3.Timeout(connect=5.0, read=TIMEOUT), ssl_context=context
         )
@@ -236,7 +236,7 @@ class HttpBackend:
 
 
 def retry_after(text: str | None, now: float) -> float | None:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); None: it says nothing usable."""
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); None: it has neither."""
     if text is None:
         return None
     if text.strip().isdecimal():

@@ -1,4 +1,4 @@
-"""Requests sent on to OTLP backends, each behind its own bounded queue; nothing here ever holds up the correlation."""
+"""Forwards requests to OTLP backends, each with its own bounded queue, without delaying the correlation."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from otel_fr_collector.redaction import clean
 _log = logging.getLogger(__name__)
 
 FIRST_BACKOFF = 0.25
-"""Seconds before the second attempt; doubled for each further one."""
+"""Seconds before the second attempt; doubled for each further attempt."""
 MAX_BACKOFF = 30.0
 MAX_ASKED = 300.0
-"""Seconds that a backend may ask to be left in peace for at most."""
+"""Limit on the seconds that a backend may ask to wait before a retry."""
 IN_ORDER = 16
-"""Up to so many waiting requests are sent one by one, in order; a longer queue is sent `PARALLEL` at a time."""
+"""A queue of at most this many requests is sent one by one, in order; a longer one `PARALLEL` at a time."""
 GIVE_UP = 20
-"""Attempts after which a request is dropped, if others were taken meanwhile: it is the request that is wrong."""
+"""Attempts after which a request is dropped if others were accepted meanwhile: then the request is at fault."""
 CLEAN_EVERY = 30.0
 LOG_EVERY = 60.0
 BIG = 1 << 20
-"""Bytes from which on a request is searched for wanted traces outside the event loop."""
+"""Bytes from which traces are selected from a request outside the event loop."""
 
 
 class Forwarder:
-    """Sends requests on.
+    """Forwards requests.
 
     Args:
-        signals: those that are sent on.
-        selection: chooses traces; None: all are sent on, bytes unchanged.
-        max_age: seconds after which what no backend has taken is dropped.
+        signals: those that are forwarded.
+        selection: selects traces; None: all are forwarded, bytes unchanged.
+        max_age: seconds after which a request that no backend has accepted is dropped.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Forwarder:
         self._signals = signals
         self._selection = selection
         self._max_age = max_age
-        self._lanes = [_Lane(backend, spool, metrics) for backend in backends]
+        self._senders = [_Sender(backend, spool, metrics) for backend in backends]
         self._tasks: list[asyncio.Task[None]] = []
         self._logged = float("-inf")
         metrics.watch_forwarding(spool.usage, spool.max_bytes)
@@ -66,16 +66,16 @@ class Forwarder:
     def start(self) -> None:
         """Begin to send; needs a running event loop."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(lane.run()) for lane in self._lanes]
+        self._tasks = [loop.create_task(sender.run()) for sender in self._senders]
         self._tasks.append(loop.create_task(self._clean()))
         for name, count in self._spool.others().items():
-            _log.warning("%d requests wait for %s, which is no --forward backend any more", count, name)
+            _log.warning("%d requests wait for %s, which is no longer a --forward backend", count, name)
 
     async def take(self, signal: str, data: bytes) -> None:
-        """Queue what of one request is to be sent on. When this returns it is as durable as the queue is.
+        """Queue the part of a request that is forwarded. On return it is as durable as the queue.
 
         Raises:
-            SpoolError: it could not be queued, so its sender must keep it.
+            SpoolError: it could not be queued, so its sender must retry.
         """
         if not data or signal not in self._signals:
             return
@@ -96,10 +96,10 @@ class Forwarder:
         self._after(signal, put)
 
     def offer(self, signal: str, data: bytes, queued: Callable[[], None] | None = None) -> None:
-        """Queue a request of the collector's own, without waiting; one that cannot be queued is dropped and counted.
+        """Queue a request of the collector itself, without waiting; if it cannot be queued it is dropped and counted.
 
         Args:
-            queued: called in the event loop once the request is as durable as the queue is.
+            queued: called in the event loop once the request is as durable as the queue.
         """
         if signal not in self._signals:
             return
@@ -108,42 +108,44 @@ class Forwarder:
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(self._offered, signal, done, queued))
 
     def keep_trace(self, trace: bytes) -> None:
-        """An incident shows in this trace, so its spans are sent on, whatever the mode."""
+        """Forward the spans of the trace of an incident, whatever the mode."""
         if self._selection is not None:
             for data in self._selection.mark(trace):
                 self.offer(TRACES, data)
 
     async def stop(self, seconds: float) -> None:
-        """Send what is queued for at most so long. The rest stays in the file; without one it is dropped."""
+        """Send queued requests for at most so many seconds. The rest stays in the file, or is lost."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._drain(), seconds)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for lane in self._lanes:
-            await lane.backend.close()
+        for sender in self._senders:
+            await sender.backend.close()
         self._spool.close()
         if not self._spool.is_durable:
             for name, (count, _) in self._spool.usage.items():
                 self._metrics.forward_dropped.labels(name, "shutdown").inc(count)
                 if count:
-                    _log.warning("%d requests for %s are lost at the end; --data keeps them", count, name)
+                    _log.warning("%d requests for %s are lost at shutdown; set --data to keep them", count, name)
 
     async def _drain(self) -> None:
-        # What was offered last is still on its way to the queue: until it is there an idle lane says nothing.
+        # Requests offered last may not be in the queue yet; until they are, an idle sender proves nothing.
         with contextlib.suppress(SpoolError):
             await self._spool.settle()
-        for lane in self._lanes:
-            lane.ending.set()
-        for lane in self._lanes:
-            await lane.idle.wait()
+        for sender in self._senders:
+            sender.ending.set()
+        for sender in self._senders:
+            await sender.idle.wait()
 
     async def _clean(self) -> None:
         while True:
             try:
                 for name, count in (await self._spool.drop_old(self._max_age)).items():
                     self._metrics.forward_dropped.labels(name, "expired").inc(count)
-                    _log.warning("%d requests for %s are dropped: it did not take them in time", count, name)
+                    _log.warning(
+                        "%d requests for %s are dropped: they waited longer than --forward-max-age", count, name
+                    )
             except SpoolError as error:
                 self._complain(error)
             await asyncio.sleep(CLEAN_EVERY)
@@ -155,11 +157,11 @@ class Forwarder:
             self._metrics.forward_enqueued.labels(signal, name).inc()
         for name in put.full:
             self._metrics.forward_dropped.labels(name, "queue_full").inc()
-        for lane in self._lanes:
-            if lane.backend.name in put.kept:
-                lane.wake()
-            elif lane.backend.name in put.full:
-                lane.complain("its queue is full, so requests are dropped")
+        for sender in self._senders:
+            if sender.backend.name in put.kept:
+                sender.wake()
+            elif sender.backend.name in put.full:
+                sender.complain("its queue is full, requests are dropped")
 
     def _offered(self, signal: str, done: concurrent.futures.Future[Put], queued: Callable[[], None] | None) -> None:
         error = done.exception()
@@ -174,11 +176,11 @@ class Forwarder:
     def _complain(self, error: BaseException) -> None:
         if time.monotonic() - self._logged >= LOG_EVERY:
             self._logged = time.monotonic()
-            _log.error("requests cannot be queued for the backends: %s", error)
+            _log.error("cannot queue requests for the backends: %s", error)
 
 
-class _Lane:
-    """The way to one backend."""
+class _Sender:
+    """Sends the requests in one backend's queue."""
 
     def __init__(self, backend: Backend, spool: Spool, metrics: Metrics) -> None:
         self.backend = backend
@@ -188,10 +190,10 @@ class _Lane:
         self._metrics = metrics
         self._wake = asyncio.Event()
         self._sent: set[int] = set()
-        """Taken or refused by the backend, but not yet struck off the queue, for the disk is full."""
+        """Accepted or rejected by the backend, but not yet removed from the queue because the disk is full."""
         self._failures: dict[int, tuple[int, int]] = {}
-        """Attempts of each request that failed, and how many others had been taken before the first."""
-        self._taken = 0
+        """By request, its failed attempts, and how many others had been accepted before the first."""
+        self._accepted = 0
         self._logged: dict[str, float] = {}
 
     def wake(self) -> None:
@@ -199,7 +201,7 @@ class _Lane:
         self._wake.set()
 
     def complain(self, what: str, why: object = "") -> None:
-        """Log it, the same thing not more often than once a minute."""
+        """Log a problem; the same one at most once in `LOG_EVERY` seconds."""
         now = time.monotonic()
         if now - self._logged.get(what, float("-inf")) >= LOG_EVERY:
             self._logged[what] = now
@@ -218,7 +220,7 @@ class _Lane:
                     await self._wake.wait()
                     continue
                 outcomes = await asyncio.gather(*(self._send(item) for item in items))
-                await self._strike_off()
+                await self._remove_sent()
             except SpoolError as error:
                 self.complain("its queue cannot be read or written", error)
                 await asyncio.sleep(1.0)
@@ -235,7 +237,7 @@ class _Lane:
                 return
 
     async def _pause(self, seconds: float) -> bool:
-        """Leave the backend in peace; True: the collector ends, and what waits is safe where it is."""
+        """Wait; True: the collector stops, and the queued requests are safe in the file."""
         if not self._spool.is_durable:
             await asyncio.sleep(seconds)
             return False
@@ -244,35 +246,35 @@ class _Lane:
         return self.ending.is_set()
 
     async def _send(self, item: Item) -> float | None:
-        """Send one request; returns the seconds to wait because the backend is busy, None: it is dealt with."""
+        """Send one request; returns the seconds to wait because the backend is busy, None: accepted or rejected."""
         name = self.backend.name
         try:
             await self.backend.send(item.signal, item.data)
         except BusyError as error:
-            self.complain("requests wait, for it does not take them", error)
-            tries, taken = self._failures.get(item.id, (0, self._taken))
-            self._failures[item.id] = tries + 1, taken
-            if tries + 1 < GIVE_UP or self._taken == taken:
+            self.complain("requests wait, it does not accept them", error)
+            tries, accepted = self._failures.get(item.id, (0, self._accepted))
+            self._failures[item.id] = tries + 1, accepted
+            if tries + 1 < GIVE_UP or self._accepted == accepted:
                 self._metrics.forward_attempts_failed.labels(name).inc()
                 return error.after or 0.0
             self._metrics.forward_dropped.labels(name, "retries_exhausted").inc()
         except RefusedError as error:
-            self.complain("a request is dropped, for it is refused", error)
+            self.complain("it rejected a request, which is dropped", error)
             self._metrics.forward_dropped.labels(name, "rejected").inc()
-        except Exception as error:  # noqa: BLE001  an odd answer must not end the way to this backend
+        except Exception as error:  # noqa: BLE001  an unexpected response must not end the sending to this backend
             self._metrics.errors.labels("forward").inc()
-            self.complain("an odd answer", f"{type(error).__name__}: {error}")
+            self.complain("unexpected response", f"{type(error).__name__}: {error}")
             return MAX_BACKOFF
         else:
-            self._taken += 1
+            self._accepted += 1
             self._metrics.forward_sent.labels(item.signal, name).inc()
         self._sent.add(item.id)
         return None
 
-    async def _strike_off(self) -> None:
+    async def _remove_sent(self) -> None:
         if self._sent:
-            gone = frozenset(self._sent)
-            await self._spool.done(self.backend.name, gone)
-            self._sent -= gone
-            for number in gone:
+            removed = frozenset(self._sent)
+            await self._spool.done(self.backend.name, removed)
+            self._sent -= removed
+            for number in removed:
                 self._failures.pop(number, None)

@@ -1,4 +1,4 @@
-"""Which traces are sent on when not all are: those of incidents, and a sample that is the same everywhere."""
+"""Which traces are forwarded when not all are: those of incidents, and a sample that is the same everywhere."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from otel_fr_collector.otlp import partial
 
 HOLD_SECONDS = 60.0
-"""How long a request is held in case an incident turns up in its traces: longer than any default stall time."""
+"""How long a request is kept in case an incident is detected in its traces: longer than the default stall time."""
 HOLD_BYTES = 64 * 1024 * 1024
 MAX_TRACES = 10_000
-"""Traces of incidents that are remembered."""
+"""Traces of incidents that are known at once."""
 _RANDOM_BITS = 56
 
 
 class Selection:
-    """Takes each trace request once and says what of it is to be sent on.
+    """Sees each trace request once and selects what of it is forwarded.
 
     A trace is in the sample if the last 56 bits of its id, as a number, are at or above ``(1 - ratio) * 2**56``
     (OpenTelemetry specification, "TraceState: Probability Sampling", and the Collector's probabilistic sampler in its
@@ -36,7 +36,7 @@ class Selection:
         self._held_bytes = 0
 
     def hold(self, data: bytes) -> None:
-        """Keep a request for a while; the rest of its spans may be wanted later."""
+        """Keep a request for `HOLD_SECONDS`; the rest of its spans may be forwarded later."""
         now = self._clock()
         self._held.append((now, data))
         self._held_bytes += len(data)
@@ -44,7 +44,7 @@ class Selection:
             self._held_bytes -= len(self._held.popleft()[1])
 
     def select(self, data: bytes) -> bytes:
-        """What of a request is to be sent on now; empty bytes: nothing."""
+        """The part of a request that is forwarded now; empty bytes: nothing."""
         marked, threshold = self._marked, self._threshold
 
         def wanted(trace: bytes) -> bool:
@@ -53,10 +53,10 @@ class Selection:
         return partial.select_traces(data, wanted)
 
     def mark(self, trace: bytes) -> list[bytes]:
-        """An incident shows in this trace: from now on its spans are sent on.
+        """Mark the trace of an incident: from now on its spans are forwarded.
 
         Returns:
-            what of the held requests is to be sent on as well.
+            the parts of kept requests that are now forwarded too.
         """
         if trace in self._marked or int.from_bytes(trace[-7:], "big") >= self._threshold:
             return []

@@ -1,4 +1,4 @@
-"""The forwarder's queue: a SQLite database, in a file that outlives the process or in memory."""
+"""The queues of the backends: a SQLite database, in a file that survives a restart, or in memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 REPEAT_SECONDS = 600.0
-"""A request of the same bytes within this time is the same request sent again (exporters try for about a minute)."""
+"""A request of the same bytes within this time is a retry of its sender (exporters retry for about a minute)."""
 BATCH = 256
-"""Operations in one transaction, so that a thousand waiting senders share the cost of making it durable."""
+"""Operations in one transaction, so that a thousand waiting senders share the cost of one sync."""
 HEAD_BYTES = 16 * 1024 * 1024
-"""Of the requests read for sending at once, so that eight large ones do not fill the memory."""
+"""Limit on the requests read for sending at once, so that eight large ones do not fill the memory."""
 MAX_LOG_BYTES = 64 * 1024 * 1024
-"""The write-ahead log is cut back to this after a large transaction."""
+"""The write-ahead log is truncated to this after a large transaction."""
 FREE_PAGES = 10_000
-"""Empty pages given back to the file system at a time, so that an outage's queue does not keep its size for ever."""
+"""Empty pages returned to the file system at a time, so that the file shrinks after an outage."""
 VERSION = 1
 _SCHEMA = f"""
 PRAGMA user_version = {VERSION};
@@ -54,7 +54,7 @@ class Item(NamedTuple):
 
 @dataclass
 class Put:
-    """What became of a request: kept for some backends, dropped for those that had no room, or seen before."""
+    """The outcome for one request: the backends it is queued for, those whose queue is full, or that it is a retry."""
 
     kept: Sequence[str] = ()
     full: Sequence[str] = ()
@@ -68,12 +68,12 @@ class _Job:
 
 
 class Spool:
-    """One thread owns the database; whatever is asked of it comes in order, many at a time in one transaction.
+    """One thread owns the database and runs all operations in order, many in one transaction.
 
     Args:
         path: of the file; None: in memory.
-        backends: names for which requests are queued.
-        max_bytes: bound of the requests that wait for one backend.
+        backends: names of the backends.
+        max_bytes: capacity of one backend's queue.
 
     Raises:
         SpoolError: the file cannot be opened.
@@ -88,7 +88,7 @@ class Spool:
         self._wall = wall
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.usage: dict[str, list[int]] = {name: [0, 0] for name in backends}
-        """For each backend, the requests that wait and their bytes. Other threads may read it."""
+        """For each backend, the number and the bytes of the requests that wait. Other threads may read it."""
         self._connection = self._open()
         self._count()
         self._thread = threading.Thread(target=self._run, name="otel-fr-spool", daemon=True)
@@ -99,10 +99,10 @@ class Spool:
         return self._path is not None
 
     async def put(self, signal: str, data: bytes) -> Put:
-        """Queue one request for all backends that have room; when this returns it is on disk.
+        """Queue one request for all backends whose queue is not full; on return it is on disk.
 
         Raises:
-            SpoolError: it could not be written; nothing is queued.
+            SpoolError: the request could not be written; nothing is queued.
         """
         return await self._do(lambda db: self._put(db, signal, data))
 
@@ -111,7 +111,7 @@ class Spool:
         return self._submit(lambda db: self._put(db, signal, data))
 
     async def head(self, backend: str, count: int, skip: Collection[int] = ()) -> list[Item]:
-        """The oldest requests that wait for a backend, less those in ``skip``; one, or at most `HEAD_BYTES` of them."""
+        """The oldest requests that wait for a backend, without those in ``skip``: one, or at most `HEAD_BYTES`."""
 
         def read(db: sqlite3.Connection) -> list[Item]:
             query = "SELECT request, size FROM pending WHERE backend = ? ORDER BY request LIMIT ?"
@@ -130,13 +130,13 @@ class Spool:
         return await self._do(read)
 
     async def done(self, backend: str, ids: Collection[int]) -> None:
-        """Forget requests that a backend has taken, or never will.
+        """Remove requests that a backend has accepted, or never will.
 
         Raises:
-            SpoolError: it could not be written; they are still queued.
+            SpoolError: the change could not be written; the requests are still queued.
         """
 
-        def forget(db: sqlite3.Connection) -> None:
+        def remove(db: sqlite3.Connection) -> None:
             for number in ids:
                 found = db.execute("SELECT size FROM pending WHERE backend = ? AND request = ?", (backend, number))
                 row = found.fetchone()
@@ -147,16 +147,16 @@ class Spool:
                     db.execute("DELETE FROM request WHERE id = ?", (number,))
                 self._use(backend, -1, -row[0])
 
-        await self._do(forget)
+        await self._do(remove)
 
     async def drop_old(self, seconds: float) -> dict[str, int]:
-        """Drop what has waited longer than this, and what is known of repeats for long enough.
+        """Drop requests that have waited longer than this, and the hashes of requests older than `REPEAT_SECONDS`.
 
         Returns:
-            for each backend (also one that is not configured any more) how many requests it lost.
+            for each backend, also one that is no longer configured, how many requests were dropped.
 
         Raises:
-            SpoolError: it could not be written.
+            SpoolError: the change could not be written.
         """
 
         def drop(db: sqlite3.Connection) -> dict[str, int]:
@@ -170,25 +170,25 @@ class Spool:
                 db.execute("DELETE FROM request WHERE at < ?", (old,))
                 self._count_in(db)
             free = db.execute("PRAGMA freelist_count").fetchone()[0]
-            for _ in range(min(free, FREE_PAGES)):  # Python's sqlite3 takes but one step of it, so one page, each time
+            for _ in range(min(free, FREE_PAGES)):  # Python's sqlite3 runs one step of it, so one page, each time
                 db.execute("PRAGMA incremental_vacuum(1)")
             return lost
 
         return await self._do(drop)
 
     async def settle(self) -> None:
-        """Wait until everything asked for so far is done, or has failed."""
+        """Wait until every operation submitted so far has ended."""
         await self._do(lambda _: None)
 
     def others(self) -> dict[str, int]:
-        """Requests in the file for backends that are not configured; before the first `put`."""
+        """By backend that is not configured, its requests in the file; to be called before the first `put`."""
         rows = self._submit(
             lambda db: db.execute("SELECT backend, count(*) FROM pending GROUP BY 1").fetchall()
         ).result()
         return {name: count for name, count in rows if name not in self.usage}
 
     def close(self) -> None:
-        """Finish what has been asked for and close the file."""
+        """Finish all operations and close the file."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -235,9 +235,9 @@ class Spool:
             db.execute("BEGIN IMMEDIATE")
             results = [job.work(db) for job in jobs]
             db.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001  the thread must go on, or every sender waits for ever
+        except Exception as error:  # noqa: BLE001  if the thread ended, every sender would wait forever
             self._roll_back()
-            if len(jobs) > 1:  # one request too large for the disk must not take the others with it
+            if len(jobs) > 1:  # one request too large for the disk must not fail the others
                 for job in jobs:
                     self._transact([job])
             elif jobs:
@@ -252,7 +252,7 @@ class Spool:
                 self._connection.execute("ROLLBACK")
             self._count()
         except sqlite3.Error:
-            _log.exception("the queue's bookkeeping cannot be read")
+            _log.exception("the sizes of the queues cannot be read")
 
     def _count(self) -> None:
         self._count_in(self._connection)
@@ -269,19 +269,21 @@ class Spool:
             return self._connect()
         except sqlite3.OperationalError as error:
             raise SpoolError(f"the queue {self._path} cannot be opened: {error}") from error
-        except sqlite3.DatabaseError as error:  # not a database, or a broken one: its place is needed
+        except sqlite3.DatabaseError as error:  # not a database, or a damaged one: its path is needed
             if self._path is None:
                 raise
             aside = self._path.with_name(f"{self._path.name}.broken-{int(self._wall())}")
-            _log.error("the queue %s is broken (%s); it is kept as %s, and a new one begun", self._path, error, aside)
+            _log.error(
+                "the queue %s is damaged (%s); it is kept as %s, and a new one is created", self._path, error, aside
+            )
             self._path.rename(aside)
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        place = ":memory:" if self._path is None else str(self._path)
-        db = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+        name = ":memory:" if self._path is None else str(self._path)
+        db = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             db.execute("PRAGMA journal_mode = WAL")
@@ -290,7 +292,9 @@ class Spool:
             db.execute("PRAGMA synchronous = FULL")
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found > VERSION:
-                raise SpoolError(f"the queue {self._path} is of a newer otel-fr (version {found}, not {VERSION})")
+                raise SpoolError(
+                    f"the queue {self._path} was written by a newer otel-fr (version {found}, not {VERSION})"
+                )
             db.executescript(_SCHEMA)
         except BaseException:
             db.close()

@@ -12,7 +12,7 @@ class BindError(OSError):
 
 @dataclass(frozen=True)
 class Address:
-    """HOST:PORT; port 0: any free one."""
+    """HOST:PORT; port 0: any free port."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Address:
         host = host.removeprefix("[").removesuffix("]")
         if not colon or not port.isdecimal() or int(port) > 65_535:
             raise ValueError(f"{text!r} is not HOST:PORT")
-        return cls(host or "0.0.0.0", int(port))  # noqa: S104  an empty host is how people ask for all interfaces
+        return cls(host or "0.0.0.0", int(port))  # noqa: S104  an empty host means all interfaces
 
     @property
     def is_loopback(self) -> bool:

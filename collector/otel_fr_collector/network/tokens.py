@@ -45,9 +45,9 @@ EVERYTHING = Access(read=True, write=True)
 
 
 def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
-    """The tokens file: lines ``TOKEN RIGHTS JOB-PREFIX``; ``#`` begins a comment line.
+    """The tokens file: lines ``TOKEN ACCESS JOB-PREFIX``; ``#`` begins a comment line.
 
-    TOKEN: the token itself, or ``sha256:`` and the hex SHA-256 of it. RIGHTS: ``read``, ``write`` or ``read,write``.
+    TOKEN: the token itself, or ``sha256:`` and the hex SHA-256 of it. ACCESS: ``read``, ``write`` or ``read,write``.
     JOB-PREFIX: ``*`` for every job; else how the names of the jobs begin.
 
     Returns:
@@ -62,16 +62,16 @@ def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
         if not fields or fields[0].startswith("#"):
             continue
         if len(fields) != 3:
-            raise ValueError(f"line {number} is not TOKEN RIGHTS JOB-PREFIX")
-        token, rights_text, prefix = fields
-        rights = set(rights_text.split(","))
-        if not rights <= {"read", "write"}:
-            raise ValueError(f"line {number}: the rights are read, write or read,write, not {rights_text!r}")
+            raise ValueError(f"line {number} is not TOKEN ACCESS JOB-PREFIX")
+        token, access_text, prefix = fields
+        allowed = set(access_text.split(","))
+        if not allowed <= {"read", "write"}:
+            raise ValueError(f"line {number}: the access must be read, write or read,write, not {access_text!r}")
         hashed = _HASH.fullmatch(token)
         if hashed is None and len(token) < MIN_LENGTH:
             raise ValueError(f"line {number}: the token has fewer than {MIN_LENGTH} characters")
         digest = bytes.fromhex(hashed[1]) if hashed is not None else hashlib.sha256(token.encode()).digest()
-        found.append((digest, Access("read" in rights, "write" in rights, "" if prefix == "*" else prefix)))
+        found.append((digest, Access("read" in allowed, "write" in allowed, "" if prefix == "*" else prefix)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Alerts for Prometheus Alertmanager's v2 API: fired, sent again while they hold, resolved. Never waits for it."""
+"""Alerts for the v2 API of Prometheus Alertmanager: fired, repeated while they hold, and resolved."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ALERT_NAME = "TorchDistributedIncident"
 RESEND = 60.0
 """Seconds between two posts of a firing alert; Alertmanager asks its clients for 30 s to 3 minutes."""
 HOLD = 4 * RESEND
-"""Seconds after which Alertmanager resolves an alert that is no longer sent (as Prometheus does: four intervals)."""
+"""Seconds after which Alertmanager resolves an alert that is no longer posted (four intervals, as in Prometheus)."""
 RETRY = 5.0
-"""Seconds before a failed post is tried again."""
+"""Seconds before a failed post is retried."""
 TIMEOUT = urllib3.Timeout(connect=1.5, read=3.0)
 LOG_EVERY = 60.0
 MAX_ALERTS = 1_000
@@ -80,7 +80,7 @@ class Alertmanager:
         metrics.watch_alerts(lambda: len(self._alerts), MAX_ALERTS)
 
     def start(self) -> None:
-        """Begin to post; needs a running event loop."""
+        """Start posting; needs a running event loop."""
         if self._urls:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -92,7 +92,7 @@ class Alertmanager:
             self._resolve(change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Alerts that an earlier life of the collector has fired go on: the same labels, the same start."""
+        """Continue the alerts fired before the restart, with the same labels and start."""
         for incident in incidents:
             if incident.is_open and incident.cause is None:
                 self._fire(incident)
@@ -124,11 +124,11 @@ class Alertmanager:
             self._wake.set()
 
     def _labels_of(self, incident: Incident) -> Labels:
-        """What identifies the alert: few values, valid names; sequence numbers and ranks are annotations."""
+        """The labels that identify the alert: few values each; sequence numbers and ranks are annotations."""
         return tuple({**self._labels, "alertname": ALERT_NAME, **incident.labels}.items())
 
     async def stop(self, seconds: float) -> None:
-        """Post what is not posted yet, for at most so long. Firing alerts stay: the fault outlives the collector."""
+        """Post what is pending, for at most so many seconds. Firing alerts stay firing: their faults still exist."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -166,7 +166,7 @@ class Alertmanager:
         now = time.monotonic()
         if problem and now - self._logged >= LOG_EVERY:
             self._logged = now
-            _log.warning("no alert could be posted to %s: %s", url, problem)
+            _log.warning("alerts could not be posted to %s: %s", url, problem)
         return not problem
 
 
@@ -174,7 +174,7 @@ def parse_label(text: str) -> tuple[str, str]:
     """``NAME=VALUE``.
 
     Raises:
-        ValueError: it is not, or the name is none that Alertmanager takes, or is one of ours.
+        ValueError: it has another form, Alertmanager does not accept the name, or otel-fr sets this label itself.
     """
     name, equals, value = text.partition("=")
     if not equals or not value or not _LABEL_NAME.fullmatch(name):
@@ -185,7 +185,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dict[str, str]:
-    """What a person needs to know, as of the latest state; a link is named ``runbook_url``, ``trace_url`` and so on."""
+    """The alert's annotations in the latest state; links are named ``runbook_url``, ``trace_url`` and so on."""
     sites, culprits, waiting = data["call_sites"], data["culprit_ranks"], data["waiting_ranks"]
     where = [f"rank {rank} at {sites[str(rank)]}" for rank in [*culprits[:4], *waiting[:4]] if str(rank) in sites]
     texts = {

@@ -1,4 +1,4 @@
-"""Deliveries over HTTP by a thread of their own: in order, tried again until they succeed, never waited for."""
+"""Deliveries over HTTP from a thread: in order, retried until they succeed. The event loop never waits for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_fr_collector.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1_000
-"""Deliveries that wait; the oldest go first."""
+"""Deliveries that wait; beyond it the oldest are dropped."""
 RETRIES = urllib3.Retry(
     total=4,
     backoff_factor=0.5,
@@ -28,10 +28,10 @@ RETRIES = urllib3.Retry(
     redirect=0,
     raise_on_status=False,
 )
-"""Quick attempts of one delivery. ``Retry-After`` is heeded."""
+"""The quick retries of one attempt. ``Retry-After`` is honoured."""
 TIMEOUT = urllib3.Timeout(connect=2.0, read=5.0)
 PAUSE = 20.0
-"""Seconds between two such rounds."""
+"""Seconds between two attempts."""
 LOG_EVERY = 60.0
 
 T = TypeVar("T")
@@ -48,11 +48,11 @@ class Outcome(Enum):
 
 
 class DeliveryQueue(Generic[T]):
-    """A bounded queue and the thread that empties it.
+    """A bounded queue, and the thread that delivers what is in it.
 
     Args:
-        name: as in metrics and logs; holds no secret.
-        deliver: makes one attempt, in the thread: what became of it, and if it was no success, why.
+        name: the outlet in metrics and logs; without secrets.
+        deliver: makes one attempt, in the thread; returns the outcome and, unless it was sent, the problem.
     """
 
     def __init__(self, name: str, deliver: Callable[[T], tuple[Outcome, str]], metrics: Metrics) -> None:
@@ -70,11 +70,11 @@ class DeliveryQueue(Generic[T]):
         self._thread.start()
 
     def put(self, item: T, supersedes: Callable[[T], bool]) -> None:
-        """Deliver this after all that came before, and instead of those waiting that it supersedes."""
+        """Queue a delivery, in place of the waiting ones that it supersedes."""
         with self._changed:
             kept = [
                 old for at, old in enumerate(self._queue) if at == 0 or not supersedes(old)
-            ]  # the first is on its way
+            ]  # the first may be in progress
             if len(kept) < len(self._queue):
                 self._queue = deque(kept)
             if len(self._queue) >= MAX_QUEUED:
@@ -84,14 +84,14 @@ class DeliveryQueue(Generic[T]):
             self._changed.notify()
 
     async def stop(self, seconds: float) -> None:
-        """Deliver what waits, for at most so long; no further rounds of attempts are begun."""
+        """Deliver what waits, for at most so many seconds; a failed attempt is not repeated."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join, seconds)
         if self._queue:
-            _log.warning("%s: %d deliveries were not made before the end", self._name, len(self._queue))
+            _log.warning("%s: %d deliveries were still waiting at shutdown", self._name, len(self._queue))
 
     def _run(self) -> None:
         while True:
@@ -104,10 +104,12 @@ class DeliveryQueue(Generic[T]):
             outcome, problem = self._attempt(item)
             self._metrics.deliveries.labels(self._name, outcome.value).inc()
             if problem:
-                self._complain(problem)
+                self._log_problem(problem)
             with self._changed:
                 if outcome is not Outcome.FAILED:
-                    if self._queue and self._queue[0] is item:  # else it was dropped for room meanwhile
+                    if (
+                        self._queue and self._queue[0] is item
+                    ):  # else it was dropped meanwhile because the queue was full
                         self._queue.popleft()
                 elif self._stopping:
                     return
@@ -119,11 +121,11 @@ class DeliveryQueue(Generic[T]):
             return self._deliver(item)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             return Outcome.FAILED, str(error)
-        except Exception as error:  # noqa: BLE001  one odd answer must not end the deliveries
+        except Exception as error:  # noqa: BLE001  an unexpected response must not end the deliveries
             self._metrics.errors.labels("delivery").inc()
             return Outcome.REJECTED, repr(error)
 
-    def _complain(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         now = time.monotonic()
         if now - self._logged >= LOG_EVERY:
             self._logged = now
@@ -131,7 +133,7 @@ class DeliveryQueue(Generic[T]):
 
 
 def outcome_of(response: urllib3.BaseHTTPResponse) -> tuple[Outcome, str]:
-    """What an answer's status says of a delivery."""
+    """The outcome of a delivery by the status of the response."""
     if response.status < 300:
         return Outcome.SENT, ""
     problem = f"status {response.status}: {response.data[:200]!r}"

@@ -16,7 +16,7 @@ LOG_EVERY = 60.0
 
 
 class IncidentsFile:
-    """One JSON line for each state of each incident, on disk before anything else is done with it.
+    """One JSON line for each change of each incident, written before the change is published elsewhere.
 
     Raises:
         OSError: the file cannot be opened.

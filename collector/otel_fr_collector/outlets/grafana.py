@@ -1,4 +1,4 @@
-"""Incidents as Grafana annotations: a mark on every dashboard when one opens, a region once it is over.
+"""Incidents as Grafana annotations: a mark on every dashboard when one opens, a region once it is resolved.
 
 The API is Grafana's annotations HTTP API (grafana.com/docs/grafana/latest/developers/http_api/annotations).
 """
@@ -24,13 +24,13 @@ from otel_fr_collector.storage.store import Store
 
 OUTLET = "grafana"
 TAG = "otel-fr"
-"""Tag of every annotation of ours: what a dashboard's annotation query filters by."""
+"""Tag of all our annotations, by which a dashboard's annotation query filters."""
 MAX_KNOWN = 2_000
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """The annotation of an incident as it should be now."""
+    """The annotation of an incident in its current state."""
 
     incident: str
     revision: int
@@ -38,7 +38,7 @@ class _Mark:
 
 
 class Grafana:
-    """One Grafana. Consequences are not marked; their cause is.
+    """One Grafana. Only causes are annotated, no consequences.
 
     Args:
         url: base, e.g. ``http://grafana:3000``. token: of a service account that may write annotations.
@@ -72,12 +72,12 @@ class Grafana:
         self._queue.start()
 
     def publish(self, change: IncidentChange) -> None:
-        # A fault that turns out to follow from another keeps its mark, which ends with it.
+        # A cause that becomes a consequence keeps its annotation, which ends with it.
         if change.incident.cause is None or change.incident.id in self._ids:
             self._put(change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Go on with the annotations of an earlier life of the collector, and make up for what it left undone."""
+        """Continue the annotations made before the restart, and deliver what was not delivered then."""
         if self._store is None:
             return
         noted = self._store.notes(OUTLET)
@@ -109,7 +109,7 @@ class Grafana:
         if number is None:
             number = self._find(mark.incident)
         if number is None:
-            # Not tried again by urllib3: a request that was taken although its answer was lost would be made twice.
+            # Not retried by urllib3: if only the response was lost, the annotation would be made twice.
             response = self._request("POST", self._url, mark.body, retries=False)
             outcome, problem = outcome_of(response)
             if outcome is not Outcome.SENT:
@@ -121,7 +121,7 @@ class Grafana:
             if outcome is Outcome.FAILED:
                 return outcome, problem
             if response.status == 404:
-                outcome, problem = Outcome.SENT, ""  # somebody has deleted it, and may
+                outcome, problem = Outcome.SENT, ""  # a user has deleted it
             elif outcome is Outcome.REJECTED:
                 return outcome, problem
         self._ids[mark.incident] = number
@@ -133,7 +133,7 @@ class Grafana:
         return outcome, problem
 
     def _find(self, incident: str) -> int | None:
-        """The annotation that an attempt with a lost answer has made."""
+        """The annotation made by an attempt whose response was lost."""
         query = urlencode([("tags", TAG), ("tags", f"incident:{incident}"), ("limit", "1")])
         response = self._request("GET", f"{self._url}?{query}", None, retries=RETRIES)
         if response.status >= 300:
@@ -153,7 +153,7 @@ class Grafana:
 
 
 def _read_note(text: str | None) -> tuple[int, int] | None:
-    """An annotation's id and the revision it shows; None: not noted, or the note is damaged, and is made anew."""
+    """An annotation's id and the revision it shows; None: no note, or a damaged one."""
     try:
         note = json.loads(text or "null")
         return int(note["id"]), int(note["revision"])

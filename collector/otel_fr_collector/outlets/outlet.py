@@ -13,13 +13,13 @@ class Outlet(Protocol):
     """Publishes every change of every incident to one kind of receiver. No method waits for the receiver."""
 
     def start(self) -> None:
-        """Begin; called in a running event loop."""
+        """Start publishing; called in a running event loop."""
 
     def publish(self, change: IncidentChange) -> None:
         """Take in one change."""
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Take in what is known from an earlier life of the collector, before `start`, oldest first."""
+        """Take in the incidents known from before the restart, oldest first; called before `start`."""
 
     async def stop(self, seconds: float) -> None:
         """Deliver what is still pending, for at most so many seconds."""

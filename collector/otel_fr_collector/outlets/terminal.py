@@ -11,7 +11,7 @@ from otel_fr_collector.incidents.book import ChangeKind, IncidentChange
 from otel_fr_collector.outlets.incident_text import render
 
 FILES_PATIENCE = 0.4
-"""Seconds for which a new incident waits on the terminal for the paths of the flight-recorder files."""
+"""Seconds for which a new incident is held back from the terminal to wait for the paths of its files."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Terminal:
         self._pending: dict[str, IncidentChange] = {}
 
     def publish(self, change: IncidentChange, now: float, *, has_files: bool = False) -> None:
-        """Take in a change; what is due is printed by `step`. ``has_files``: no further files are to be waited for."""
+        """Take in a change; `step` prints what is due. ``has_files``: no further files are expected."""
         number = change.incident.id
         known = self._known.get(number)
         if change.kind is ChangeKind.RESOLVED:
@@ -83,7 +83,7 @@ class Terminal:
         try:
             self._out.write(text)
             self._out.flush()
-        except (OSError, ValueError):  # nobody reads any more; the file and the alerts go on
+        except (OSError, ValueError):  # the output is closed; the file and the alerts go on
             self._out = None
 
 

@@ -23,25 +23,25 @@ from otel_fr_collector.outlets.outlet import links_of
 from otel_fr_collector.storage.store import Store
 
 MIN_SECRET = 16
-"""Bytes of the shortest secret that is taken."""
+"""Bytes of the shortest secret that is accepted."""
 
 
 def read_secret(text: str) -> bytes:
     """A secret as it stands in a file: ``whsec_`` and base64, or any text.
 
     Raises:
-        ValueError: it is shorter than `MIN_SECRET` bytes, or no base64.
+        ValueError: it is shorter than `MIN_SECRET` bytes, or not base64.
     """
     text = text.strip()
     if text.startswith("whsec_"):
         try:
             secret = base64.b64decode(text.removeprefix("whsec_"), validate=True)
         except binascii.Error as error:
-            raise ValueError(f"the webhook secret is not whsec_ and base64: {error}") from error
+            raise ValueError(f"the webhook secret is not whsec_ followed by base64: {error}") from error
     else:
         secret = text.encode()
     if len(secret) < MIN_SECRET:
-        raise ValueError(f"the webhook secret has {len(secret)} bytes; it needs {MIN_SECRET} or more")
+        raise ValueError(f"the webhook secret has {len(secret)} bytes; it needs at least {MIN_SECRET}")
     return secret
 
 
@@ -53,7 +53,7 @@ def sign(secret: bytes, number: str, timestamp: int, body: bytes) -> str:
 
 @dataclass(frozen=True)
 class _Delivery:
-    """``number``: the same for each attempt, so that a receiver can tell a repetition."""
+    """``number``: the same for each attempt, so that a receiver recognises a repeated post."""
 
     number: str
     kind: ChangeKind
@@ -100,7 +100,7 @@ class Webhook:
         self._put(change.kind, change.incident)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Deliver what an earlier life of the collector has left undone."""
+        """Deliver what was not delivered before the restart."""
         if self._store is None:
             return
         noted = self._store.notes(self._outlet)
@@ -110,7 +110,7 @@ class Webhook:
             delivered = int(revision) if revision.isdecimal() else 0
             if delivered >= incident.revision:
                 continue
-            if not noted and not incident.is_open:  # a receiver that is new need not hear old stories
+            if not noted and not incident.is_open:  # a new receiver gets no incidents that are over
                 skipped[incident.id] = str(incident.revision)
                 continue
             kind = ChangeKind.UPDATED if delivered else ChangeKind.OPENED

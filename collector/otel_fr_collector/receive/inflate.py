@@ -1,4 +1,4 @@
-"""Compressed bodies, decompressed a piece at a time: whoever stops reading has had one piece too many at most."""
+"""Decompression of request bodies, one piece at a time, so that a limit is exceeded by one piece at most."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import zlib
 from collections.abc import Iterator
 
 PIECE = 1 << 20
-"""Bytes of one piece, so that other work gets its turn."""
+"""Bytes of one piece: small enough that other tasks run between two pieces."""
 ENCODINGS = {"gzip": 31, "deflate": 15}
 """zlib's ``wbits`` of each content encoding (RFC 9110, 8.4.1: deflate is the zlib format; gRPC means the same)."""
 _GZIP = b"\x1f\x8b"
 
 
 class CorruptError(ValueError):
-    """The data is not what its encoding says."""
+    """The data cannot be decompressed as its encoding says."""
 
 
 class Inflater:
-    """Decompresses what is fed to it.
+    """Decompresses the data that it is fed.
 
     Args:
         encoding: one of `ENCODINGS`.
@@ -28,10 +28,10 @@ class Inflater:
         self._zlib = zlib.decompressobj(ENCODINGS[encoding])
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The next of the data, in pieces of at most `PIECE` bytes.
+        """Decompress the next data, in pieces of at most `PIECE` bytes.
 
         Raises:
-            CorruptError: it cannot be decompressed.
+            CorruptError: the data cannot be decompressed.
         """
         rest = data
         while rest:
@@ -51,7 +51,7 @@ class Inflater:
 
 
 def encoding_of(message: bytes) -> str | None:
-    """How a gRPC message is compressed, by its first bytes; None: it is not.
+    """How a gRPC message is compressed, by its first bytes; None: not compressed.
 
     gRPC hands over the message without its header when it is asked not to decompress. A protobuf message cannot begin
     like gzip (wire type 7 does not exist); one of OTLP's does not begin like zlib (field 15 does not exist).

@@ -185,7 +185,7 @@ def test_a_full_disk_costs_no_verdict_and_nothing_that_was_acknowledged(tmp_path
             assert refused
             job.skip(1)
             assert collector.wait_cause()["culprit_ranks"] == [1]
-            assert "cannot be queued" in collector.err_file.read_text()
+            assert "cannot queue requests" in collector.err_file.read_text()
             resource.prlimit(collector.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
             backend.busy = 0
             assert collector.post("/v1/traces", refused[0]).status == 200
@@ -203,7 +203,7 @@ def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
         collector.send(TRACES, spans(1))
         assert wait_for(lambda: backend.taken == [spans(1)])
         assert len(list(data.glob("*.broken-*"))) == 1
-        assert "is broken" in collector.err_file.read_text()
+        assert "is damaged" in collector.err_file.read_text()
 
 
 def test_two_collectors_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_the_sample_is_the_share_asked_for_and_held_requests_are_bounded(monkeyp
 )
 def test_what_a_backends_url_means(url: str, place: tuple[bool, bool, str]) -> None:
     found = parse_backend(url)
-    assert (found.is_grpc, found.is_secure, found.target) == place
+    assert (found.is_grpc, found.is_secure, found.address) == place
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_an_alertmanager_that_fails_is_tried_again_and_holds_nothing_up(tmp_path
         assert wait_for(lambda: collector.metric("otel_fr_collector_alert_posts_total", outcome="failed") >= 1)
         alerts.status = 200
         assert wait_for(lambda: alerts.posts)
-        assert collector.err_file.read_text().count("no alert could be posted") == 1
+        assert collector.err_file.read_text().count("alerts could not be posted") == 1
 
 
 @pytest.mark.skipif(
