@@ -1,4 +1,4 @@
-"""How a collective's end becomes known, and what that needs at the interpreter's exit."""
+"""How the end of a collective becomes known, and what that requires at the interpreter's exit."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from otel_fr.ring import RecordState
 _POLL: Final = 0.001
 
 
-class Mode(IntEnum):
+class EndMode(IntEnum):
     """How the end of a call becomes known."""
 
     IGNORE = 0
     """Not a collective: meta tensors."""
     WORK = 1
-    """By the future of its Work; where that has none, by the Work being waited for."""
+    """When the future of its Work is done; if it has none, when the Work is waited for."""
     RETURN = 2
-    """It has ended when the operator returns."""
+    """When the operator returns."""
     UNKNOWN = 3
-    """Not from this process."""
+    """Not known in this process."""
 
 
-def mode_of(backend: str, returns_work: bool) -> Mode:
-    """How ends become known with a backend, by its name in torch."""
+def end_mode(backend: str, returns_work: bool) -> EndMode:
+    """How the end of a call becomes known with a backend (torch's name of it)."""
     if backend == "gloo":
-        return Mode.WORK if returns_work else Mode.RETURN
-    return Mode.RETURN if backend == "fake" else Mode.UNKNOWN
+        return EndMode.WORK if returns_work else EndMode.RETURN
+    return EndMode.RETURN if backend == "fake" else EndMode.UNKNOWN
 
 
 class FutureCallback:
-    """What futures call: ``functools.partial(callback.function, ticket, group index, sequence id)``.
+    """The callback of futures: ``functools.partial(callback.function, ticket, group index, sequence id)``.
 
-    The backend's thread runs it, and afterwards destroys it, each time taking the GIL. If the interpreter is being
-    finalised by then, CPython ends that thread and C++ aborts the process. So before the interpreter goes,
-    `drain` waits until no partial object is left.
+    A thread of the backend calls it and then destroys it, and needs the GIL for both. If the interpreter is finalising
+    by then, CPython ends that thread and C++ aborts the process. So `drain` waits, before the interpreter exits, until
+    no partial object is left.
     """
 
     def __init__(self, end: Callable[[int, int, int, int, int], None]) -> None:
@@ -51,11 +51,11 @@ class FutureCallback:
         return sys.getrefcount(self.function)
 
     def outstanding(self) -> int:
-        """Callbacks that a backend still holds. Each partial object holds one reference to its function."""
+        """Number of callbacks that a backend still holds: each partial object holds one reference to the function."""
         return max(0, self._references() - self._alone)
 
     def drain(self, seconds: float) -> bool:
-        """Wait until none is outstanding, or so long. True: none is."""
+        """Wait up to ``seconds`` until none is outstanding. True: none is."""
         deadline = time.monotonic() + seconds
         while self.outstanding():
             if time.monotonic() >= deadline:
@@ -74,7 +74,7 @@ def _callback(end: Callable[[int, int, int, int, int], None]) -> Callable[[int, 
         try:
             future.value()
             state = completed
-        except Exception:  # noqa: BLE001 - whatever ended the collective
+        except Exception:  # noqa: BLE001 - any error that ended the collective
             state = failed
         end(ticket, group_index, sequence_id, state, now)
 

@@ -1,16 +1,16 @@
-"""What a call was asked to do, from the arguments of its operator."""
+"""Definitions of signatures for the ring, from the arguments of an operator; computed once for equal calls."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from otel_fr.capture.groups import Group
+from otel_fr.capture.groups import LiveGroup
 from otel_fr.capture.operations import REDUCE_OPS, Operator, flatten, scalar_type
 from otel_fr.ring import SignatureDef
 
 
-def definition_of(operator: Operator, group: Group, args: tuple[Any, ...], backend: str) -> SignatureDef:
-    """What the ring keeps of a call's arguments. Computed once for all equal calls."""
+def definition_of(operator: Operator, group: LiveGroup, args: tuple[Any, ...], backend: str) -> SignatureDef:
+    """The definition of a call's arguments that the ring keeps. Computed once for all equal calls."""
     inputs = [tensor for position in operator.inputs for tensor in flatten(args[position])]
     outputs = [tensor for position in operator.outputs for tensor in flatten(args[position])]
 
@@ -43,7 +43,7 @@ def definition_of(operator: Operator, group: Group, args: tuple[Any, ...], backe
     )
 
 
-def steps_of(operator: Operator, backend: str, group: Group, inputs: int) -> tuple[int, int]:
+def steps_of(operator: Operator, backend: str, group: LiveGroup, inputs: int) -> tuple[int, int]:
     """How many sequence and operation numbers PyTorch itself takes for a call with so many input tensors.
 
     As seen in the recorder of torch 2.13: gloo makes a reduce_scatter of all_reduces, one for each input, and a

@@ -1,4 +1,4 @@
-"""The seam between torch's operator dispatcher and the recorder.
+"""Connects torch's operator dispatcher to the recorder.
 
 A kernel at the BackendSelect key sees every call of a ``c10d::*`` operator: from Python, from DDP's C++ reducer, from
 compiled code. (PyTorch after 2.13 is adding hooks to c10d itself; they would be used here.)
@@ -13,20 +13,20 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from otel_fr.capture.completion import Mode
+from otel_fr.capture.completion import EndMode
 from otel_fr.capture.operations import NAMES, Operator
-from otel_fr.capture.recorder import Call, Recorder
+from otel_fr.capture.recorder import PendingCall, Recorder
 from otel_fr.ring import RecordState
 
 
 class Kernels:
-    """Our kernels in torch's dispatcher."""
+    """otel-fr's kernels in torch's dispatcher."""
 
     def __init__(self, torch: ModuleType, recorder: Recorder) -> None:
-        """Install one for each collective that this torch has.
+        """Install a kernel for each collective operator of this torch.
 
         Raises:
-            RuntimeError: torch refuses them, or has none of the operators. Nothing is installed then.
+            RuntimeError: torch rejects them, or has none of the operators; nothing is installed then.
         """
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         self._library: Any = torch.library.Library("c10d", "IMPL")
@@ -48,15 +48,15 @@ class Kernels:
             raise
 
     def remove(self) -> None:
-        """Take them out again."""
+        """Remove the kernels."""
         with contextlib.suppress(Exception):
             self._library._destroy()
 
 
 def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any, after: Any) -> Callable[..., Any]:
-    """The function that the dispatcher calls in place of ``handle``'s operator.
+    """The function that the dispatcher calls instead of ``handle``'s operator.
 
-    It records the call and hands it on, exactly once, whatever happens to the recording.
+    It records the call and redispatches it exactly once, also if the recording fails.
     """
     begin = recorder.begin_function(operator)
     follow = _follow_function(recorder, work_type)
@@ -89,25 +89,25 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
     return kernel
 
 
-def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[Call, Any], None]:
+def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[PendingCall, Any], None]:
     unbox = work_type.unbox
     futures = recorder.futures
     end = recorder.end
     waits = recorder.waits
     clock = time.monotonic_ns
 
-    def follow(call: Call, result: Any) -> None:
+    def follow(call: PendingCall, result: Any) -> None:
         ticket, group_index, sequence_id, mode = call
-        if mode is Mode.WORK and recorder.follow_ends:
+        if mode is EndMode.WORK and recorder.follow_ends:
             work = unbox(result[-1] if type(result) is tuple else result)
             try:
                 future = work.get_future()
             except Exception:  # noqa: BLE001 - "not implemented": it depends on the operator and torch's version
                 waits.follow(work, ticket, group_index, sequence_id)
             else:
-                # The function is looked up each time: who counts its references must find no other holder.
+                # Looked up each time: `FutureCallback` counts references to the function, so no other may be held.
                 future.add_done_callback(partial(futures.function, ticket, group_index, sequence_id))
-        elif mode is Mode.RETURN:
+        elif mode is EndMode.RETURN:
             end(ticket, group_index, sequence_id, RecordState.COMPLETED, clock())
         else:
             end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)

@@ -1,4 +1,4 @@
-"""Records the exception that ends the rank, before whoever else hears of it."""
+"""Records the exception that ends the rank, before any other exception hook runs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MAX_STACK: Final = 6000
 """Characters: the ring keeps 8 kB of an exception; the innermost frames are the end of the text."""
 _MAX_MESSAGE: Final = 1000
 
-Record = Callable[[Mapping[str, object]], None]
+RecordException = Callable[[Mapping[str, object]], None]
 
 
 class ExceptionHooks:
-    """In the chains of ``sys.excepthook`` and ``threading.excepthook``; both go on to whoever was there before.
+    """Hooks in ``sys.excepthook`` and ``threading.excepthook``; each then calls the previous hook.
 
     Attributes:
         recorded: an exception of the main thread was recorded.
     """
 
-    def __init__(self, record: Record, sites: Sites) -> None:
+    def __init__(self, record: RecordException, sites: Sites) -> None:
         """``record`` takes type, message, stack, site and thread; the first call counts."""
         self.recorded = False
         self._record = record
@@ -81,17 +81,17 @@ class ExceptionHooks:
         return best or last
 
     def note_last(self) -> None:
-        """At exit: what Python itself has noted, in case another hook never called ours."""
+        """At exit: record the exception that Python has stored, in case another hook did not call this one."""
         value = getattr(sys, "last_value", None)
         if not self.recorded and isinstance(value, BaseException):
             self.note(value, value.__traceback__, "MainThread")
 
     def abandon(self) -> None:
-        """Record nothing more; stay in the chains."""
+        """Stop recording, without removing the hooks."""
         self._on = False
 
     def close(self) -> None:
-        """Leave the chains, as far as nobody has joined them after us."""
+        """Remove the hooks, unless other hooks were installed after them."""
         self._on = False
         if sys.excepthook is self._hook:
             sys.excepthook = self._previous

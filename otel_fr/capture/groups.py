@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_fr import identity
-from otel_fr.capture.signatures import Signature
+from otel_fr.capture.signatures import CachedSignature
 from otel_fr.ring import GroupDef
 
 _log = logging.getLogger("otel_fr")
@@ -17,12 +17,12 @@ MAX_PAIRS: Final = 65_536
 """Counters of (direction, peer, tag) kept for one group: a job may use a new tag for each message."""
 
 _generations: dict[tuple[str, tuple[int, ...]], int] = {}
-"""How often this process has created a group of that name and ranks; outlives a recording."""
+"""Number of groups with that name and ranks that this process has created; kept across recordings."""
 
 
 class Batch(list[Any]):
-    """Takes the place of the empty list that a coalescing manager keeps for its group, to tell batches apart: a
-    list has no other identity than an address, which the next batch reuses."""
+    """Replaces the empty list that a coalescing manager keeps for its group, to distinguish batches: a list has no
+    identity but its address, which the next batch may reuse."""
 
     __slots__ = ("coll_seq", "p2p_seq")
 
@@ -32,13 +32,13 @@ class Batch(list[Any]):
         self.p2p_seq = 0
 
 
-class Group:
-    """A live process group. Refers to no object of torch.
+class LiveGroup:
+    """A live process group and its counters. Refers to no object of torch.
 
     Attributes:
-        index: in the ring; -1: not there yet.
+        index: in the ring; -1: not defined yet.
         signatures: of its calls, by `operations.key_function`'s key.
-        coll, p2p, op, monitored: last number given in each sequence.
+        coll, p2p, op, monitored: last number assigned in each sequence.
         ranks: global ranks in group order; empty: unknown.
     """
 
@@ -68,7 +68,7 @@ class Group:
         self.op = 0
         self.monitored = 0
         self.pairs: dict[tuple[int, int, int], int] = {}
-        self.signatures: dict[tuple[Any, ...], Signature] = {}
+        self.signatures: dict[tuple[Any, ...], CachedSignature] = {}
         self.backends: dict[str, tuple[str, int]] = {}
 
     def next_pair_index(self, pair: tuple[int, int, int]) -> int:
@@ -76,7 +76,7 @@ class Group:
         pairs = self.pairs
         index = pairs.get(pair, 0)
         if not index and len(pairs) >= MAX_PAIRS:
-            # The oldest half: both ends of a pair use their tags in the same order, so both forget the same ones.
+            # Drop the oldest half: both ends of a pair use their tags in the same order, so both drop the same ones.
             for old in list(pairs)[: MAX_PAIRS // 2]:
                 del pairs[old]
         pairs[pair] = index + 1
@@ -88,9 +88,9 @@ class Group:
 
 
 def member_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
-    """The global ranks of a ``ProcessGroup``, or None while torch does not say.
+    """The global ranks of a ``ProcessGroup``; None while torch does not have them.
 
-    When a group is registered torch has not yet noted its members, but has told most backends.
+    When a group is registered torch has not stored its members yet, but has passed them to most backends.
     """
     world = c10d._world
     mapping = world.pg_group_ranks.get(group)
@@ -108,20 +108,20 @@ def member_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
 def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
     """Name of the backend that serves ``device`` (a ``torch.device``) in a group, and its default timeout in ms.
 
-    The name is torch's for the whole group, and the timeout 0, if that backend cannot be asked.
+    If the backend cannot be queried: torch's name of the group's backend, and timeout 0.
     """
     try:
         backend = group._get_backend(device)
         timeout = getattr(getattr(backend, "options", None), "_timeout", None)
         milliseconds = round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
         return str(backend.name()).lower(), milliseconds
-    except Exception:  # noqa: BLE001 - a backend of someone else's
+    except Exception:  # noqa: BLE001 - a third-party backend
         entry = c10d._world.pg_map.get(group)
         return (str(entry[0]).lower() if entry else "unknown"), 0
 
 
 def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], local_id: int) -> GroupDef:
-    """The ring's definition of a ``ProcessGroup``. Counts this creation of it."""
+    """The ring's definition of a ``ProcessGroup``. Each call counts as one creation of the group."""
     key = (name, ranks)
     generation = _generations.get(key, 0)
     _generations[key] = generation + 1

@@ -1,4 +1,4 @@
-"""Notices that this process creates or destroys a process group; until then, nothing of ours runs.
+"""Notices that this process creates or destroys a process group; until then no other code of otel-fr runs.
 
 Every way to make a group (``init_process_group``, ``new_group``, ``split_group``, device meshes) ends in
 ``distributed_c10d._register_process_group``, and every way to end one in its two ``_unregister`` siblings, in all
@@ -43,14 +43,14 @@ _state = _State()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Patches the module once it has been imported, by whomever."""
+    """Patches the module once it has been imported, by any code."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != MODULE:
             return None
-        self.withdraw()  # so that the search below does not come here again
+        self.withdraw()  # so that the search below does not call this finder again
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
             return None
@@ -95,7 +95,7 @@ def uninstall() -> None:
     _finder.withdraw()
     module = sys.modules.get(MODULE)
     for name, (ours, original) in _state.originals.items():
-        # Someone may have wrapped ours meanwhile; ours then only passes calls on.
+        # Other code may have wrapped our function meanwhile; ours then only calls the original.
         if module is not None and getattr(module, name, None) is ours:
             setattr(module, name, original)
     _state.originals.clear()
@@ -149,13 +149,13 @@ def _guard(action: Callable[..., None], *args: Any) -> None:
         return
     try:
         action(*args)
-    except Exception as error:  # noqa: BLE001 - torch's own call has succeeded; its caller must not see ours fail
+    except Exception as error:  # noqa: BLE001 - torch's own call has succeeded; its caller must not see an error of ours
         session = _state.session
         if session is not None:
             session.recorder.failed()
             _log.debug("otel-fr: a process group is not recorded", exc_info=True)
         else:
-            # Do not try again for each group: the job would see the same warning thousands of times.
+            # Do not retry for each group: the job would log the same warning thousands of times.
             _state.failed = True
             _log.warning("otel-fr does not record this rank: %s: %s", type(error).__name__, error)
 
@@ -179,7 +179,7 @@ def _on_gone(name: str | None) -> None:
 
 
 def _after_fork() -> None:
-    """A child of a recording rank is not a rank: it must not write into its parent's ring or speak for it."""
+    """A forked child of a rank is not a rank: it must not write into its parent's ring or use its connection."""
     session, _state.session = _state.session, None
     if session is not None:
         _state.failed = True

@@ -1,4 +1,4 @@
-"""Starts the rank's monitor: a process that is no child of the rank, and outlives it."""
+"""Starts the rank's monitor: a process that is not a child of the rank, and outlives it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def start_monitor(ring: Path) -> socket.socket:
     """Start the monitor of a ring file. Returns this rank's end of their connection.
 
     The training process is not forked (``posix_spawn``), and the monitor's parent is a shell that has ended when this
-    returns, so the rank has no child that its own code could wait for. It has its own session: what kills the rank's
-    process group does not kill it.
+    returns, so the rank has no child process that its own code could wait for. It has a session of its own, so a
+    signal to the rank's process group does not reach it.
 
     Raises:
         OSError: the process cannot be started.
     """
     if not sys.executable:
-        raise OSError("this interpreter does not know its own program file")
+        raise OSError("sys.executable is empty: the path of this interpreter is not known")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process: int | None = None
     try:
@@ -86,9 +86,9 @@ def start_monitor(ring: Path) -> socket.socket:
 
 
 def _own_pidfd() -> int | None:
-    """A descriptor of this process, so that its end is known even if that comes before the monitor is up.
+    """A descriptor of this process, so that its end is known even if it comes before the monitor has started.
 
-    Above the numbers that the child uses, so that putting one in its place cannot overwrite the other.
+    Numbered above those that the child uses, so that moving one descriptor cannot overwrite another.
     """
     try:
         low = os.pidfd_open(os.getpid())

@@ -1,4 +1,4 @@
-"""Gives each call its numbers and writes it into the ring. What is on the training thread for each call is here."""
+"""Numbers each call and writes it into the ring. This code runs on the training thread for every call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_fr.capture.completion import FutureCallback, Mode, mode_of
+from otel_fr.capture.completion import EndMode, FutureCallback, end_mode
 from otel_fr.capture.definitions import definition_of, steps_of
-from otel_fr.capture.groups import Batch, Group, backend_of, describe, member_ranks
+from otel_fr.capture.groups import Batch, LiveGroup, backend_of, describe, member_ranks
 from otel_fr.capture.operations import Operator, flatten, key_function
-from otel_fr.capture.signatures import Signature
+from otel_fr.capture.signatures import CachedSignature
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.waits import Waits
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, RingWriter, StaleGeneration
@@ -24,20 +24,20 @@ FLAG_COALESCED: Final = 1
 """Member of a coalesced batch: all members have one sequence id."""
 MAX_SIGNATURES: Final = 65_536
 _TRIES: Final = 4
-IGNORE: Final = Mode.IGNORE
+IGNORE: Final = EndMode.IGNORE
 
 
-Call = tuple[int, int, int, Mode]
-"""A recorded call whose end is awaited: ticket, group index, collective sequence id (0: has none), how the end will be
-known. A plain tuple, as it is made on the training thread."""
+PendingCall = tuple[int, int, int, EndMode]
+"""A recorded call that has not ended: ticket, group index, sequence number of a collective (0: has none), and how its
+end becomes known. A plain tuple, since it is created on the training thread."""
 
 
 class Recorder:
     """One rank's recording.
 
     Attributes:
-        on: False: calls pass unrecorded.
-        follow_ends: False: the interpreter is about to go, so nothing may call back later.
+        on: False: calls are not recorded.
+        follow_ends: False: the interpreter is exiting, so no callback may be registered.
         groups: live groups by c10d name.
     """
 
@@ -45,7 +45,7 @@ class Recorder:
         self.on = True
         self.follow_ends = True
         self.lock = threading.RLock()
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, LiveGroup] = {}
         self.futures = FutureCallback(self.end)
         self.sites = Sites(libraries)
         self._c10d = c10d
@@ -57,28 +57,28 @@ class Recorder:
         self._generation = writer.generation
         self._signature_count = 0
         self._local_id = 0
-        # A signal handler or a finaliser may issue a collective, or see one end, while this very thread is writing.
+        # A signal handler or finaliser may call a collective, or see one end, while this same thread is writing.
         self._busy = False
         self._deferred: list[tuple[int, int, int, int, int]] = []
 
     # ---- groups
 
     def group_created(self, name: str, group: Any) -> None:
-        """Begin to follow a ``ProcessGroup`` that torch has just registered."""
+        """Start recording a ``ProcessGroup`` that torch has just registered."""
         with self.lock:
             self.group_gone(name)
-            ours = self.groups[name] = Group(name, group.size(), group.rank())
+            ours = self.groups[name] = LiveGroup(name, group.size(), group.rank())
             ranks = member_ranks(self._c10d, group)
             if ranks is not None:
                 self._define_group(ours, group, ranks)
 
-    def _define_group(self, ours: Group, group: Any, ranks: tuple[int, ...]) -> None:
+    def _define_group(self, ours: LiveGroup, group: Any, ranks: tuple[int, ...]) -> None:
         ours.ranks = ranks
         ours.index = self._writer.add_group(describe(self._c10d, group, ours.name, ranks, self._local_id))
         self._local_id += 1
 
     def group_gone(self, name: str | None) -> None:
-        """Forget a group; None: all of them."""
+        """Remove a group; None: all of them."""
         with self.lock:
             for gone in [name] if name is not None else list(self.groups):
                 group = self.groups.pop(gone, None)
@@ -88,13 +88,13 @@ class Recorder:
     # ---- calls
 
     def failed(self) -> None:
-        """Count an error of ours."""
+        """Count an error in otel-fr's own code."""
         try:
             with self.lock:
                 if self.on:
                     self._writer.count("hook_errors")
             _log.debug("otel-fr: a hook failed", exc_info=True)
-        except Exception:  # noqa: BLE001, S110 - there is nobody left to tell
+        except Exception:  # noqa: BLE001, S110 - it cannot be reported anywhere
             pass
 
     def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
@@ -115,9 +115,9 @@ class Recorder:
             self.failed()
 
     def waited(self, ticket: int, waited_ns: int) -> None:
-        """Record since when a call is waited for (`RingWriter.wait`), from any thread. Never raises.
+        """Record since when a thread waits for a call (`RingWriter.wait`), from any thread. Never raises.
 
-        It is one store, so it may come in the midst of another write of this thread.
+        It is a single store, so it may interrupt another write of this thread.
         """
         try:
             with self.lock:
@@ -127,17 +127,17 @@ class Recorder:
             self.failed()
 
     def close(self) -> None:
-        """Record nothing more, and let the ring go. The file stays."""
+        """Stop recording and close the ring. The file stays."""
         with self.lock:
             self.on = False
             self.waits.close()
             self.groups.clear()
             self._writer.close()
 
-    def begin_function(self, operator: Operator) -> Callable[[tuple[Any, ...]], Call | None]:
+    def begin_function(self, operator: Operator) -> Callable[[tuple[Any, ...]], PendingCall | None]:
         """A function that records a call of ``operator`` from its arguments.
 
-        It gives what `end` takes later, or None for what is not recorded. Errors of ours are its caller's to catch.
+        The function returns what `end` takes later, or None if the call is not recorded. Its caller catches our errors.
         """
         groups = self.groups
         unbox = self._types.ProcessGroup.unbox
@@ -158,11 +158,11 @@ class Recorder:
         threads = writer.threads
         slow = self._record
 
-        def begin(args: tuple[Any, ...]) -> Call | None:
+        def begin(args: tuple[Any, ...]) -> PendingCall | None:
             process_group = unbox(args[group_at])
             group = groups.get(process_group.group_name)
             if group is None:
-                return None  # made before recording began: its numbers are unknown
+                return None  # created before recording began: its numbers are unknown
             thread = ident()
             if held:
                 held.pop(thread, None)
@@ -183,7 +183,7 @@ class Recorder:
                     and not (signature.coalesces and world._pg_coalesce_state)
                     and signature.mode is not IGNORE
                 ):
-                    # All is known: what `_record` does, without its calls.
+                    # Everything is cached: the same as `_record`, without its function calls.
                     self._busy = True
                     try:
                         sequence_id = group.coll + 1
@@ -221,16 +221,16 @@ class Recorder:
         self,
         operator: Operator,
         process_group: Any,
-        group: Group,
+        group: LiveGroup,
         args: tuple[Any, ...],
         key: tuple[Any, ...],
         site_key: tuple[Any, ...],
         frame: Any,
         timeout: int,
-    ) -> Call | None:
-        """Record a call, whatever it needs; under the lock."""
+    ) -> PendingCall | None:
+        """Record a call, with any definitions it needs. The caller holds the lock."""
         if self._busy:
-            # Inside an interrupted write of this thread. The numbers must still agree with PyTorch's.
+            # This interrupted a write of the same thread. The numbers must still agree with PyTorch's.
             self._count_only(operator, group)
             return None
         thread = threading.get_ident()
@@ -271,7 +271,7 @@ class Recorder:
                         timeout if timeout > 0 else signature.timeout_ms,
                         time.monotonic_ns(),
                     )
-                except StaleGeneration:  # a definition made room for itself by retiring the others
+                except StaleGeneration:  # adding a definition retired the earlier ones to make room
                     continue
                 return ticket, group.index, coll_seq if operator.kind == KIND_COLLECTIVE else 0, signature.mode
             writer.count("dropped")
@@ -289,9 +289,9 @@ class Recorder:
     # ---- numbers
 
     def _numbers(
-        self, operator: Operator, process_group: Any, group: Group, signature: Signature
+        self, operator: Operator, process_group: Any, group: LiveGroup, signature: CachedSignature
     ) -> tuple[int, int, int, int, int]:
-        """Flags, collective sequence id, p2p sequence id, operation id, pair index of a call; counts it."""
+        """Count a call. Returns its flags, collective sequence id, p2p sequence id, operation id and pair index."""
         op_id = group.op + 1
         group.op += signature.op_step
         flags = 0
@@ -322,7 +322,7 @@ class Recorder:
         group.coll += signature.step
         return flags, group.monitored, group.p2p, op_id, 0
 
-    def _count_only(self, operator: Operator, group: Group) -> None:
+    def _count_only(self, operator: Operator, group: LiveGroup) -> None:
         group.op += 1
         if operator.kind == KIND_COLLECTIVE:
             group.coll += 1
@@ -335,14 +335,23 @@ class Recorder:
     # ---- definitions (once for each new signature)
 
     def _define_signature(
-        self, operator: Operator, process_group: Any, group: Group, args: tuple[Any, ...], key: tuple[Any, ...]
-    ) -> Signature:
+        self, operator: Operator, process_group: Any, group: LiveGroup, args: tuple[Any, ...], key: tuple[Any, ...]
+    ) -> CachedSignature:
         if self._signature_count >= MAX_SIGNATURES or self._generation != self._writer.generation:
             self._forget_signatures()
         tensors = [tensor for position in operator.tensors for tensor in flatten(args[position])]
         device = tensors[0].device if tensors else self._device("cpu")
         if device.type == "meta":
-            signature = Signature(0, self._generation, IGNORE, 0, 0, 0, False, (0, 0, 0))
+            signature = CachedSignature(
+                ref=0,
+                generation=self._generation,
+                mode=IGNORE,
+                step=0,
+                op_step=0,
+                timeout_ms=0,
+                coalesces=False,
+                pair=(0, 0, 0),
+            )
         else:
             if device.type not in group.backends:
                 group.backends[device.type] = backend_of(self._c10d, process_group, device)
@@ -350,10 +359,10 @@ class Recorder:
             definition = definition_of(operator, group, args, backend)
             step, op_step = steps_of(operator, backend, group, len(definition.input_sizes))
             ref = self._writer.define_signature((group.index, key), definition)
-            signature = Signature(
+            signature = CachedSignature(
                 ref=ref,
                 generation=self._writer.generation,
-                mode=mode_of(backend, operator.name != "monitored_barrier_"),
+                mode=end_mode(backend, operator.name != "monitored_barrier_"),
                 step=step,
                 op_step=op_step,
                 timeout_ms=timeout_ms,

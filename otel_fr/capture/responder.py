@@ -1,4 +1,4 @@
-"""This rank's end of the connection to its monitor: answers where the rank is, and passes requests on."""
+"""The rank's end of the connection to its monitor: answers requests for stacks, and sends requests of the rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Responder:
     """
 
     def __init__(self, connection: socket.socket, sites: Sites, on_monitor: Callable[[int], None]) -> None:
-        """``on_monitor(process id)`` is called once the monitor has said who it is: it is not this rank's child."""
+        """``on_monitor(process id)`` is called when the monitor has sent its id: it is not a child of this process."""
         self._socket = connection
         self._sites = sites
         self._on_monitor = on_monitor
@@ -62,7 +62,7 @@ class Responder:
             self._goodbye.set()
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Tell the monitor something. Never waits; False if it cannot be told."""
+        """Send the monitor a message. Never waits; False if it cannot be sent."""
         try:
             self._socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
@@ -70,7 +70,7 @@ class Responder:
         return True
 
     def say_goodbye(self, seconds: float) -> bool:
-        """Tell the monitor that this rank ends, and wait until it has sent what it had. False: it did not say so."""
+        """Tell the monitor that this rank ends, and wait until it has sent its data. False: it did not confirm."""
         return self.send({"cmd": "bye"}) and self._goodbye.wait(seconds)
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Responder:
         self._socket.close()
 
     def abandon(self) -> None:
-        """In a forked child: let the parent's connection be, but do not hold it open."""
+        """In a forked child: close this process's copy of the connection without ending the parent's."""
         with contextlib.suppress(OSError):
             os.close(self._socket.detach())
 
@@ -113,10 +113,10 @@ class StackSignal:
             raise
 
     def close(self, may_come: bool) -> None:
-        """Give the signal back and remove the file.
+        """Free the signal and remove the file.
 
         Args:
-            may_come: the monitor may yet send it; it is then ignored for good, for it would end the process.
+            may_come: the monitor may still send it; it is then ignored from now on, since it would end the process.
         """
         faulthandler.unregister(self.number)
         if may_come:
@@ -128,7 +128,7 @@ class StackSignal:
 
 
 def _is_default(number: int) -> bool:
-    """True if nobody handles the signal: Python only knows of handlers set by itself, the kernel of all."""
+    """True if the signal has no handler: Python knows only handlers that it set, the kernel knows all."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return False
     bit = 1 << (number - 1)

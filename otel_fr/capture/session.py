@@ -30,14 +30,14 @@ from otel_fr.ring import ProcessState, RingWriter, pid_namespace
 
 _log = logging.getLogger("otel_fr")
 
-GOODBYE_SECONDS: Final = 2.0
-"""How much a rank's exit may be delayed by us."""
+EXIT_SECONDS: Final = 2.0
+"""Seconds by which otel-fr may delay a rank's exit."""
 _NONCE_KEY: Final = "otel_fr/nonce"
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a folder of our own with mode 0700 is made in it
 
 
 class Session:
-    """What runs in a recording process, and how it is ended.
+    """The recording of one process: its parts, and how they are shut down.
 
     Attributes:
         recorder: what the operators' kernels call.
@@ -55,11 +55,11 @@ class Session:
         folders = [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
         if config.ring_dir:
             folders = [config.ring_dir]
-            with contextlib.suppress(OSError):  # the writer says what is wrong with it
+            with contextlib.suppress(OSError):  # the writer reports what is wrong
                 config.ring_dir.mkdir(parents=True, exist_ok=True)
         self._writer = RingWriter.create(folders, f"rank{meta['rank']}-{self._pid}.ring", config.buffer_size, meta)
         try:
-            # Of otel-fr only what stands between the user's call and the operator: the demo is user code.
+            # Only the package between the user's call and the operator, not all of otel-fr: the demo is user code.
             libraries = tuple(f"{Path(str(file)).parent}/" for file in (torch.__file__, __file__))
             self.recorder = Recorder(c10d, torch, self._writer, libraries)
             self._kernels = Kernels(torch, self.recorder)
@@ -72,14 +72,14 @@ class Session:
 
     @classmethod
     def start(cls, c10d: ModuleType, group: Any) -> Session:
-        """Begin to record.
+        """Start recording.
 
         Args:
             c10d: ``torch.distributed.distributed_c10d``.
             group: the process group that torch has just registered, the first since recording was switched on.
 
         Raises:
-            OSError: there is no room for the ring in any folder.
+            OSError: no folder has room for the ring.
             RuntimeError: this torch cannot be hooked.
         """
         config = Config.from_env()
@@ -116,7 +116,7 @@ class Session:
                 self._writer.set_monitor_pid(pid)
 
     def _connect(self) -> None:
-        """Start the monitor; without one the ring is still written, for whoever looks at it after a crash."""
+        """Start the monitor. If that fails the ring is still written, and can be read after a crash."""
         ring = self._writer.path
         try:
             connection = start_monitor(ring)
@@ -142,13 +142,13 @@ class Session:
         self.recorder.group_created(name, group)
 
     def group_gone(self, name: str | None) -> None:
-        """torch has forgotten a group; None: all."""
+        """torch has unregistered a group; None: all."""
         self.recorder.group_gone(name)
 
     def request_dump(self, reason: str) -> None:
-        """Pass a request for the flight-recorder file on. Never waits."""
+        """Ask the monitor to write the flight-recorder file. Never waits."""
         if self._responder is not None and not self._responder.send({"cmd": "dump", "reason": str(reason)[:1000]}):
-            _log.warning("otel-fr: the monitor of this rank does not answer; no file was asked for")
+            _log.warning("otel-fr: the monitor of this rank does not answer; no flight-recorder file was requested")
 
     def _record_exception(self, values: Mapping[str, object]) -> None:
         with self.recorder.lock:
@@ -158,12 +158,12 @@ class Session:
     # ---- the end
 
     def stop(self) -> None:
-        """End the recording of a process that goes on."""
+        """Stop recording in a process that continues."""
         atexit.unregister(self._at_exit)
-        told = self._finish(GOODBYE_SECONDS, clean=True)
+        confirmed = self._finish(EXIT_SECONDS, clean=True)
         self._writer.unlink()
         if self._stack_signal is not None:
-            self._stack_signal.close(may_come=not told)
+            self._stack_signal.close(may_come=not confirmed)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:
@@ -175,40 +175,39 @@ class Session:
                 self.recorder.follow_ends = False
                 self._writer.set_state(ProcessState.EXITING)
             clean = self._let_go_of_futures() and not self._hooks.recorded
-            left = GOODBYE_SECONDS - (time.monotonic() - start)
-            self._finish(max(GOODBYE_SECONDS / 2, left), clean)
-            # The stacks' signal keeps its handler: the monitor may yet send it, and without one it would kill.
+            left = EXIT_SECONDS - (time.monotonic() - start)
+            self._finish(max(EXIT_SECONDS / 2, left), clean)
+            # The stack signal keeps its handler: the monitor may still send it, and without a handler it would kill.
         except Exception:  # noqa: BLE001 - the job's exit code is its own
-            _log.debug("otel-fr: the recording did not end well", exc_info=True)
+            _log.debug("otel-fr: shutting down the recording failed", exc_info=True)
 
     def _let_go_of_futures(self) -> bool:
-        """Wait until no thread of a backend will need the interpreter for us any more; see `FutureCallback`.
+        """Wait until no thread of a backend needs the interpreter for a callback of ours; see `FutureCallback`.
 
-        A rank that ends by an exception does not wait for its peers longer than we may delay it. One that ends well
-        with a collective under way waits for it until it ends or times out, as torch itself does when it destroys the
-        group at exit.
+        A rank that ends by an exception waits for half of `EXIT_SECONDS` at most. A rank that ends cleanly with a
+        collective in flight waits until that ends or times out, as torch does when it destroys the group at exit.
 
         Returns:
-            False: some are still under way.
+            False: callbacks are still outstanding.
         """
         futures = self.recorder.futures
         try:
-            if futures.drain(GOODBYE_SECONDS / 2):
+            if futures.drain(EXIT_SECONDS / 2):
                 return True
             if not self._hooks.recorded:
-                _log.info("otel-fr: waiting for a collective that is still under way at exit")
+                _log.info("otel-fr: waiting for a collective that is still in flight at exit")
                 while not futures.drain(60.0):
                     pass
                 return True
         except KeyboardInterrupt:
             pass
-        # Immortal groups: the interpreter's end must not wait in their destructors for threads that wait for it.
+        # Make the groups immortal: at exit their destructors would wait for threads that wait for the interpreter.
         for group in list(self._c10d._world.pg_map):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         return False
 
     def _finish(self, seconds: float, clean: bool) -> bool:
-        """Close everything. True: the monitor has said goodbye, or there is none."""
+        """Shut everything down. True: the monitor has confirmed that it sent its data, or there is none."""
         if self._over:
             return True
         self._over = True
@@ -217,18 +216,18 @@ class Session:
         with self.recorder.lock:
             self._writer.set_state(ProcessState.CLEAN if clean else ProcessState.EXITING)
         responder = self._responder
-        told = True
+        confirmed = True
         if responder is not None:
-            told = responder.say_goodbye(seconds)
+            confirmed = responder.say_goodbye(seconds)
         elif clean:
             self._writer.unlink()
         self.recorder.close()
         if responder is not None:
             responder.close()
-        return told
+        return confirmed
 
     def abandon(self) -> None:
-        """In a forked child of a recording rank: touch nothing that is the parent's, and no lock it may have held."""
+        """In a forked child of a recording rank: touch nothing of the parent's, and no lock that it may have held."""
         self._over = True
         self.recorder.on = False
         self.recorder.waits.forget()
@@ -240,10 +239,10 @@ class Session:
 
 
 def _share_nonce(c10d: ModuleType, group: Any) -> str:
-    """The random text that all ranks of this run share: whichever comes first sets it. "" if the store cannot."""
+    """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible."""
     try:
         store = c10d._world.pg_map[group][1]
         return bytes(store.compare_set(_NONCE_KEY, "", secrets.token_hex(8))).decode()
-    except Exception as error:  # noqa: BLE001 - a store of someone else's
+    except Exception as error:  # noqa: BLE001 - a third-party store
         _log.debug("otel-fr: the store cannot share a value: %s", error)
         return ""

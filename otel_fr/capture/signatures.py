@@ -1,18 +1,18 @@
-"""What is known of all calls with equal arguments, so that the next of them need not be described again."""
+"""What calls with equal arguments in one group have in common, computed at the first of them."""
 
 from __future__ import annotations
 
-from otel_fr.capture.completion import Mode
+from otel_fr.capture.completion import EndMode
 
 
-class Signature:
-    """What is known of all calls with equal arguments in one group.
+class CachedSignature:
+    """What calls with equal arguments in one group have in common.
 
     Attributes:
-        ref: of the definition in the ring, of ``generation``.
-        step: how many of PyTorch's sequence numbers one call takes.
-        op_step: the same for its operation number.
-        coalesces: the backend gives the members of a batch one number.
+        ref: reference of the definition in the ring, valid in ``generation``.
+        step: PyTorch's sequence numbers that one call takes.
+        op_step: PyTorch's operation numbers that one call takes.
+        coalesces: the backend gives all members of a batch one number.
         pair: (operator, peer, tag), for a send or receive.
     """
 
@@ -20,9 +20,10 @@ class Signature:
 
     def __init__(
         self,
+        *,
         ref: int,
         generation: int,
-        mode: Mode,
+        mode: EndMode,
         step: int,
         op_step: int,
         timeout_ms: int,

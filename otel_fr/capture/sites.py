@@ -12,10 +12,10 @@ from otel_fr.ring import SiteDef
 
 MAX_FRAMES: Final = 24
 _KEYED: Final = 4
-"""Frames, from the user's outward, that tell one call site from another. Those further out are kept as the first call
-through these four had them: telling them apart too would cost the training thread about half a microsecond each."""
+"""Frames, from the user's outward, that distinguish call sites. Frames further out are recorded as in the first call
+through these four: comparing them too would cost the training thread about half a microsecond each."""
 _WRAPPERS: Final = ("/typing_extensions.py", "/wrapt/", "/decorator.py", "/opentelemetry/")
-"""Of installed packages, those that only wrap functions (torch's deprecated ones, say)."""
+"""Installed packages that only wrap functions (torch's deprecated ones, for example)."""
 _MAX_CODES: Final = 16_384
 _MAX_INNER: Final = 64
 
@@ -23,20 +23,20 @@ SiteKey = tuple[object, ...]
 
 
 class Sites:
-    """Finds call sites. Safe in several threads: the cache only saves work."""
+    """Finds call sites. Thread-safe: the cache only saves work."""
 
     def __init__(self, libraries: tuple[str, ...]) -> None:
-        """``libraries``: folders whose frames are never the user's, each with its final separator."""
+        """``libraries``: folders whose frames are never user code, each with a trailing separator."""
         stdlib = sysconfig.get_path("stdlib") + "/"
         self._libraries = (*libraries, "<frozen ", "<eval_with_key>")
         self._stdlib = stdlib
-        # The code objects are kept so that their ids stay theirs.
+        # The code objects are kept so that their ids are not reused.
         self._inner: dict[int, tuple[CodeType, bool]] = {}
         self._epoch = 0
         self._main = threading.main_thread().ident
 
     def is_library(self, filename: str) -> bool:
-        """True for torch, otel-fr, the standard library, and code that was generated."""
+        """True for torch, otel-fr, the standard library and generated code."""
         if filename.startswith(self._libraries):
             return True
         if filename.startswith(self._stdlib):
@@ -47,14 +47,14 @@ class Sites:
 
     def _classify(self, code: CodeType) -> tuple[CodeType, bool]:
         if len(self._inner) >= _MAX_CODES:
-            # Ids of code objects that are let go may be reused, so no earlier key may be equal to a later one.
+            # Ids of released code objects may be reused, so a later key must not equal an earlier one.
             self._inner.clear()
             self._epoch += 1
         entry = self._inner[id(code)] = (code, self.is_library(code.co_filename))
         return entry
 
     def user_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the user's, from ``frame`` outward, or None."""
+        """The innermost frame of user code, from ``frame`` outward; None: there is none."""
         inner = self._inner
         steps = 0
         while frame is not None and steps < _MAX_INNER:
@@ -70,13 +70,13 @@ class Sites:
         """The call site: its key, and the frame `describe` takes.
 
         Args:
-            depth: how many frames from this one outward are otel-fr's; in a thread of C++ they are all there are.
+            depth: number of frames from this one outward that are otel-fr's; in a C++ thread there are no others.
 
-        A thread with no user code in it (autograd's) gets the main thread's place.
+        A thread without user code (autograd's) gets the main thread's call site.
         """
         inner = self._inner
         frame = sys._getframe(depth).f_back
-        # As `user_frame` does; a call less.
+        # The same as `user_frame`, inlined to save a call.
         for _ in range(_MAX_INNER):
             if frame is None:
                 break
@@ -101,11 +101,11 @@ class Sites:
         return tuple(key), frame
 
     def describe(self, frame: FrameType | None) -> SiteDef:
-        """The site of a frame that `find` gave, with what called it, at most `MAX_FRAMES`. No frame: an empty site."""
+        """The site of a frame from `find` with its callers, at most `MAX_FRAMES` in all. No frame: an empty site."""
         frames: list[tuple[str, int, str]] = []
         while frame is not None and len(frames) < MAX_FRAMES:
             code = frame.f_code
-            # A key holds ids of code objects: they must live while the key is known.
+            # A key consists of ids of code objects, which must live as long as the key is used.
             if id(code) not in self._inner:
                 self._classify(code)
             if not code.co_filename.startswith("<frozen "):

@@ -20,7 +20,7 @@ def _format(frame: FrameType | None) -> list[str]:
     while frame is not None and len(lines) < _MAX_FRAMES:
         code = frame.f_code
         line = frame.f_lineno or 0
-        # Only what is cached or readable now: no loader of the user's is asked.
+        # Only what is cached or readable from the file: no loader of user code is called.
         source = linecache.getline(code.co_filename, line).strip()
         text = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n'
         lines.append(f"{text}    {source}\n" if source else text)
@@ -30,7 +30,7 @@ def _format(frame: FrameType | None) -> list[str]:
 
 
 def all_stacks(sites: Sites, skip: int | None = None) -> tuple[str, str]:
-    """Text of all threads' stacks, the main thread's first, and the main thread's ``"file:line function"``.
+    """The stacks of all threads as text, the main thread first, and the main thread's ``"file:line function"``.
 
     Args:
         skip: the thread to leave out.

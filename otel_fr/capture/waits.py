@@ -1,8 +1,8 @@
-"""The end of calls whose Work has no future (gloo's send, recv, reduce_scatter): they end when they are waited for.
+"""The end of calls whose Work has no future (gloo's send, recv, reduce_scatter): recorded when they are waited for.
 
-``Work.wait`` is replaced, and only once such a call was made: torch tells nobody else of their end. A Work is known
-by its Python object. That object lives on after the operator because the last one of each thread is held until its
-caller has it, that is until the thread's next call; the others are known by weak references.
+``Work.wait`` is replaced once such a call was made, because torch does not report their end in any other way. A Work is
+identified by its Python object. The last one of each thread is held until its caller has it, that is until the thread's
+next call; the others are kept by weak references.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ End = Callable[[int, int, int, int, int], None]
 
 
 class Waits:
-    """Follows Works until they are waited for, or dropped."""
+    """Tracks Works until they are waited for or dropped."""
 
     def __init__(self, work_type: Any, end: End, waited: Callable[[int, int], None]) -> None:
-        """``work_type``: torch's ``Work``. Neither of the others raises.
+        """``work_type``: torch's ``Work``. The callbacks must not raise.
 
         Args:
-            end: ``end(ticket, group index, sequence id, state, ns)``: it has ended.
-            waited: ``waited(ticket, ns)``: somebody waits for it since then; `POSTED`: nobody does yet. Of sends and
-                receives only: C++ waits for functional collectives, and Python does not see it.
+            end: ``end(ticket, group index, sequence id, state, ns)``: the call has ended.
+            waited: ``waited(ticket, ns)``: a thread waits for the call since then; `POSTED`: none does yet. Called for
+                sends and receives only: C++ waits for functional collectives, which Python does not see.
         """
         self._type = work_type
         self._end = end
@@ -36,7 +36,7 @@ class Waits:
         self._ours: Any = None
         self._known: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
         self.held: dict[int, Any] = {}
-        """By thread: its last Work, not yet waited for."""
+        """Thread -> its last Work that has not been waited for."""
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
         """Record the end of ``work`` when it comes. ``sequence_id``: 0 for a send or receive."""
@@ -46,7 +46,7 @@ class Waits:
         known = self._known
 
         def dropped(_: object) -> None:
-            # Nobody can wait for it any more, so nobody will know how it ended.
+            # It can no longer be waited for, so how it ended will not become known.
             if known.pop(key, None) is not None:
                 self._end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 
@@ -83,11 +83,11 @@ class Waits:
         self._ours = self._type.wait = our_wait
 
     def forget(self) -> None:
-        """Record no more ends."""
+        """Stop tracking, without restoring ``wait``."""
         self._known.clear()
 
     def close(self) -> None:
-        """Put torch's own ``wait`` back, and let go of everything."""
+        """Restore torch's own ``wait`` and stop tracking."""
         if self._ours is not None and getattr(self._type, "wait", None) is self._ours:
             self._type.wait = self._wait
         self._known.clear()
