@@ -65,7 +65,7 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
         return Triggers()
     oldest = oldest_wait(run, now)
     slow = not final and now - run.judged_at < SLOW_INTERVAL
-    quiet = now - max(last_change, run.first_heard) > SLOW_AFTER and (oldest is None or oldest > SLOW_AFTER)
+    quiet = now - max(last_change, run.first_seen) > SLOW_AFTER and (oldest is None or oldest > SLOW_AFTER)
     may = not (slow and quiet)
     return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),

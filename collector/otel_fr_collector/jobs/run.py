@@ -52,8 +52,8 @@ class Run:
     """
 
     id: RunId
-    first_heard: float
-    last_heard: float
+    first_seen: float
+    last_seen: float
     world_size: int | None = None
     resource: dict[str, str] = field(default_factory=dict)
     ranks: dict[int, RankState] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Run:
         self, rank: int, *, host: str, world_size: int | None, resource: dict[str, str], now: float
     ) -> None:
         """Take the attributes of a request's resource."""
-        self.last_heard = now
+        self.last_seen = now
         if world_size is not None:
             self.world_size = world_size
         if not self.resource:
@@ -209,7 +209,7 @@ class Run:
         state = self.rank(rank)
         if state is None:
             return
-        self.last_heard = now
+        self.last_seen = now
         self.has_news = True
         groups, progress, latest = self.groups, state.progress, state.latest
         previous, previous_end = state.previous_record, state.previous_end
@@ -255,7 +255,7 @@ class Run:
         if state is None or (state.report is not None and report.number <= state.report.number):
             return False
         before = state.take_report(report, now)
-        self.last_heard = now
+        self.last_seen = now
         self.has_news = True
         for item in report.groups:
             group = self.group(item.group, len(item.group.ranks))

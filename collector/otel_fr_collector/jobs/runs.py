@@ -51,7 +51,7 @@ class Runs:
         """
         if self.usage.is_full and self.by_id:
             self.usage.is_full = False
-            self._make_room(next(reversed(self.by_id.values())).last_heard)
+            self._make_room(next(reversed(self.by_id.values())).last_seen)
         if added is not None:
             self._unweighed += added
             if self._unweighed < self._max_weight // 32:
@@ -75,7 +75,7 @@ class Runs:
         over = [
             run
             for run in self.by_id.values()
-            if now - run.last_heard > IDLE_FORGET or (run.ended_clean and now - run.last_heard > CLEAN_FORGET)
+            if now - run.last_seen > IDLE_FORGET or (run.ended_clean and now - run.last_seen > CLEAN_FORGET)
         ]
         for run in over:
             self._drop(run)
@@ -88,9 +88,9 @@ class Runs:
 
     def _make_room(self, now: float) -> bool:
         runs = self.by_id.values()
-        victim = min(runs, key=lambda run: run.last_heard - run.first_heard)
-        if victim.last_heard - victim.first_heard >= ESTABLISHED:
-            silent = next((run for run in runs if now - run.last_heard > CLEAN_FORGET), None)
+        victim = min(runs, key=lambda run: run.last_seen - run.first_seen)
+        if victim.last_seen - victim.first_seen >= ESTABLISHED:
+            silent = next((run for run in runs if now - run.last_seen > CLEAN_FORGET), None)
             if silent is None:
                 return False
             victim = silent

@@ -84,7 +84,7 @@ def snapshot(run: Run, now: float) -> Snapshot:
         calls=_calls(run),
         stall=stall,
         world_size=run.world_size,
-        awaits_unheard=now - max(run.first_heard, floor) <= stall / 2,
+        awaits_unheard=now - max(run.first_seen, floor) <= stall / 2,
         mismatch_pending=run.mismatch_since is not None,
         ended_pending=run.ended_since is not None,
     )

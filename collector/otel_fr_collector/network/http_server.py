@@ -16,8 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from otel_fr_collector.network.tls import ServerTls
 
 STOP_SECONDS = 1
-SILENT_SECONDS = 60.0
-"""A connection on which no first request has come for so long is closed."""
+FIRST_REQUEST_SECONDS = 60.0
+"""Seconds after which a connection without a first request is closed."""
 
 
 class HttpServer:
@@ -44,7 +44,7 @@ class HttpServer:
             lifespan="off",
             timeout_graceful_shutdown=STOP_SECONDS,
             server_header=False,
-            # The address that counts is the one that connects: a header could say anything.
+            # Limits apply to the address that connects: a header could contain anything.
             proxy_headers=False,
         )
         config.load()
@@ -72,33 +72,33 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def _limited(most: int) -> type[asyncio.Protocol]:
+def _limited(limit: int) -> type[asyncio.Protocol]:
     """uvicorn's protocol, bounded: connections of one client's address, and the time until a first request."""
     connections: Counter[str] = Counter()
 
     class Limited(H11Protocol):
         _address = ""
-        _silence: asyncio.TimerHandle | None = None
+        _idle_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             peer = transport.get_extra_info("peername")
             self._address = str(peer[0]) if peer else ""
             connections[self._address] += 1
             super().connection_made(transport)
-            if connections[self._address] > most:
+            if connections[self._address] > limit:
                 transport.abort()
                 return
-            self._silence = self.loop.call_later(SILENT_SECONDS, self._end_silence)
+            self._idle_timer = self.loop.call_later(FIRST_REQUEST_SECONDS, self._close_if_idle)
 
         def connection_lost(self, exc: Exception | None) -> None:
             connections[self._address] -= 1
             if connections[self._address] <= 0:
                 del connections[self._address]
-            if self._silence is not None:
-                self._silence.cancel()
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
             super().connection_lost(exc)
 
-        def _end_silence(self) -> None:
+        def _close_if_idle(self) -> None:
             cycle: Any = self.cycle
             if cycle is None:
                 self.transport.close()

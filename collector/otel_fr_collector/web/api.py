@@ -200,7 +200,7 @@ class Api:
         found = []
         book = self._service.book
         # In an order that does not change while all report: faults first, then the youngest.
-        runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_heard))
+        runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))
         for run in runs:
             if not access.may_see(run.id.job):
                 continue

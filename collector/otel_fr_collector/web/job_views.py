@@ -62,8 +62,8 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         "groups": len(run.groups),
         "lag": _lag(run),
         "incidents": [incident.id for incident in open_causes],
-        "first_heard_at": timestamp(wall - (now - run.first_heard)),
-        "last_heard_at": timestamp(wall - (now - run.last_heard)),
+        "first_heard_at": timestamp(wall - (now - run.first_seen)),
+        "last_heard_at": timestamp(wall - (now - run.last_seen)),
     }
 
 

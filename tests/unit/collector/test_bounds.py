@@ -225,7 +225,7 @@ def test_a_job_finds_room_though_somebody_has_invented_a_thousand_groups(monkeyp
         everything.trim(10)
     for _ in range(3):
         job = a_run(everything, "job")
-        job.last_heard = 10.0
+        job.last_seen = 10.0
         job.add_spans(0, [span(1, f"g{number}") for number in range(5)], 10.0)
         everything.trim(5)
     assert set(job.groups) == {f"g{number}" for number in range(5)}

@@ -111,7 +111,7 @@ def test_invented_job_names_drive_out_no_job() -> None:
         for job in jobs:
             run = runs.get(job, float(second))
             assert run is not None
-            run.last_heard = float(second)
+            run.last_seen = float(second)
         for number in range(50 if second > 1 else 0):
             runs.get(RunId(f"invented-{second}-{number}", 0, ""), float(second))
     assert set(jobs) <= set(runs.by_id)
