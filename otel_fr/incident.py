@@ -48,7 +48,7 @@ class IncidentData(TypedDict):
 
 
 class CollectorIncidentData(IncidentData):
-    """What the collector knows besides: it follows an incident over time. ``flight_recorder_files``: rank -> path."""
+    """An incident of the collector, which follows it over time. ``flight_recorder_files``: rank -> path."""
 
     flight_recorder_files: dict[str, str]
     run_id: str
@@ -78,7 +78,7 @@ FIELDS = tuple(IncidentData.__annotations__)
 
 
 def incident_id(run_id: str, key: str) -> str:
-    """Name of the incident that a finding's key makes in one run: 16 hex digits, the same wherever it is computed."""
+    """Id of the incident of a finding in one run: 16 hex digits, the same live and from files."""
     text = "\x1f".join(("incident", run_id, key))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -100,7 +100,7 @@ def timestamp(seconds: float | None) -> str | None:
         return None
     try:
         moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
-    except (ValueError, OverflowError, OSError):  # years that the calendar does not have: a broken clock, a broken file
+    except (ValueError, OverflowError, OSError):  # a year that datetime does not have: a wrong clock or a damaged file
         return None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

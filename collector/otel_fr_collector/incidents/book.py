@@ -15,9 +15,9 @@ from otel_fr_collector.jobs.run import Run, RunId
 
 FIRING, RESOLVED = "firing", "resolved"
 MAX_INCIDENTS = 1_000
-"""Incidents kept for the API; resolved ones go first, the oldest before the younger."""
+"""Incidents kept for the API; resolved ones are dropped first, the oldest before newer ones."""
 MAX_OPEN_PER_RUN = 200
-"""Open incidents of one run; a fault that shows in more groups than that is known by then."""
+"""Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
 MISMATCH_AFTERMATH = 60.0
 """Seconds for which other faults of a mismatch's ranks count as its consequences; a job that runs on is past it."""
@@ -25,7 +25,7 @@ MISMATCH_AFTERMATH = 60.0
 _AFTERMATH = frozenset(
     {Category.RANK_DEAD, Category.MISSING_RANK, Category.STALLED_COLLECTIVE, Category.RANK_STUCK, Category.STRAGGLER}
 )
-"""What becomes of ranks that waited in vain: they give up, raise, and are ended."""
+"""What happens to ranks whose collective never completes: they time out, raise, and are killed."""
 
 
 class ChangeKind(Enum):
@@ -138,7 +138,7 @@ class IncidentBook:
         self._trim()
 
     def known(self) -> list[Incident]:
-        """Every incident that is held, oldest first."""
+        """Every incident that is kept, oldest first."""
         return list(self._all.values())
 
     def get(self, number: str) -> CollectorIncidentData | None:
@@ -146,7 +146,7 @@ class IncidentBook:
         return next((incident.data for incident in reversed(self._all.values()) if incident.id == number), None)
 
     def drop_old(self, before: float) -> None:
-        """Forget what was resolved before that Unix time."""
+        """Drop incidents that were resolved before that Unix time."""
         for key, incident in list(self._all.items()):
             if not incident.is_open and incident.changed < before:
                 self._drop(key)
@@ -201,7 +201,7 @@ class IncidentBook:
         return changes
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
-        """Take in flight-recorder files that the run's ranks have written since."""
+        """Add flight-recorder files that the run's ranks have written since."""
         files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
         changes: list[IncidentChange] = []
         for incident in self.open_of(run.id):
@@ -211,11 +211,11 @@ class IncidentBook:
         return changes
 
     def resolve_run(self, run: RunId, now: float) -> list[IncidentChange]:
-        """The run is over: so are its incidents."""
+        """Resolve the open incidents of a run that is over."""
         return [change for incident in self.open_of(run) for change in self._resolve(incident, now)]
 
     def drop_run(self, run: RunId) -> None:
-        """Nothing more will come of this run; its incidents stay in the list."""
+        """Match no more findings with this run; its incidents stay in the list."""
         self._by_run.pop(run, None)
         self.changed.pop(run, None)
 
@@ -238,7 +238,7 @@ class IncidentBook:
         return None
 
     def _is_later_form(self, old: Finding, new: Finding) -> bool:
-        """The engine names the fault elsewhere now: the same ranks are accused and the old verdict is gone."""
+        """Does the new finding replace the old one: does it name one of its culprits, in another collective?"""
         if old.category in MISMATCHES and new.category not in MISMATCHES:
             return False
         return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
@@ -251,7 +251,7 @@ class IncidentBook:
                 if finding.caused_by in incident.keys:
                     return incident.cause or incident.id
             return incident_id(run.run, finding.caused_by)
-        accused = set(finding.culprit_ranks or finding.waiting_ranks)
+        ranks = set(finding.culprit_ranks or finding.waiting_ranks)
         for incident in open_causes:
             old = incident.finding
             if old.key == finding.key:
@@ -261,7 +261,7 @@ class IncidentBook:
                     return incident.id
             elif (
                 finding.category in _AFTERMATH
-                and accused <= {*old.waiting_ranks, *old.culprit_ranks}
+                and ranks <= {*old.waiting_ranks, *old.culprit_ranks}
                 and (old.category not in MISMATCHES or now - incident.opened < MISMATCH_AFTERMATH)
             ):
                 return incident.id
@@ -292,9 +292,9 @@ class IncidentBook:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, now) if finding.caused_by is not None else None
         if cause == incident.id:
-            return []  # what follows from it looks like its cause by now: the first verdict stands
+            return []  # its own consequence now looks like its cause: the first verdict stands
         if finding.caused_by is None and incident.cause is not None:
-            cause = incident.cause  # once seen to follow from another, it does not become a fault of its own
+            cause = incident.cause  # a consequence does not become a cause again
         stacks = {**incident.finding.stacks, **finding.stacks}
         finding = dataclasses.replace(
             finding,
@@ -334,7 +334,7 @@ class IncidentBook:
 
 
 def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
-    """What makes a renewed finding worth an update: not the seconds waited, which grow with each judgement."""
+    """What of a finding makes an update when it changes; not the seconds waited, which grow with each judgement."""
     return (
         finding.category,
         finding.group,
@@ -353,7 +353,7 @@ def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
 
 
 def _is_after(later: Finding, earlier: Finding) -> bool:
-    """A mismatch further on in the same stream: once shifted, everything after disagrees too."""
+    """Is it a later mismatch in the same stream? After one extra or missing call, all later calls mismatch too."""
     if later.group is None or earlier.group is None or later.group.id != earlier.group.id:
         return False
     if later.stream != earlier.stream or later.sequence_id is None or earlier.sequence_id is None:

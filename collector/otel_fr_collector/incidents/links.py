@@ -1,4 +1,4 @@
-"""Links from an incident to where a person reads on: the collector's page, a runbook, the trace, a dashboard."""
+"""Links from an incident to the collector's page, a runbook, the trace and a dashboard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_template(text: str) -> str:
     """The template itself.
 
     Raises:
-        ValueError: it is no http(s) URL, or names what an incident does not have.
+        ValueError: it is not an http(s) URL, or names a field that incidents do not have.
     """
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} is not an http:// or https:// URL")
@@ -31,7 +31,7 @@ def check_template(text: str) -> str:
 
 @dataclass(frozen=True)
 class Links:
-    """Templates of URLs (`FIELDS` in braces); "": there is no such link.
+    """Templates of URLs (`FIELDS` in braces); "": no such link.
 
     Attributes:
         page: where a browser reaches the collector's own page, without a slash at the end.
@@ -43,7 +43,7 @@ class Links:
     dashboard: str = ""
 
     def of(self, data: CollectorIncidentData, started: float, ended: float) -> dict[str, str]:
-        """An incident's links by name (``page``, ``runbook``, ``trace``, ``dashboard``); those it has.
+        """The links that an incident has, by name: ``page``, ``runbook``, ``trace``, ``dashboard``.
 
         Args:
             started, ended: Unix seconds; ended: now while it is open.

@@ -1,4 +1,4 @@
-"""Incidents and runs as the plain dicts in which they are kept on disk, and back. Pure."""
+"""Incidents and runs as plain dicts for the database, and back. Pure."""
 
 from __future__ import annotations
 

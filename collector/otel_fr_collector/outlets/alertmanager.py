@@ -85,7 +85,7 @@ class Alertmanager:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def publish(self, change: IncidentChange) -> None:
-        """A cause fires while it is open; a consequence never, also if it was taken for a cause before."""
+        """A cause fires while it is open. A consequence does not fire, not even if it was a cause before."""
         if change.incident.cause is None and change.incident.is_open:
             self._fire(change.incident)
         else:

@@ -1,4 +1,4 @@
-"""What happens now, for all who listen (the page, ``otel-fr incidents --follow``): bounded, never waited for."""
+"""The live event stream for the page and ``otel-fr incidents --follow``. Bounded; no listener is waited for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from otel_fr_collector.network.tokens import Access
 
 MAX_LISTENERS = 256
 MAX_PENDING = 256
-"""Events kept for one listener; one that reads too slowly is let go, and asks anew when it comes back."""
+"""Events queued for one listener; one that reads too slowly is disconnected, and may connect again."""
 
 
 class TooManyListenersError(Exception):
-    """No further listener can be served."""
+    """There are `MAX_LISTENERS` already."""
 
 
 class Event(NamedTuple):
@@ -26,11 +26,11 @@ class Event(NamedTuple):
 
 
 class Listener:
-    """One who listens.
+    """One client of the stream.
 
     Attributes:
         access: what it may see.
-        events: those that wait for it; None: this is the end.
+        events: those queued for it; None: the stream ends.
     """
 
     def __init__(self, access: Access) -> None:
@@ -39,35 +39,35 @@ class Listener:
 
 
 class Stream:
-    """Who listens."""
+    """All listeners."""
 
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
         self._closed = False
 
     def accesses(self) -> set[Access]:
-        """What those who listen may see."""
+        """The accesses of the listeners."""
         return {listener.access for listener in self._listeners}
 
     def publish(self, change: IncidentChange) -> None:
-        """An incident has changed."""
+        """Send an incident change to the listeners that may see its job."""
         if self._listeners:
             event = Event("incident", json.dumps({"change": change.kind.value, "incident": change.data}))
             self._send(event, [one for one in self._listeners if one.access.may_see(change.incident.run.job)])
 
     def jobs(self, data: str, access: Access) -> None:
-        """The list of jobs has changed for those who may see so much."""
+        """Send a changed list of jobs to the listeners with this access."""
         self._send(Event("jobs", data), [one for one in self._listeners if one.access == access])
 
     def close(self) -> None:
-        """End all streams, and those to come."""
+        """End all streams; later ones end at once."""
         self._closed = True
         for listener in self._listeners:
             _end(listener)
         self._listeners.clear()
 
     def join(self, access: Access) -> Listener:
-        """Hear of the events from now on, until it is given back to `leave`.
+        """A listener that receives the events from now on, until it is passed to `leave`.
 
         Raises:
             TooManyListenersError: there are `MAX_LISTENERS` already.

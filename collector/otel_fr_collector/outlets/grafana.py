@@ -91,7 +91,7 @@ class Grafana:
 
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)
-        await asyncio.sleep(0)  # what the thread has handed back is noted
+        await asyncio.sleep(0)  # for the notes that the thread has scheduled
 
     def _put(self, incident: Incident) -> None:
         body: dict[str, object] = {
@@ -167,7 +167,7 @@ def tags_of(incident: Incident) -> list[str]:
 
 
 def text_of(incident: Incident, links: dict[str, str]) -> str:
-    """The sentence, and links. Grafana shows annotations as HTML, so everything that comes from a job is escaped."""
+    """The summary and the links. Grafana shows annotations as HTML, so everything that comes from a job is escaped."""
     lines = [html.escape(str(incident.data["summary"]))]
     lines += [f'<a href="{html.escape(url)}">{name}</a>' for name, url in links.items()]
     return "<br>".join(lines)

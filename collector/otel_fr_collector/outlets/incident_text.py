@@ -33,7 +33,7 @@ def render(
     """
     data = printable_data(data)
     if kind is ChangeKind.RESOLVED:
-        return _paint(f"RESOLVED {_title(data)} [incident {data['id']}]", _GREEN, color) + "\n"
+        return _paint(f"RESOLVED {_title(data)} [{data['id']}]", _GREEN, color) + "\n"
     if data["caused_by"]:
         head = _paint(f"  consequence of {data['caused_by']}: ", _YELLOW, color)
         return f"{head}{data['summary']}\n"
@@ -51,7 +51,7 @@ def render(
 
 
 def trim_stack(stack: str) -> list[str]:
-    """The first thread's innermost frames, at most `MAX_FRAMES`; a note tells what was left out."""
+    """The first thread's innermost frames, at most `MAX_FRAMES`; a line says how many were left out."""
     text = stack.strip("\n").split("\n\n")[0].splitlines()
     starts = [i for i, line in enumerate(text) if line.lstrip().startswith("File ")]
     if len(starts) <= MAX_FRAMES:
@@ -80,9 +80,15 @@ def _facts(data: CollectorIncidentData) -> list[str]:
         lines.append(f"  collective       {collective_text(data['operation'], data['sequence_id'])}")
     values = data["values"]
     if data["field"]:
-        shown = [f"rank {rank}: {value}" for rank, value in list(values.items())[:MAX_RANKS]]
-        lines.append(f"  {data['field']:<16} {'; '.join(shown)}{_more(len(values))}")
+        by_value = sorted(ranks_by_text((int(rank), value) for rank, value in values.items()).items(), key=_rarity)
+        shown = [f"{ranks_text(ranks)}: {value}" for value, ranks in by_value[:MAX_RANKS]]
+        lines.append(f"  {data['field']:<16} {'; '.join(shown)}{_more(len(by_value))}")
     return lines
+
+
+def _rarity(item: tuple[str, list[int]]) -> tuple[int, list[int]]:
+    """Sorts the value of the fewest ranks first: these are the odd ones."""
+    return len(item[1]), item[1]
 
 
 def _culprits(data: CollectorIncidentData) -> list[str]:

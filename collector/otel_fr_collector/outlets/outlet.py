@@ -16,7 +16,7 @@ class Outlet(Protocol):
         """Start publishing; called in a running event loop."""
 
     def publish(self, change: IncidentChange) -> None:
-        """Take in one change."""
+        """Publish one change."""
 
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Take in the incidents known from before the restart, oldest first; called before `start`."""

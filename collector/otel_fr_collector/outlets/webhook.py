@@ -27,7 +27,7 @@ MIN_SECRET = 16
 
 
 def read_secret(text: str) -> bytes:
-    """A secret as it stands in a file: ``whsec_`` and base64, or any text.
+    """A secret as a file holds it: ``whsec_`` and base64, or any text.
 
     Raises:
         ValueError: it is shorter than `MIN_SECRET` bytes, or not base64.
@@ -63,7 +63,7 @@ class _Delivery:
 
 
 class Webhook:
-    """One receiver. Every change of every incident is posted once it is taken, in order; see docs/incidents.md.
+    """One receiver. Every change of every incident is posted, in order (docs/incidents.md).
 
     Args:
         secret: signs each post; None: unsigned.
@@ -120,7 +120,7 @@ class Webhook:
 
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)
-        await asyncio.sleep(0)  # what the thread has handed back is noted
+        await asyncio.sleep(0)  # for the notes that the thread has scheduled
 
     def _put(self, kind: ChangeKind, incident: Incident) -> None:
         body = {

@@ -137,6 +137,11 @@ def test_the_text_of_an_incident() -> None:
     )
 
 
+def test_the_values_of_a_mismatch_are_shown_by_value_the_odd_ranks_first() -> None:
+    values = {str(rank): "[[8]]" for rank in range(64) if rank != 40} | {"40": "[[4]]"}
+    assert "  input_sizes      rank 40: [[4]]; ranks 0-39, 41-63: [[8]]\n" in show(field="input_sizes", values=values)
+
+
 def test_a_thousand_ranks_stay_readable() -> None:
     ranks = list(range(1, 1000))
     sites = {str(rank): f"a.py:{rank} f" for rank in range(1000)}
