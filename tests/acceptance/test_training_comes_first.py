@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support import torchrun
+from tests.support.mounts import tmpfs
 from tests.support.ports import free_address
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -51,15 +51,8 @@ def test_with_a_ring_folder_that_does_not_exist_and_cannot_be_made(tmp_path: Pat
 
 
 def test_with_a_full_ring_folder(tmp_path: Path, bare: tuple[bytes, int]) -> None:
-    full = tmp_path / "full"
-    full.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a small tmpfs here: {mounted.stderr.decode().strip()}")
-    try:
+    with tmpfs(tmp_path / "full", "size=64k") as full:
         _same(tmp_path, bare, {"OTEL_FR_ENABLED": "1", "OTEL_FR_RING_DIR": str(full)})
-    finally:
-        subprocess.run(["umount", str(full)], check=True)
 
 
 def test_when_the_collector_dies_half_way(tmp_path: Path, bare: tuple[bytes, int]) -> None:

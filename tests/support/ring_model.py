@@ -115,6 +115,15 @@ class Program:
             assert (record.state, record.ended_ns) == (self.state_of(number), self.end_of(number))
 
 
+def assert_works(writer: RingWriter) -> None:
+    """Records can be written into a ring that is still empty, and read again."""
+    program, group = Program(shapes=3), writer.add_group(GROUP)
+    for number in range(5):
+        program.issue(writer, group, number)
+    with RingReader.open(writer.path) as reader:
+        assert len(list(reader.records())) == 5
+
+
 class Proof:
     """What a child has done, in memory that outlives it: written after each of the ring's calls returned.
 

@@ -23,11 +23,12 @@ from otel_fr.monitor.otlp import GrpcTarget, grpc_target, sender_from_env
 from otel_fr.monitor.rank_identity import RankIdentity
 from tests.support.certificates import Certificates, write_certificate
 from tests.support.collector_process import Collector, running
+from tests.support.commands import otel_fr
 from tests.support.grpc_calls import TRACES, refused, unary
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
 from tests.support.tokens import WRITER, write_tokens
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -167,11 +168,7 @@ def test_a_client_whose_certificate_has_expired_is_not_let_in(tmp_path: Path, ce
 
 
 def check(*options: str) -> str:
-    import subprocess
-    import sys
-
-    command = [sys.executable, "-m", "otel_fr.cli", "collector", "--check", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    done = otel_fr("collector", "--check", *options)
     assert done.returncode == 2, done.stdout
     return done.stderr
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from otel_fr_collector.network.tokens import Tokens, parse_tokens
 
 from otel_fr.control.v1 import control_pb2
 from tests.support.collector_process import Collector, running
@@ -196,17 +195,3 @@ def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(
     tokens_file.write_text("only-one-word-0123456789\n")
     assert wait_for(lambda: changed() and "the old ones stay" in guarded.err_file.read_text())
     assert "only-one-word" not in guarded.err_file.read_text()
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["short write *", f"{WRITER} admin *", f"{WRITER} write", f"{WRITER} write a b"],
-)
-def test_a_token_line_that_cannot_be_used_is_told_by_its_number(tmp_path: Path, line: str) -> None:
-    with pytest.raises(ValueError, match="line 2") as caught:
-        parse_tokens(f"# first\n{line}\n")
-    assert line.split()[0] not in str(caught.value)
-    path = tmp_path / "tokens"
-    path.write_text(line)
-    with pytest.raises(ValueError, match="line 1"):
-        Tokens(path)

@@ -5,51 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from otel_fr.ring import RingReader, RingWriter
-from tests.support.ring_model import GROUP, Program
-
-PROGRAM = Program(shapes=3)
-
-
-def mount(folder: Path, options: str) -> Iterator[Path]:
-    """A small file system of its own, for as long as the test runs."""
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.fixture
-def full_folder(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "full"
-    folder.mkdir()
-    yield from mount(folder, "size=256k")
-
-
-@pytest.fixture
-def read_only_folder(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "read_only"
-    folder.mkdir()
-    yield from mount(folder, "ro")
-
-
-def works(writer: RingWriter) -> None:
-    group = writer.add_group(GROUP)
-    for number in range(5):
-        PROGRAM.issue(writer, group, number)
-    with RingReader.open(writer.path) as reader:
-        assert len(list(reader.records())) == 5
+from tests.support.ring_model import assert_works
 
 
 def test_only_the_user_may_read_it(tmp_path: Path) -> None:
@@ -97,25 +58,12 @@ def test_its_space_is_reserved(tmp_path: Path) -> None:
     assert found.st_blocks * 512 >= found.st_size
 
 
-def test_a_full_folder_is_passed_over_and_left_clean(full_folder: Path, tmp_path: Path) -> None:
-    writer = RingWriter.create([full_folder, tmp_path], "ring", 100, {})
-    assert writer.path == tmp_path / f"otel-fr-{os.geteuid()}" / "ring"
-    works(writer)
-    assert [path for path in full_folder.rglob("*") if path.is_file()] == []
-
-
-def test_a_read_only_folder_is_passed_over(read_only_folder: Path, tmp_path: Path) -> None:
-    writer = RingWriter.create([read_only_folder, tmp_path], "ring", 100, {})
-    assert writer.path.parent.parent == tmp_path
-    works(writer)
-
-
 def test_folders_that_are_none_are_passed_over(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     writer = RingWriter.create([tmp_path / "missing", file, tmp_path], "ring", 100, {})
     assert writer.path.parent.parent == tmp_path
-    works(writer)
+    assert_works(writer)
 
 
 def test_each_folder_that_failed_is_named(tmp_path: Path) -> None:
@@ -157,7 +105,7 @@ def test_meta_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
 
 def test_close_keeps_the_file_and_unlink_removes_it(tmp_path: Path) -> None:
     writer = RingWriter.create([tmp_path], "ring", 10, {})
-    works(writer)
+    assert_works(writer)
     reader = RingReader.open(writer.path)
     writer.close()
     assert writer.path.exists()

@@ -6,8 +6,6 @@ import gzip
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from otel_fr.dump.read import load
 from otel_fr.incident import FIELDS
 from tests.support.paths import DUMPS
 from tests.support.verdicts import cause_incidents
-from tests.support.waiting import PATIENCE
 
 
 def causes(folder: Path) -> list[dict[str, Any]]:
@@ -124,56 +121,6 @@ def test_the_prefix_chooses_files_and_two_files_of_a_rank_count_once(tmp_path: P
     both = analyze(tmp_path)
     assert [Path(problem.path).name for problem in both.problems] in (["trace_0"], ["other_0"])
     assert "newer or fuller file of rank 0" in both.problems[0].text
-
-
-def test_many_large_files_read_in_processes_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(20):
-        shutil.copytree(DUMPS / "nvrx_lock_gil_2nd", tmp_path / "files", dirs_exist_ok=True)
-        (tmp_path / "files" / f"notes{number}").write_text("none")
-    monkeypatch.setattr("otel_fr.dump.read.PARALLEL_BYTES", 0)
-    monkeypatch.setattr("otel_fr.dump.read._PIECE_BYTES", 1)
-    alone, together = analyze(tmp_path / "files"), analyze(tmp_path / "files", workers=2)
-    assert together.findings == alone.findings
-    assert sorted(p.path for p in together.problems) == sorted(p.path for p in alone.problems)
-
-
-LIVE = """
-import sys, torch, torch.distributed as dist
-from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
-rank, folder, store = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2))
-for _ in range(3):
-    dist.all_reduce(torch.ones(3, 4))
-dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2))
-sub = dist.new_group([0, 1])
-dist.barrier(sub)
-work = dist.broadcast(torch.ones(5), 0, async_op=True) if rank == 0 and len(sys.argv) > 4 else None
-open(f"{folder}/pickle_{rank}", "wb").write(_dump_fr_trace(True, True, False))
-text = _dump_fr_trace_json(True, False)
-open(f"{folder}/json_{rank}.json", "wb").write(text if isinstance(text, bytes) else text.encode())
-dist.monitored_barrier()
-"""
-
-
-def test_files_of_pytorchs_own_recorder_on_gloo(tmp_path: Path) -> None:
-    """Their pg_config says nothing, every state is "scheduled", and the JSON has neither frames nor times."""
-    pytest.importorskip("torch")
-    (tmp_path / "job.py").write_text(LIVE)
-    folder = tmp_path / "files"
-    folder.mkdir()
-    command = [sys.executable, str(tmp_path / "job.py")]
-    jobs = [subprocess.Popen([*command, str(rank), str(folder), str(tmp_path / "store")]) for rank in range(2)]
-    assert [job.wait(PATIENCE) for job in jobs] == [0, 0]
-    for prefix in ("pickle_", "json_"):
-        report = analyze(folder, prefix)
-        assert report.status == HEALTHY, to_text(report)
-        assert report.run is not None
-        (world, pair) = sorted(report.run.evidence.groups.values(), key=lambda group: group.name)
-        assert (world.ranks, world.description, pair.ranks) == ((0, 1), "default_pg", (0, 1))
-        assert len(report.run.dumps[0].entries) == 5
-    dump = load(folder / "pickle_1")
-    assert [entry.signature.operation for entry in dump.entries] == ["all_reduce"] * 3 + ["all_gather", "barrier"]
-    assert {entry.site.partition(":")[0] for entry in dump.entries} == {str(tmp_path / "job.py")}
 
 
 values = st.recursive(

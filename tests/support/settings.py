@@ -1,0 +1,24 @@
+"""The collector's settings, read as the collector reads them at its start."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from otel_fr_collector import loading
+from otel_fr_collector.settings import Settings
+
+
+def load_settings(
+    words: str = "", env: dict[str, str] | None = None, file: str | None = None, folder: Path | None = None
+) -> Settings:
+    """From a command line, the environment and the text of a configuration file, which is put into ``folder``."""
+    parser = argparse.ArgumentParser()
+    loading.add_arguments(parser)
+    arguments = words.split()
+    if file is not None:
+        assert folder is not None
+        path = folder / "collector.toml"
+        path.write_text(file)
+        arguments += ["--config", str(path)]
+    return loading.load(vars(parser.parse_args(arguments)), env or {})

@@ -1,0 +1,111 @@
+"""What a backend's URL and headers mean; the queue and the sample, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otel_fr_collector.forward import sampling, spool
+from otel_fr_collector.forward.backends import parse_backend, read_headers, retry_after
+from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.otlp import partial
+
+from tests.support.otlp_messages import spans
+
+
+def test_a_selection_loses_nothing_of_the_spans_it_keeps() -> None:
+    first, second = ExportTraceServiceRequest.FromString(spans(1)), ExportTraceServiceRequest.FromString(spans(2))
+    both = ExportTraceServiceRequest(resource_spans=[*first.resource_spans, *second.resource_spans])
+    both.resource_spans[0].schema_url = "https://example.com/schema"
+    both.resource_spans[0].scope_spans[0].scope.name = "scope"
+    wanted = (1).to_bytes(16, "big")
+    kept = ExportTraceServiceRequest.FromString(partial.select_traces(both.SerializeToString(), wanted.__eq__))
+    assert list(kept.resource_spans) == [both.resource_spans[0]]
+    assert partial.select_traces(both.SerializeToString(), lambda _: False) == b""
+    assert partial.select_traces(both.SerializeToString(), lambda _: True) == both.SerializeToString()
+
+
+def test_the_sample_is_the_share_asked_for_and_held_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(4)
+    selection = Selection(0.25)
+    kept = sum(bool(selection.select(spans(n + 1, trace=chance.randbytes(16)))) for n in range(4_000))
+    assert 850 < kept < 1150
+    monkeypatch.setattr(sampling, "HOLD_BYTES", 5_000)
+    now = [0.0]
+    holding = Selection(0.0, clock=lambda: now[0])
+    for n in range(1, 101):
+        holding.hold(spans(n, size=100))
+    assert holding.mark((1).to_bytes(16, "big")) == []
+    assert len(holding.mark((100).to_bytes(16, "big"))) == 1
+    now[0] = sampling.HOLD_SECONDS + 1
+    holding.hold(spans(101))
+    assert holding.mark((99).to_bytes(16, "big")) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("http://tempo:4317", (True, False, "tempo:4317")),
+        ("https://tempo", (True, True, "tempo:4317")),
+        ("grpc://[::1]", (True, False, "[::1]:4317")),
+        ("grpcs://tempo:443", (True, True, "tempo:443")),
+        ("http://tempo:4318", (False, False, "http://tempo:4318")),
+        ("http://tempo:4318/v1/traces", (False, False, "http://tempo:4318")),
+        ("https://otlp.example.com/otlp/", (False, True, "https://otlp.example.com/otlp")),
+    ],
+)
+def test_what_a_backends_url_means(url: str, place: tuple[bool, bool, str]) -> None:
+    found = parse_backend(url)
+    assert (found.is_grpc, found.is_secure, found.address) == place
+
+
+@pytest.mark.parametrize(
+    "url", ["tempo:4317", "ftp://x", "http://", "grpc://x/path", "https://u:p@x/a", "http://x:99999"]
+)
+def test_what_is_no_backends_url(url: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_backend(url)
+
+
+def test_headers_for_nobody_and_broken_lines_are_refused_without_showing_them(tmp_path: Path) -> None:
+    path = tmp_path / "headers"
+    for line in ("grpc://a authorization s3cret", "grpc://b authorization: s3cret"):
+        path.write_text(line)
+        with pytest.raises(ValueError, match="line 1") as caught:
+            read_headers(path, ("grpc://a",))
+        assert "s3cret" not in str(caught.value)
+
+
+def test_both_forms_of_retry_after_are_read() -> None:
+    assert retry_after("7", 0) == 7
+    assert retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 40.0) == 20
+    assert retry_after("soon", 0) is None
+    assert retry_after(None, 0) is None
+
+
+def test_a_queue_gives_its_space_back_and_reads_no_more_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "HEAD_BYTES", 100_000)
+
+    async def play() -> None:
+        path = tmp_path / "queue.sqlite3"
+        queue = spool.Spool(path, ["a", "b"], 1 << 30)
+        for n in range(200):
+            await queue.put("traces", spans(n + 1, size=40_000))
+        heads = await queue.head("a", 8)
+        assert [item.id for item in heads] == [1, 2]
+        assert len(await queue.head("a", 8, skip={1, 2, 3})) == 2
+        await queue.done("a", range(1, 201))
+        assert await queue.head("a", 8) == []
+        assert len(await queue.head("b", 1)) == 1
+        await queue.done("b", range(1, 201))
+        assert queue.usage == {"a": [0, 0], "b": [0, 0]}
+        assert await queue.drop_old(3600) == {}
+        queue.close()
+        assert path.stat().st_size < 1_000_000
+
+    asyncio.run(play())

@@ -1,0 +1,45 @@
+"""Signatures of webhooks, and links in incidents."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from otel_fr_collector.incidents.links import Links, check_template
+from otel_fr_collector.outlets.webhook import read_secret, sign
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from tests.support.incident_data import incident_data
+
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+"""Standard Webhooks' own example."""
+
+
+def test_a_changed_body_a_wrong_secret_and_an_old_post_are_refused() -> None:
+    """What a receiver that follows the specification does with our signature."""
+    body, now = '{"version": 1}', int(time.time())
+
+    def headers(moment: int) -> dict[str, str]:
+        signature = sign(read_secret(SECRET), "msg-1", moment, body.encode())
+        return {"webhook-id": "msg-1", "webhook-timestamp": str(moment), "webhook-signature": signature}
+
+    assert Webhook(SECRET).verify(body, headers(now)) == {"version": 1}
+    for secret, text, moment in (
+        (SECRET, body + " ", now),
+        ("whsec_" + "A" * 32, body, now),
+        (SECRET, body, now - 3_600),
+    ):
+        with pytest.raises(WebhookVerificationError):
+            Webhook(secret).verify(text, headers(moment))
+
+
+@pytest.mark.parametrize("text", ["ftp://x/", "https://x/{0}", "https://x/{job!r}", "https://x/{job:>9}", "{job}"])
+def test_a_template_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"http|names"):
+        check_template(text)
+
+
+def test_a_link_that_needs_what_the_incident_lacks_is_left_out() -> None:
+    data = incident_data(id="ab", job="j/k", trace_id=None)
+    links = Links("https://fr/{x}", "https://wiki/{job}", "https://jaeger/{trace_id}")
+    assert links.of(data, 1.0, 2.0) == {"page": "https://fr/{x}/#/incidents/ab", "runbook": "https://wiki/j%2Fk"}

@@ -1,0 +1,88 @@
+"""Options: flags before environment before file before defaults, checked before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from otel_fr_collector.loading import SettingsError
+from otel_fr_collector.network.address import Address
+from otel_fr_collector.redaction import clean
+from otel_fr_collector.settings import ENV_PREFIX, Settings, parse_size, reference
+
+from tests.support.paths import DOCS
+from tests.support.settings import load_settings
+
+PREFIX = ENV_PREFIX
+REFERENCE = DOCS / "collector.md"
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = 'grpc = "127.0.0.1:1"\nhttp = "127.0.0.1:2"\nlog_level = "debug"\nquiet = true\n'
+    env = {PREFIX + "GRPC": "127.0.0.1:3", PREFIX + "HTTP": "127.0.0.1:4"}
+    found = load_settings("--grpc 127.0.0.1:5 --no-quiet", env, file, tmp_path)
+    assert (found.grpc.port, found.http.port, found.log_level) == (5, 4, "debug")
+    assert not found.quiet
+    assert found.log_format == "text"
+
+
+def test_lists_may_be_given_everywhere(tmp_path: Path) -> None:
+    assert load_settings("--forward grpc://a --forward grpc://b").forward == ("grpc://a", "grpc://b")
+    assert load_settings(env={PREFIX + "FORWARD": "grpc://a, grpc://b"}).forward == ("grpc://a", "grpc://b")
+    assert load_settings(file='forward = ["grpc://a", "grpc://b", "grpc://a"]', folder=tmp_path).forward == (
+        "grpc://a",
+        "grpc://b",
+    )
+    assert load_settings(file="client-rate = 7", folder=tmp_path).client_rate == 7
+
+
+def test_every_problem_is_named_at_once_with_the_nearest_right_name(tmp_path: Path) -> None:
+    env = {PREFIX + "FORWAD": "grpc://a", PREFIX + "STOP_SECONDS": "soon"}
+    with pytest.raises(SettingsError) as caught:
+        load_settings("--tls-cert x --forward-ratio 2", env, 'alert-manager = "http://a"\n[tokens]\nx = 1\n', tmp_path)
+    text = str(caught.value)
+    assert "did you mean OTEL_FR_COLLECTOR_FORWARD?" in text
+    assert "did you mean alertmanager?" in text
+    assert "OTEL_FR_COLLECTOR_STOP_SECONDS: 'soon' is not a number" in text
+    assert "--forward-ratio: '2' is not a number from 0 to 1" in text
+    assert "--tls-cert needs --tls-key" in text
+    assert "tokens in" in text
+    assert len(text.splitlines()) == 6
+
+
+def test_what_kubernetes_puts_into_the_environment_is_no_mistake() -> None:
+    names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_OTLP_GRPC", "PORT", "PORT_4317_TCP", "PORT_4317_TCP_ADDR")
+    assert load_settings(env={PREFIX + name: "tcp://10.0.0.1:4317" for name in names}) == Settings()
+
+
+def test_otlp_over_http_listens_beside_grpc_unless_told_otherwise() -> None:
+    assert str(load_settings().otlp_http_address) == "127.0.0.1:4318"
+    assert str(load_settings("--grpc 0.0.0.0:9000").otlp_http_address) == "0.0.0.0:4318"
+    assert str(load_settings("--grpc [::1]:0").otlp_http_address) == "[::1]:0"
+    assert load_settings("--otlp-http off").otlp_http_address is None
+    assert load_settings("--otlp-http :99").otlp_http_address == Address("0.0.0.0", 99)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("1", 1), ("64MiB", 64 << 20), ("1.5 GB", 1_500_000_000), ("10kb", 10_000), ("2TiB", 2 << 40)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "MiB", "-1", "1XB", "0.1B"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["POST http://me:s3cret@host/x failed", "Authorization: Bearer s3cret", "{'authorization': 'Basic s3cret='}"],
+)
+def test_credentials_are_cut_out_of_what_is_logged(text: str) -> None:
+    assert "s3cret" not in clean(text)
+
+
+def test_the_reference_has_every_option() -> None:
+    assert reference() in REFERENCE.read_text(), "put the output of settings.reference() into docs/collector.md"
