@@ -97,6 +97,18 @@ def test_alertmanager_takes_the_configuration(name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_collector_that_is_down_inhibits_every_other_alert_about_it() -> None:
+    own = {rule["alert"] for rule in rules() if rule.get("alert", "").startswith("OtelFr")}
+    (down,) = [
+        rule
+        for rule in load("alertmanager/alertmanager.yml")["inhibit_rules"]
+        if 'alertname = "OtelFrCollectorDown"' in rule["source_matchers"]
+    ]
+    names = re.fullmatch(r'alertname =~ "OtelFr\((.*)\)"', down["target_matchers"][0])
+    assert names is not None
+    assert {f"OtelFr{name}" for name in names[1].split("|")} == own - {"OtelFrCollectorDown", "OtelFrCollectorAbsent"}
+
+
 def test_the_receivers_example_differs_in_its_receivers_only() -> None:
     plain, example = load("alertmanager/alertmanager.yml"), load("alertmanager/receivers.example.yml")
     names = [[receiver["name"] for receiver in config.pop("receivers")] for config in (plain, example)]
