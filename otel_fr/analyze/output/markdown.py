@@ -79,7 +79,7 @@ def _finding(finding: Finding, analysis: Analysis, view: View) -> list[str]:
         for ranks, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines += [f"Call stack of {ranks_text(ranks)}, innermost first:", "", *_fence(frames), ""]
     followed = overview.consequences(analysis, finding)
-    return lines + _list("What followed from it", [consequence.summary for consequence in followed], MAX_FOLLOWED)
+    return lines + _list("Consequences", [consequence.summary for consequence in followed], MAX_FOLLOWED)
 
 
 def _progress(analysis: Analysis, view: View) -> list[str]:
@@ -97,7 +97,13 @@ def _progress(analysis: Analysis, view: View) -> list[str]:
     table = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
     more = [f"and {len(grid.rows) - MAX_LISTED} more rows", ""] if len(grid.rows) > MAX_LISTED else []
     more += [f"and {grid.left_out} more groups (or kinds of group)", ""] if grid.left_out else []
-    return ["Collectives completed/issued, and how many behind the furthest member:", "", table, "", *more]
+    return [
+        "Collectives completed/enqueued, and how many fewer enqueued than on the member that is furthest ahead:",
+        "",
+        table,
+        "",
+        *more,
+    ]
 
 
 def _list(title: str, items: list[str], limit: int = MAX_LISTED) -> list[str]:

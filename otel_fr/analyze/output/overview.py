@@ -50,7 +50,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rank in one group. ``behind``: collectives it has issued fewer than the furthest member."""
+    """One rank in one group. ``behind``: collectives it has enqueued fewer than the member that is furthest ahead."""
 
     group: str
     enqueued: int | None

@@ -101,7 +101,7 @@ def _finding(number: int, finding: Finding, analysis: Analysis, view: View) -> s
             parts.append(f"<details><summary>call stack of {who}</summary><pre>{lines}</pre></details>")
     followed = overview.consequences(analysis, finding)
     if followed:
-        summary = f"What followed from it: {len(followed)}"
+        summary = f"Consequences: {len(followed)}"
         items = _items([consequence.summary for consequence in followed])
         parts.append(f"<details><summary>{summary}</summary>{items}</details>")
     return "".join(parts) + "</section>"
@@ -140,8 +140,9 @@ def _grid(analysis: Analysis, view: View) -> str:
     more = f"<p>and {len(grid.rows) - MAX_ROWS} more rows</p>" if len(grid.rows) > MAX_ROWS else ""
     more += f"<p>and {grid.left_out} more groups (or kinds of group)</p>" if grid.left_out else ""
     return (
-        "<section><h2>Where the ranks stand</h2><p>Collectives completed/issued in each process group, and how many"
-        ' fewer than the furthest member. Ranks that stand alike share a row.</p><div class="scroll"><table><thead>'
+        "<section><h2>Progress of the ranks</h2><p>Collectives completed/enqueued in each process group, and how many"
+        " fewer enqueued than on the member that is furthest ahead. Ranks with the same progress share a row.</p>"
+        '<div class="scroll"><table><thead>'
         f'<tr><th scope="col">ranks</th><th></th><th scope="col">how</th>{head}</tr></thead><tbody>{"".join(rows)}'
         f"</tbody></table></div>{more}</section>"
     )

@@ -53,7 +53,7 @@ def show(analysis: Analysis, view: View, console: Console | None = None) -> None
 def _table(grid: overview.Grid) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
-        title="Collectives completed/issued, by process group",
+        title="Collectives completed/enqueued, by process group",
         title_justify="left",
         title_style="bold",
         pad_edge=False,

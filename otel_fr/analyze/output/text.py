@@ -115,7 +115,7 @@ def _causes(analysis: Analysis, view: View) -> list[Line]:
             lines.append(("title", f"{number} of {len(causes)}:"))
         lines.extend(_finding(cause, analysis, view))
         followed = [finding.summary for finding in overview.consequences(analysis, cause)]
-        lines.extend(_items("What followed from it", followed, view, "  ", MAX_FOLLOWED))
+        lines.extend(_items("Consequences", followed, view, "  ", MAX_FOLLOWED))
     if len(causes) > view.cap:
         lines += [("", ""), ("", f"and {len(causes) - view.cap} more faults (--mismatch_cap shows more)")]
     return lines
