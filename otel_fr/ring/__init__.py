@@ -1,6 +1,6 @@
-"""The ring file: what a rank has issued, in shared memory, there even after kill -9 (docs/ring-format.md).
+"""The ring file: a rank's records of its calls, in shared memory, so that they survive kill -9 (docs/ring-format.md).
 
-The rank writes it with `RingWriter`; its monitor, or anyone after a crash, reads it with `RingReader`.
+The rank writes it with `RingWriter`; its monitor, or any program after a crash, reads it with `RingReader`.
 """
 
 from otel_fr.ring.codec import DefinitionError

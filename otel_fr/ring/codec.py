@@ -1,7 +1,7 @@
-"""Integers, texts and lists as bytes: the alphabet of the definitions.
+"""Integers, texts and lists as bytes: the encoding of the definitions.
 
-Integers are LEB128 varints (seven bits a byte, lowest first, the high bit says more follow), signed ones
-zigzag; text is its length in bytes and UTF-8; a list is its length and its items.
+Integers are LEB128 varints (seven bits a byte, lowest first; the high bit means that more follow), signed ones are
+zigzag encoded; text is its length in bytes and UTF-8; a list is its length and its items.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 class DefinitionError(ValueError):
-    """The bytes are no such definition."""
+    """The bytes are not a definition of that kind, or a value does not fit one."""
 
 
-class Out:
-    """Bytes being written."""
+class Encoder:
+    """Appends values to ``data``."""
 
     __slots__ = ("data",)
 
@@ -35,7 +35,7 @@ class Out:
         self.uint(value << 1 if value >= 0 else (-value << 1) - 1)
 
     def text(self, value: str) -> None:
-        # A path that is no UTF-8 holds lone surrogates in Python: spell them out, no exporter takes them.
+        # A path that is not UTF-8 has lone surrogates in Python; they are escaped, because no exporter accepts them.
         raw = value.encode("utf-8", "backslashreplace")
         self.uint(len(raw))
         self.data += raw
@@ -64,8 +64,8 @@ class Out:
             self.text(value)
 
 
-class In:
-    """Bytes being read. Every method raises DefinitionError at the end of the data."""
+class Decoder:
+    """Reads values from bytes. Every method raises DefinitionError at the end of the data."""
 
     __slots__ = ("data", "position")
 

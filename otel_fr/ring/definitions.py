@@ -1,4 +1,4 @@
-"""What slots refer to: process groups, signatures, call sites, threads; and their bytes."""
+"""Definitions that slots refer to: process groups, signatures, call sites, threads; and their encoding."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from otel_fr.ring.codec import DefinitionError, In, Out, Sizes
+from otel_fr.ring.codec import Decoder, DefinitionError, Encoder, Sizes
 from otel_fr.ring.layout import DEFINITION, MAX_DEFINITION
 
 MAX_PAYLOAD: Final = MAX_DEFINITION - DEFINITION.size
 MAX_GROUP_PAYLOAD: Final = 16 * 1024
-"""A group is written again on every flip, so it gets less room than a signature or a site."""
+"""A group is written again in each new generation, so it gets less room than a signature or a call site."""
 MAX_THREAD_NAME: Final = 256
 MAX_RANKS: Final = 1 << 18
-"""Ranks of one group that a reader believes: a few bytes of a hostile file can claim any number."""
+"""Ranks of one group that a reader accepts: a few bytes of a malicious file can claim any number."""
 
 _SHORT: Final = 40
-"""Bytes kept of each text of a group that has to be small, so that 256 such groups fit any half."""
+"""Bytes kept of each text of a shortened group, so that 256 such groups fit any half."""
 
 
 _T = TypeVar("_T")
 
 
-def _read(data: bytes, body: Callable[[In], _T]) -> _T:
-    source = In(data)
+def _read(data: bytes, body: Callable[[Decoder], _T]) -> _T:
+    source = Decoder(data)
     value = body(source)
     source.end()
     return value
@@ -35,7 +35,7 @@ def _clip(text: str, size: int) -> str:
 
 
 def _rank_runs(ranks: Iterable[int]) -> list[tuple[int, int, int]]:
-    """(first, step, count) of each stretch of equal steps."""
+    """(first, step, count) of each run of ranks with equal steps."""
     runs: list[tuple[int, int, int]] = []
     for rank in ranks:
         if runs:
@@ -71,7 +71,7 @@ class GroupDef:
 
     def to_bytes(self) -> bytes:
         """Payload of the definition, of any length."""
-        out = Out()
+        out = Encoder()
         out.uint(int(self.truncated))
         out.text(self.id)
         out.text(self.name)
@@ -88,11 +88,11 @@ class GroupDef:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> GroupDef:
-        """Raises DefinitionError if ``data`` is no group."""
+        """Raises DefinitionError if ``data`` is not a group."""
         return _read(data, cls._body)
 
     @classmethod
-    def _body(cls, source: In) -> GroupDef:
+    def _body(cls, source: Decoder) -> GroupDef:
         truncated = source.uint() == 1
         id_, name, description, backend = source.text(), source.text(), source.text(), source.text()
         local_id = source.uint()
@@ -104,7 +104,7 @@ class GroupDef:
             ranks.extend(range(first, first + step * count, step) if step else [first] * count)
         return cls(id_, name, description, tuple(ranks), backend, local_id, truncated)
 
-    def small(self) -> GroupDef:
+    def shortened(self) -> GroupDef:
         """This group without its ranks and with short texts: at most 180 bytes."""
         texts = (self.id, self.name, self.description, self.backend)
         id_, name, description, backend = (_clip(text, _SHORT) for text in texts)
@@ -124,10 +124,10 @@ class SignatureDef:
         operation: name in ``torch.distributed``.
         input_sizes, output_sizes: one shape per tensor.
         input_dtypes, output_dtypes: PyTorch scalar type names, one per tensor.
-        reduce_op: lower case; None: has none. root, peer: global ranks. tag: p2p only.
+        reduce_op: lower case; None: the operation has none. root, peer: global ranks. tag: p2p only.
         input_splits, output_splits: of all_to_all_single; None: even.
         input_bytes, output_bytes: of all tensors, also those that a truncated definition leaves out.
-        any_source: a receive from whoever sends.
+        any_source: a receive from any source.
         truncated: too large for a definition: lists hold their first items only.
     """
 
@@ -150,7 +150,7 @@ class SignatureDef:
 
     def to_bytes(self) -> bytes:
         """Payload of the definition, of any length."""
-        out = Out()
+        out = Encoder()
         same_sizes = self.output_sizes == self.input_sizes
         same_dtypes = self.output_dtypes == self.input_dtypes
         out.uint(
@@ -187,11 +187,11 @@ class SignatureDef:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SignatureDef:
-        """Raises DefinitionError if ``data`` is no signature."""
+        """Raises DefinitionError if ``data`` is not a signature."""
         return _read(data, cls._body)
 
     @classmethod
-    def _body(cls, source: In) -> SignatureDef:
+    def _body(cls, source: Decoder) -> SignatureDef:
         flags = source.uint()
         operation, backend = source.text(), source.text()
         input_bytes, output_bytes = source.uint(), source.uint()
@@ -262,7 +262,7 @@ class SiteDef:
 
     def to_bytes(self) -> bytes:
         """Payload of the definition, of any length."""
-        out = Out()
+        out = Encoder()
         out.uint(int(self.truncated))
         out.uint(len(self.frames))
         for file, line, function in self.frames:
@@ -273,11 +273,11 @@ class SiteDef:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SiteDef:
-        """Raises DefinitionError if ``data`` is no call site."""
+        """Raises DefinitionError if ``data`` is not a call site."""
         return _read(data, cls._body)
 
     @classmethod
-    def _body(cls, source: In) -> SiteDef:
+    def _body(cls, source: Decoder) -> SiteDef:
         truncated = source.uint() == 1
         frames = tuple([(source.text(), source.uint(), source.text()) for _ in range(source.count())])
         return cls(frames, truncated)
@@ -302,16 +302,16 @@ def fitting(definition: SignatureDef | SiteDef) -> tuple[bytes, bool]:
 
 def thread_bytes(ident: int, name: str) -> bytes:
     """Payload of a thread."""
-    out = Out()
+    out = Encoder()
     out.uint(ident & (1 << 64) - 1)
     out.text(_clip(name, MAX_THREAD_NAME))
     return bytes(out.data)
 
 
 def thread_name(data: bytes) -> str:
-    """Name in a thread's payload. Raises DefinitionError if it is none."""
+    """Name in a thread's payload. Raises DefinitionError if it is not one."""
 
-    def body(source: In) -> str:
+    def body(source: Decoder) -> str:
         source.uint()
         return source.text()
 

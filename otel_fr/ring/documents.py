@@ -15,8 +15,8 @@ _NUMBER = struct.Struct("<Q")
 def pack(values: Mapping[str, object], number: int, room: int) -> bytes:
     """A JSON text with its length, crc and number, in at most ``room`` bytes.
 
-    What does not fit is shortened: the longest text loses its middle, again and again; a value that is no
-    text goes altogether. ``truncated`` is then true. Values that JSON does not know are written as ``str``.
+    Too long a text is shortened: the longest value loses its middle, repeatedly; a value that is not
+    text is left out. ``truncated`` is then true. Values that JSON cannot represent are written as ``str``.
     """
     text = _encode(values)
     if len(text) > room - DOCUMENT.size:

@@ -1,4 +1,4 @@
-"""Where a ring file is put: a private folder, and a file whose space is reserved."""
+"""Creation of a ring file: its private folder, and a file whose space is reserved."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def private_folder(base: Path) -> Path:
-    """``base/otel-fr-UID``, made if need be, of this user and closed to others.
+    """``base/otel-fr-UID``, created if it is missing, owned by this user and closed to others.
 
     Raises:
-        OSError: it cannot be made, or somebody else put something else there.
+        OSError: it cannot be created, or it is not a folder of this user.
     """
     uid = os.geteuid()
     folder = base / f"otel-fr-{uid}"

@@ -1,4 +1,4 @@
-"""The ring file's fixed parts: offsets, packers, enums, errors (docs/ring-format.md says it in words).
+"""The ring file's fixed parts: offsets, packers, enums, errors (docs/ring-format.md describes them).
 
 Everything is little endian and every integer lies at a multiple of its size, so that a compiled
 writer can use plain loads and stores.
@@ -29,14 +29,14 @@ SLOT_SIZE: Final = 96
 MIN_HALF_SIZE: Final = 256 * 1024
 HALF_BYTES_PER_RECORD: Final = 64
 MAX_CAPACITY: Final = 1 << 24
-"""Records. Bounds what a reader goes through, whatever a damaged file says."""
+"""Records. Bounds how many a reader goes through, even in a damaged file."""
 
-# Header: what never changes, its crc, the flag that says the file is all there.
+# Header: the constant part, its crc, and the flag that the file is complete.
 HEADER: Final = struct.Struct("<8sIIQQQQQQQQQqQQ")
 HEADER_CRC: Final = HEADER.size
 HEADER_COMPLETE: Final = HEADER.size + 8
 
-# Header: what changes, as indexes of 8-byte words from the start of the file.
+# Header: the part that changes, as indexes of 8-byte words from the start of the file.
 WORD_HEAD: Final = 128
 WORD_TAIL: Final = 129
 WORD_GENERATION: Final = 130
@@ -67,7 +67,7 @@ SLOT: Final = struct.Struct("<QqQQQIIIIIBBHIIIIqQ")
 SLOT_WAITED_WORD: Final = 10
 SLOT_ENDED_WORD: Final = 11
 POSTED: Final = 1
-"""Instead of a time in a slot's ``waited``: the call's end is told only to who waits for it, and nobody does yet."""
+"""Instead of a time in a slot's ``waited``: the backend shows the end to a waiting thread only, and none waits yet."""
 
 # Definition: payload length, generation, kind, crc32 (of the twelve bytes before it and the payload).
 DEFINITION: Final = struct.Struct("<IIII")
@@ -80,7 +80,7 @@ U32: Final = 0xFFFFFFFF
 
 
 class RecordState(IntEnum):
-    """How far a call came. UNKNOWN: the backend does not tell when it ends."""
+    """State of a call. UNKNOWN: the backend does not show when it ends."""
 
     IN_FLIGHT = 0
     COMPLETED = 1
@@ -89,7 +89,7 @@ class RecordState(IntEnum):
 
 
 class ProcessState(IntEnum):
-    """How the rank stands: running, in its normal way out, out."""
+    """State of the rank's process: running, exiting normally, ended cleanly."""
 
     RUNNING = 0
     EXITING = 1
@@ -105,12 +105,12 @@ class DefinitionKind(IntEnum):
     THREAD = 4
 
 
-class StaleGeneration(Exception):  # noqa: N818 - an order to the caller (intern again), not a failure
+class StaleGeneration(Exception):  # noqa: N818 - the caller interns again; not a failure
     """The references given to `RingWriter.append` are of an earlier generation: intern again and retry."""
 
 
 class RingFormatError(Exception):
-    """The file is not a ring that can be read; the text says what is wrong and what to do."""
+    """The file cannot be read as a ring; the text says what is wrong and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Header:
     pid_start_ns: int
 
 
-_UNFINISHED: Final = "the ring is still being created, or its creation was cut short: try again, or remove it"
+_UNFINISHED: Final = "the ring is still being created, or its creation was interrupted: try again, or remove it"
 
 
 def unpack_header(data: bytes, size: int) -> Header:
@@ -202,10 +202,10 @@ def unpack_header(data: bytes, size: int) -> Header:
         data: at least the first `HEADER_COMPLETE` + 8 bytes.
 
     Raises:
-        RingFormatError: not a ring, of another version, cut short, unfinished, or damaged.
+        RingFormatError: not a ring, of another version, truncated, unfinished, or damaged.
     """
     if len(data) < HEADER_COMPLETE + 8 or size < HEADER_SIZE:
-        raise RingFormatError(f"the file has {size} bytes, too few for a ring: it was cut short or is no ring")
+        raise RingFormatError(f"the file has {size} bytes, too few for a ring: it was truncated or is not a ring")
     fields = HEADER.unpack_from(data)
     magic, version, header_size, capacity, slots, half_size = fields[:6]
     status, progress, rows, definitions, slots_start, file_size, wall, pid, start = fields[6:]
@@ -213,7 +213,7 @@ def unpack_header(data: bytes, size: int) -> Header:
     if magic != MAGIC:
         if complete == 0 and not any(data[:HEADER_COMPLETE]):
             raise RingFormatError(_UNFINISHED)
-        raise RingFormatError(f"the file begins with {magic!r}, not {MAGIC!r}: it is no otel-fr ring")
+        raise RingFormatError(f"the file begins with {magic!r}, not {MAGIC!r}: it is not an otel-fr ring")
     if version != VERSION:
         raise RingFormatError(
             f"the ring has format version {version}, this otel-fr reads {VERSION}: use the otel-fr that wrote it"
@@ -224,7 +224,7 @@ def unpack_header(data: bytes, size: int) -> Header:
     if complete != 1:
         raise RingFormatError(_UNFINISHED)
     if file_size > size:
-        raise RingFormatError(f"the ring should have {file_size} bytes and has {size}: it was cut short")
+        raise RingFormatError(f"the ring should have {file_size} bytes and has {size}: it was truncated")
     sound = (
         header_size == HEADER_SIZE
         and 1 <= capacity <= MAX_CAPACITY
@@ -247,7 +247,7 @@ def unpack_header(data: bytes, size: int) -> Header:
 def process_start_ns(pid: int) -> int | None:
     """When a process started, in ns since boot (to 10 ms), or None if it is not there.
 
-    With the pid it names one process for good: pids are used again, this pair is not.
+    Together with the pid it identifies one process: pids are reused, the pair is not.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -260,7 +260,7 @@ def process_start_ns(pid: int) -> int | None:
 
 
 def pid_namespace() -> str:
-    """Names what this process' pids are counted in: only there does a pid say which process it is. "" if not known.
+    """The pid namespace of this process: pids identify processes only within it. "" if not known.
 
     Two containers on one machine may have the same host name (pid_namespaces(7)).
     """

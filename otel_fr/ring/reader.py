@@ -1,7 +1,7 @@
-"""The other side of the ring file: the monitor of a live rank, or anyone after its end.
+"""The reader of a ring file: the monitor of a live rank, or any program after the rank's end.
 
-Nothing read is believed before it was checked: a record may be half written, overwritten while it is read,
-or the file may be damaged or hostile. Reading takes no lock and never disturbs the writer.
+Everything is checked before it is used: a record may be half written or overwritten while it is read,
+and the file may be damaged or malicious. Reading takes no lock and never disturbs the writer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _Definition = GroupDef | SignatureDef | SiteDef | str
 _NO_SITE: Final = SiteDef(())
 _ROW: Final = struct.Struct("<8Q")
 _EXPANDED: Final = 1 << 23
-"""Ranks and dtypes, beyond the bytes they came from, that one generation's definitions may expand to."""
+"""Ranks and dtypes that the definitions of one generation may expand to, beyond the bytes that encode them."""
 
 
 _MAX_KNOWN: Final = 8192
@@ -66,7 +66,7 @@ _MAX_KNOWN: Final = 8192
 
 
 class RingReader:
-    """Reads one ring file, live or left behind. Of one thread.
+    """Reads one ring file, live or left behind. Not thread safe.
 
     Attributes:
         torn: records that were damaged or half written. lost: records that were overwritten, or whose
@@ -77,7 +77,7 @@ class RingReader:
     """
 
     def __init__(self, mapping: mmap.mmap, header: Header) -> None:
-        """Of a checked header; `open` does it."""
+        """Use `open`. ``header`` was checked."""
         self._map = mapping
         self._words = memoryview(mapping)[: len(mapping) & ~7].cast("Q")
         self._layout = header.layout
@@ -86,7 +86,7 @@ class RingReader:
         self.wall_offset_ns = header.wall_offset_ns
         self.torn = 0
         self.lost = 0
-        self._judged = 0
+        self._counted = 0
         self._known: dict[int, dict[tuple[DefinitionKind, int], _Definition]] = {}
         self._expanded: dict[int, int] = {}
 
@@ -95,15 +95,15 @@ class RingReader:
         """Map a ring file.
 
         Raises:
-            RingFormatError: it is no ring that can be read; the text says what is wrong.
+            RingFormatError: it is not a ring that can be read; the text says what is wrong.
             OSError: it cannot be opened.
         """
-        # O_NONBLOCK: a pipe of that name must not hold the reader up; it has no effect on a file.
+        # O_NONBLOCK: opening a pipe of that name must not block; it has no effect on a file.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                raise RingFormatError("it is not a regular file, so it is no ring")
+                raise RingFormatError("it is not a regular file, so it is not a ring")
             header = unpack_header(os.pread(handle, HEADER_SIZE, 0), found.st_size)
             mapping = mmap.mmap(handle, header.layout.file_size, mmap.MAP_SHARED, mmap.PROT_READ)
         except RingFormatError as error:
@@ -113,7 +113,7 @@ class RingReader:
         return cls(mapping, header)
 
     def close(self) -> None:
-        """Let the mapping go. Later calls raise ValueError."""
+        """Close the mapping. Later calls raise ValueError."""
         self._words.release()
         self._map.close()
 
@@ -127,7 +127,7 @@ class RingReader:
 
     @property
     def head(self) -> int:
-        """Calls issued so far; the newest record has id ``head - 1``."""
+        """Calls enqueued so far; the newest record has id ``head - 1``."""
         return self._words[WORD_HEAD]
 
     @property
@@ -147,7 +147,7 @@ class RingReader:
 
     @property
     def state(self) -> int:
-        """`ProcessState` of the rank. A value that is none reads as RUNNING."""
+        """`ProcessState` of the rank; RUNNING if the value is not one."""
         value = self._words[(self._layout.status + STATUS_STATE) // 8]
         return ProcessState(value) if value <= max(ProcessState) else ProcessState.RUNNING
 
@@ -166,7 +166,7 @@ class RingReader:
     def meta(self) -> dict[str, object]:
         """What describes the rank; empty if both copies are damaged."""
         found = [self._document(start, META_ROOM) for start in STATUS_META]
-        # Both can fail only if the writer replaced both while we read: the second look finds them whole.
+        # Both can be invalid only if the writer replaced both meanwhile; then they are read again.
         if not any(found):
             found = [self._document(start, META_ROOM) for start in STATUS_META]
         valid = [document for document in found if document is not None]
@@ -187,7 +187,7 @@ class RingReader:
     def records(self, since: int = 0) -> Iterator[Record]:
         """Every valid record with ``record_id >= since`` that is still in the ring, oldest first.
 
-        It ends with the newest record there was when it began.
+        Ends with the record that was the newest when the iteration began.
         """
         head = self.head
         capacity = self._layout.capacity
@@ -195,14 +195,14 @@ class RingReader:
         # An impossible tail (damage) must not hide the records.
         if first > head:
             first = max(since, head - capacity, 0)
-        self._judge(since, first, lost=True)
+        self._count(since, first, lost=True)
         for record_id in range(first, head):
             record = self._record(record_id)
             if record is not None:
-                self._judge(record_id, record_id + 1)
+                self._count(record_id, record_id + 1)
                 yield record
             else:
-                self._judge(record_id, record_id + 1, lost=self._overwritten(record_id), torn=True)
+                self._count(record_id, record_id + 1, lost=self._overwritten(record_id), torn=True)
 
     def ended(self, record_id: int) -> tuple[RecordState, int | None, int | None] | None:
         """(state, ended_ns, waited_ns) of a record as it is now, cheaply; None if it is not in the ring any more."""
@@ -220,19 +220,19 @@ class RingReader:
     def _overwritten(self, record_id: int) -> bool:
         return self.head - record_id > self._layout.capacity or self._words[WORD_TAIL] > record_id + 1
 
-    def _judge(self, start: int, stop: int, *, lost: bool = False, torn: bool = False) -> None:
-        """Count the records of ``start..stop`` that no earlier call counted."""
-        fresh = stop - max(start, self._judged)
+    def _count(self, start: int, stop: int, *, lost: bool = False, torn: bool = False) -> None:
+        """Count records of ``start..stop`` as lost or torn, except those that an earlier call has counted."""
+        fresh = stop - max(start, self._counted)
         if fresh <= 0:
             return
-        self._judged = stop
+        self._counted = stop
         if lost:
             self.lost += fresh
         elif torn:
             self.torn += fresh
 
     def _record(self, record_id: int) -> Record | None:
-        """The record, or None if it is torn, overwritten, or refers to what is not there."""
+        """The record, or None if it is torn, overwritten, or refers to a definition that is not there."""
         ticket = record_id + 1
         start = self._layout.slots_start + ticket % self._layout.slots * SLOT_SIZE
         data = self._map[start : start + SLOT_SIZE]
@@ -241,7 +241,7 @@ class RingReader:
         fields = SLOT.unpack(data)
         if fields[0] != ticket or fields[15] != zlib.crc32(data[: SLOT_BODY.size]):
             return None
-        # Only now is it sure that what was copied was not being overwritten meanwhile.
+        # Only now is it certain that the slot was not overwritten while it was copied.
         if self.head - record_id > self._layout.capacity:
             return None
         _, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]
@@ -283,7 +283,7 @@ class RingReader:
         found: list[GroupProgress] = []
         for row in range(self._layout.progress_rows):
             start = self._layout.progress + row * ROW_SIZE
-            # The row's owner can change, or its definition move, while it is read: look again, a few times.
+            # The row's group can change, or its definition move, while it is read: then it is read again, a few times.
             for _ in range(4):
                 word = self._words[start // 8 + ROW_GROUP]
                 if word == 0:
@@ -300,7 +300,7 @@ class RingReader:
     def _definition(self, generation: int, kind: DefinitionKind, ref: int) -> _Definition | None:
         known = self._known.get(generation)
         if known is None:
-            # The writer keeps two generations; a hostile file may claim any number.
+            # The writer keeps two generations; a malicious file may claim any number.
             while len(self._known) >= 2:
                 oldest = min(self._known)
                 del self._known[oldest], self._expanded[oldest]
@@ -318,14 +318,14 @@ class RingReader:
 
     def _read_definition(self, generation: int, kind: DefinitionKind, ref: int) -> _Definition | None:
         layout = self._layout
-        place = ref * 8
-        if not HALF_START <= place <= layout.half_size - DEFINITION.size or self._expanded[generation] > _EXPANDED:
+        offset = ref * 8
+        if not HALF_START <= offset <= layout.half_size - DEFINITION.size or self._expanded[generation] > _EXPANDED:
             return None
-        start = layout.half(generation) + place
+        start = layout.half(generation) + offset
         length, of_generation, of_kind, crc = DEFINITION.unpack(self._map[start : start + DEFINITION.size])
         if of_generation != generation or of_kind != kind or length > MAX_DEFINITION:
             return None
-        if place + DEFINITION.size + length > layout.half_size:
+        if offset + DEFINITION.size + length > layout.half_size:
             return None
         payload = self._map[start + DEFINITION.size : start + DEFINITION.size + length]
         if zlib.crc32(payload, zlib.crc32(DEFINITION_PREFIX.pack(length, of_generation, of_kind))) != crc:

@@ -1,4 +1,4 @@
-"""What a ring holds, decoded: its calls, and how far each group came."""
+"""The decoded content of a ring: records of calls, and the progress in each group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATE_TEXT: Final[Mapping[RecordState, str]] = {
 """A state in spans, rank reports and flight-recorder files (docs/telemetry.md: ``torch.collective.state``)."""
 
 _TIMEOUT_SHARE: Final = 0.98
-"""Part of a call's timeout after which its failure is one by timeout: backends count from a little after the issue."""
+"""Fraction of a call's timeout after which a failure counts as a timeout: backends start to count a little later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Record:
     """One call. Times are monotonic ns of the rank's machine; ``RingReader.wall_offset_ns`` makes them wall time.
 
     Attributes:
-        record_id: how many calls the rank issued before it.
-        waited_ns: since when it is waited for, for a send or receive whose end only that tells (`POSTED`: nobody
-            does yet); None: any other call.
+        record_id: how many calls the rank enqueued before it.
+        waited_ns: since when a thread waits for a send or receive whose end the backend shows to a waiting thread only
+            (`POSTED`: none waits yet); None: any other call.
         ended_ns: None: unknown, or not yet.
         kind: KIND_COLLECTIVE, KIND_P2P or KIND_MONITORED.
-        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was issued.
+        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued.
         pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32).
-        thread: name of the thread that issued it; empty: unknown.
+        thread: name of the thread that enqueued it; empty: unknown.
     """
 
     record_id: int
@@ -60,17 +60,17 @@ class Record:
 
     @property
     def is_posted(self) -> bool:
-        """In flight as far as anybody can tell, and nobody waits for it (or ever will: its Work was dropped)."""
+        """Not known to have ended, and no thread waits for it (or ever will, if its Work was dropped)."""
         return self.state in (RecordState.IN_FLIGHT, RecordState.UNKNOWN) and self.waited_ns == POSTED
 
     @property
     def since_ns(self) -> int:
-        """Since when somebody may be waiting for it."""
+        """Since when a thread may be waiting for it."""
         return max(self.issued_ns, self.waited_ns or 0)
 
     @property
     def timed_out(self) -> bool:
-        """It failed once its timeout was over. The ring keeps no reason, but backends give up then and not before."""
+        """It failed after its timeout. The ring does not hold the reason, but backends do not give up earlier."""
         if self.state is not RecordState.FAILED or not self.timeout_ms or self.ended_ns is None:
             return False
         return self.ended_ns - self.issued_ns >= _TIMEOUT_SHARE * self.timeout_ms * 1e6
@@ -78,11 +78,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """How far one live group came.
+    """The rank's progress in one live group.
 
     Attributes:
-        enqueued, completed: last collective sequence id issued, highest one completed; 0: none.
-        p2p_enqueued: last p2p sequence id issued.
+        enqueued, completed: last collective sequence number enqueued, highest one completed; 0: none.
+        p2p_enqueued: last sequence number of a send or receive enqueued.
         issued, ended: calls of any kind.
         last_issue_ns, last_end_ns: monotonic ns; 0: never.
     """

@@ -32,7 +32,7 @@ class StatusWriter:
     __slots__ = ("_counter_words", "_has_exception", "_map", "_meta_number", "_status", "_words", "path")
 
     def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
-        """Of a mapping of zeros."""
+        """``mapping``: all zeros."""
         self.path = path
         self._map = mapping
         self._words = memoryview(mapping).cast("Q")
@@ -45,7 +45,7 @@ class StatusWriter:
     def set_meta(self, values: Mapping[str, object]) -> None:
         """Replace what describes the rank: JSON of at most 4016 bytes, shortened if longer.
 
-        Two places take turns, so a reader finds the last or the one before, whole, at any instant.
+        Two copies are written in turn, so a reader finds the last or the one before it complete at any instant.
         """
         self._meta_number += 1
         data = documents.pack(values, self._meta_number, META_ROOM)
@@ -53,7 +53,8 @@ class StatusWriter:
         self._map[start : start + len(data)] = data
 
     def set_exception(self, values: Mapping[str, object]) -> None:
-        """Record the exception that ends the rank: JSON of at most 8048 bytes, shortened if longer. The first stays."""
+        """Record the exception that ends the rank: JSON of at most 8048 bytes, shortened if longer. Only the first
+        is recorded."""
         if self._has_exception:
             return
         data = documents.pack(values, 1, EXCEPTION_ROOM)
@@ -62,11 +63,11 @@ class StatusWriter:
         self._has_exception = True
 
     def set_state(self, state: int) -> None:
-        """Say how the rank stands (`ProcessState`)."""
+        """Record the state of the rank's process (`ProcessState`)."""
         self._words[(self._status + STATUS_STATE) // 8] = state
 
     def set_monitor_pid(self, pid: int) -> None:
-        """Say which process reads this file for the rank."""
+        """Record which process is the rank's monitor."""
         self._words[(self._status + STATUS_MONITOR_PID) // 8] = pid
 
     def count(self, name: str, n: int = 1) -> None:
@@ -74,11 +75,11 @@ class StatusWriter:
         self._words[self._counter_words[name]] += n
 
     def close(self) -> None:
-        """Let the mapping go; the file stays. Later calls of any other method raise ValueError."""
+        """Close the mapping; the file stays. Later calls of any other method raise ValueError."""
         self._words.release()
         self._map.close()
 
     def unlink(self) -> None:
-        """Remove the file; who has it mapped keeps it. A file that is gone is no error."""
+        """Remove the file; existing mappings stay valid. A missing file is not an error."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)

@@ -1,4 +1,4 @@
-"""The rank's side of the ring file: the only writer.
+"""The writer of a ring file: the rank.
 
 Nothing here locks, waits, or calls the operating system once the file is created.
 """
@@ -55,7 +55,7 @@ from otel_fr.ring.layout import (
 from otel_fr.ring.status import StatusWriter
 
 MAX_INTERNED: Final = 65_536
-"""Entries of one intern cache: a larger ring's halves would hold millions, each a Python key in the rank's memory."""
+"""Entries of one intern cache: the halves of a large ring hold millions, each a Python key in the rank's memory."""
 
 _SLOT_WORDS: Final = SLOT_SIZE // 8
 _COMPLETED: Final = int(RecordState.COMPLETED)
@@ -65,13 +65,17 @@ _crc32 = zlib.crc32
 
 
 class _Group:
-    """A live group: its definition's bytes, and a short form for when room is short; its reference in this
-    generation (0: none yet); the first word of its row (0: none)."""
+    """A live group.
+
+    Attributes:
+        payload: of its definition. short: a shortened one, for a half with little room.
+        ref: its reference in this generation; 0: none yet. row: first word of its progress row; 0: none.
+    """
 
     __slots__ = ("payload", "ref", "row", "short")
 
     def __init__(self, definition: GroupDef) -> None:
-        self.short = definition.small().to_bytes()
+        self.short = definition.shortened().to_bytes()
         payload = definition.to_bytes()
         self.payload = payload if len(payload) <= MAX_GROUP_PAYLOAD else self.short
         self.ref = 0
@@ -79,7 +83,7 @@ class _Group:
 
 
 class RingWriter(StatusWriter):
-    """Writes one ring file. Not thread safe: the caller holds a lock; of one process: not for use after a fork.
+    """Writes one ring file. Not thread safe: the caller holds a lock. Not for use after a fork.
 
     Attributes:
         path: the file.
@@ -107,7 +111,7 @@ class RingWriter(StatusWriter):
     )
 
     def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout, meta: Mapping[str, object]) -> None:
-        """Lay out a new file of zeros; `create` makes one."""
+        """Use `create`. Writes the header into ``mapping``, which is all zeros."""
         super().__init__(path, mapping, layout)
         self.signatures: dict[Hashable, int] = {}
         self.sites: dict[Hashable, int] = {}
@@ -135,10 +139,10 @@ class RingWriter(StatusWriter):
 
     @classmethod
     def create(cls, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]) -> RingWriter:
-        """Make a ring file in the first of ``folders`` that can hold it.
+        """Create a ring file in the first of ``folders`` that can hold it.
 
-        The file is ``FOLDER/otel-fr-UID/NAME`` (``NAME.1`` ... if that name is taken: what another process left
-        is not ours to destroy), of mode 0600 in a folder of mode 0700, all its space reserved.
+        The file is ``FOLDER/otel-fr-UID/NAME`` (``NAME.1`` ... if that name is taken: files of other processes are
+        kept), of mode 0600 in a folder of mode 0700, with all its space reserved.
 
         Args:
             capacity: records kept. The file takes 96 bytes for each, and 128 more for definitions (at least 512 KiB).
@@ -150,7 +154,7 @@ class RingWriter(StatusWriter):
         """
         layout = Layout.of(capacity)
         if not name or name in (".", "..") or "/" in name or "\0" in name:
-            raise ValueError(f"{name!r} is no file name")
+            raise ValueError(f"{name!r} is not a file name")
         failures: list[str] = []
         number = errno.ENOENT
         for base in folders:
@@ -187,6 +191,9 @@ class RingWriter(StatusWriter):
         issued_ns: int,
     ) -> int:
         """Record a call; it is in the file when this returns.
+
+        Called by the training thread for every call, so the arguments are positional: by keyword they take
+        0.06 us more (CPython 3.11).
 
         Args:
             group_index: from `add_group`.
@@ -245,7 +252,7 @@ class RingWriter(StatusWriter):
         return ticket
 
     def complete(self, ticket: int, group_index: int, coll_seq: int, state: int, ended_ns: int) -> None:
-        """Say that a call ended. A record that was overwritten meanwhile is left alone, the group's counts still move.
+        """Record that a call ended. If its record was overwritten meanwhile, only the group's counts change.
 
         Args:
             ticket: from `append`.
@@ -267,22 +274,22 @@ class RingWriter(StatusWriter):
                 words[row + ROW_COMPLETED] = coll_seq
 
     def wait(self, ticket: int, waited_ns: int) -> None:
-        """Say since when a call is waited for whose end only that tells.
+        """Record since when a thread waits for a call whose end the backend shows to a waiting thread only.
 
         Args:
             ticket: from `append`.
-            waited_ns: monotonic ns; `POSTED`: nobody waits for it yet.
+            waited_ns: monotonic ns; `POSTED`: no thread waits for it yet.
         """
         if self._head - ticket < self._capacity:
-            place = self._slot_words + ticket % self._slots * _SLOT_WORDS
-            self._words[place - SLOT_ENDED_WORD + SLOT_WAITED_WORD] = waited_ns
+            word = self._slot_words + ticket % self._slots * _SLOT_WORDS
+            self._words[word - SLOT_ENDED_WORD + SLOT_WAITED_WORD] = waited_ns
 
     # ---- groups
 
     def add_group(self, definition: GroupDef) -> int:
-        """Begin to follow a group. The index is never used again, so a late `complete` harms no other group.
+        """Add a live group; returns its index, which is never used again, so a late `complete` affects no other group.
 
-        256 live groups have a progress row; a group beyond them is recorded all the same, and counted.
+        256 live groups have a progress row; calls of further groups are recorded, too, and the groups counted.
 
         Raises:
             DefinitionError: ``local_id`` is negative, or a number does not fit 64 bits. Nothing has changed then.
@@ -295,7 +302,7 @@ class RingWriter(StatusWriter):
         self._groups[index] = group
         if self._rows:
             row = group.row = self._rows.pop()
-            # The row says which group it is of last: a reader never sees the group with its predecessor's numbers.
+            # The row's group is written last: a reader never sees a group with the numbers of the one before it.
             for word in range(row + ROW_ENQUEUED, row + ROW_SIZE // 8):
                 self._words[word] = 0
         else:
@@ -304,7 +311,7 @@ class RingWriter(StatusWriter):
         return index
 
     def remove_group(self, index: int) -> None:
-        """Forget a group; its records stay readable. Unknown indexes are ignored."""
+        """Remove a group; its records stay readable. Unknown indexes are ignored."""
         group = self._groups.pop(index, None)
         if group is None:
             return
@@ -315,10 +322,10 @@ class RingWriter(StatusWriter):
             self._words[WORD_UNTRACKED] -= 1
 
     def _define_group(self, group: _Group) -> int:
-        """The reference of a group that has none in this generation. May flip."""
+        """The reference of a group that has none in this generation. May start a generation."""
         if not self._fits(group.payload):
             self._flip()
-        # A flip defines every group that has a row, this one too.
+        # A new generation defines every group that has a row, this one too.
         if not group.ref:
             self._write_group(group, group.payload)
         return group.ref
@@ -369,20 +376,20 @@ class RingWriter(StatusWriter):
         return self._used + DEFINITION.size + len(payload) <= self._layout.half_size
 
     def _write(self, kind: DefinitionKind, payload: bytes) -> int:
-        """Append a definition that fits; its reference is its place in the half, in units of 8 bytes."""
+        """Append a definition that fits; its reference is its offset in the half, in units of 8 bytes."""
         prefix = DEFINITION_PREFIX.pack(len(payload), self.generation, kind)
         crc = _crc32(payload, _crc32(prefix))
         data = prefix + struct.pack("<I", crc) + payload
-        place = self._used
-        start = self._half + place
+        offset = self._used
+        start = self._half + offset
         self._map[start : start + len(data)] = data
         # Sizes are whole units: a half is a multiple of 8, so the padding of what fits fits too.
-        self._used = place + (len(data) + 7 & ~7)
+        self._used = offset + (len(data) + 7 & ~7)
         self._words[WORD_USED] = self._used
-        return place // 8
+        return offset // 8
 
     def _flip(self) -> None:
-        """Begin a generation in the other half; what only that half's old definitions explain is retired first."""
+        """Start a generation in the other half; first the records that need that half's definitions are given up."""
         self._words[WORD_TAIL] = self._generation_first
         self._generation_first = self._head + 1
         self.signatures.clear()

@@ -141,7 +141,7 @@ def test_one_damaged_copy_of_meta_leaves_the_other(ring: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "data", "says"),
     [
-        (0, b"NOTARING", "no otel-fr ring"),
+        (0, b"NOTARING", "not an otel-fr ring"),
         (8, struct.pack("<I", 2), "version 2"),
         (16, struct.pack("<Q", 9), "checksum"),
         (120, struct.pack("<Q", 0), "still being created"),
@@ -234,7 +234,7 @@ def test_random_bytes_are_no_ring(ring: Path, data: bytes) -> None:
 @relaxed
 def test_a_truncated_ring_is_refused(original: Original, ring: Path, part: float) -> None:
     ring.write_bytes(original.data[: int(len(original.data) * part)])
-    with pytest.raises(RingFormatError, match="cut short"):
+    with pytest.raises(RingFormatError, match="truncated"):
         RingReader.open(ring)
 
 
