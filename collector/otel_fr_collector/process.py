@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 10.0
 STOP_RESERVE = 1.0
-"""Of the time to stop, what is kept for closing files and connections."""
+"""Of the time to stop, the part reserved for closing files and connections."""
 GC_THRESHOLD = (5_000, 5, 10)
 """Calls come by the ten thousand and are in no reference cycle; gRPC's requests are in one, but they are few."""
 SWITCH_INTERVAL = 0.000_5
@@ -96,7 +96,7 @@ class CollectorProcess:
             except BindError as error:
                 if ports.needs_otlp_http:
                     raise
-                _log.warning("OTLP over HTTP is not taken: %s; choose another port with --otlp-http, or off", error)
+                _log.warning("starting without OTLP over HTTP: %s; set --otlp-http to another port, or to off", error)
         self._grpc = make_grpc_server(self._service.control, intake, ports.max_connection_age)
         try:
             if ports.tls is not None:

@@ -155,7 +155,7 @@ class Intake:
     """The limits on requests in flight, and the way from a request's bytes to the service.
 
     Args:
-        tokens: who is let in; None: everybody.
+        tokens: checked for each request; None: all requests are allowed.
         clock: monotonic seconds.
     """
 
