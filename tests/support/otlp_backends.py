@@ -42,10 +42,10 @@ class Backend:
         return "taken"
 
     def keep(self, data: bytes, headers: dict[str, str], path: str) -> None:
-        self.taken.append(data)
         self.at.append(time.monotonic())
         self.headers.append(headers)
         self.paths.append(path)
+        self.taken.append(data)  # last: tests wait for it, and read the others then
 
 
 @contextlib.contextmanager

@@ -123,11 +123,14 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
         assert told() == sorted(job.id for job in jobs)
         assert all(one["category"] == "missing_rank" for each in collectors for one in jobs_seen(each).values())
         assert sum(bool(jobs_seen(one)) for one in collectors) >= 2, "every run went to the same collector"
-        for one in collectors:  # the spans of a run (one step of three ranks) are where its reports are
-            own = len(jobs_seen(one))
-            assert one.metric("otel_fr_collector_ranks") == 3 * own
-            spans = one.metric("otel_fr_collector_items_received_total", signal="traces")
-            assert spans == 3 * own
+
+        def each_has_the_spans_of_its_runs() -> bool:
+            """One step of three ranks, where the reports of these ranks are."""
+            received = "otel_fr_collector_items_received_total"
+            return all(one.metric(received, signal="traces") == 3 * len(jobs_seen(one)) for one in collectors)
+
+        assert wait_for(each_has_the_spans_of_its_runs)
+        assert all(one.metric("otel_fr_collector_ranks") == 3 * len(jobs_seen(one)) for one in collectors)
 
 
 @needs_jaeger

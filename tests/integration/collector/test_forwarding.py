@@ -118,7 +118,7 @@ def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
             assert wait_for(lambda: sent <= set(fast.taken))
             assert wait_for(lambda: sent <= set(slow.taken))
             assert set(slow.paths) == {"/otlp/v1/traces"}
-            assert collector.metric(DROPPED, backend=refusing.url, reason="rejected") >= 30
+            assert wait_for(lambda: collector.metric(DROPPED, backend=refusing.url, reason="rejected") >= 30)
             assert collector.metric(DROPPED, backend=slow.url) == 0
 
 

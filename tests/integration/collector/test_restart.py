@@ -199,7 +199,7 @@ def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:
         incident = wait_for(lambda: next(iter(listed(first)), None))
         assert incident
         assert wait_for(lambda: "cannot be written" in first.err_file.read_text())
-        assert first.metric("otel_fr_collector_store_up") == 0
+        assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 0)
         resource.prlimit(first.process.pid, resource.RLIMIT_FSIZE, unlimited)
         assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1)
         for call in [*waiting, job.ranks[1].issue(job.world)]:

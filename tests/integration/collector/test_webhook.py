@@ -233,8 +233,8 @@ def test_grafana_that_refuses_is_logged_and_costs_no_incident(tmp_path: Path, gr
         job.skip(1)
         assert collector.wait_cause()
         assert wait_for(lambda: "status 401" in collector.err_file.read_text())
-        refused = "otel_fr_collector_deliveries_total"
-        assert collector.metric(refused, outlet="grafana 127.0.0.1", outcome="rejected") >= 1
+        labels = {"outlet": "grafana 127.0.0.1", "outcome": "rejected"}
+        assert wait_for(lambda: collector.metric("otel_fr_collector_deliveries_total", **labels) >= 1)
 
 
 def test_alerts_carry_links_and_further_labels(tmp_path: Path) -> None:
