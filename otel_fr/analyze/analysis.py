@@ -1,4 +1,4 @@
-"""What the files of a folder say, for programs: ``otel_fr.analyze.load(path)``."""
+"""The result of an analysis, and how it is made: ``otel_fr.analyze.load(path)``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 
 HEALTHY, FAULT, UNUSABLE = 0, 1, 2
-"""Exit statuses: nothing wrong is shown, a fault is shown, no file could be read."""
+"""Exit statuses: no fault was found, a fault was found, no file could be read."""
 
 DEFAULT_GROUP = "default_pg"
 """PyTorch's description of the group of all ranks."""
@@ -26,7 +26,7 @@ DEFAULT_GROUP = "default_pg"
 
 @dataclass(kw_only=True)
 class Analysis:
-    """What the flight-recorder files of one folder say about the newest run in it.
+    """What the flight-recorder files of one folder show about the newest run in it.
 
     Attributes:
         path: the folder or file that was read.
@@ -53,7 +53,7 @@ class Analysis:
 
     @property
     def ranks(self) -> Mapping[int, Rank]:
-        """Every rank of the run, also those without a file: how it ended, where it stands in each group."""
+        """Every rank of the run, also those without a file: how it ended, and its progress in each group."""
         return {} if self.run is None else dict(sorted(self.run.evidence.ranks.items()))
 
     @property
@@ -92,7 +92,7 @@ class Analysis:
 
     @cached_property
     def collectives(self) -> Sequence[Collective]:
-        """Every collective, and every send with its receive, that any file tells of; made at the first use."""
+        """Every collective, and every send with its receive, in any file; built at the first use."""
         return [] if self.run is None else line_up(self.run)
 
 
@@ -136,7 +136,7 @@ def load(
 
 
 def _made_up_run_id(run: Run) -> str:
-    """Tells runs apart whose files do not name them, so that two of them share no incident and no trace."""
+    """An id for a run whose files do not name it, so that two runs do not share incidents or traces."""
     starts = [dump.entries[0].created_ns for dump in run.dumps if dump.entries]
     known = sorted(start for start in starts if start is not None)
     return identity.run_id("", 0, f"{known[0]}/{','.join(sorted(run.evidence.groups))}") if known else ""

@@ -1,4 +1,4 @@
-"""Every collective the files tell of, with each rank's part in it."""
+"""Every collective in the files, with each rank's calls in it."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Collective:
 
     @property
     def operation(self) -> str:
-        """What most ranks called (`torch.distributed`'s name)."""
+        """The operation that most ranks called (`torch.distributed`'s name)."""
         counts = Counter(calls[-1].signature.operation for _, calls in sorted(self.calls.items()))
         return counts.most_common(1)[0][0]
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Members with no call of it in their files: not issued, overwritten since, or the file is not there."""
+        """Members without a call of it in the files: not enqueued, overwritten, or the rank has no file."""
         return tuple(rank for rank in self.members if rank not in self.calls)
 
     @property
@@ -56,7 +56,7 @@ class Collective:
 
 
 def line_up(run: Run) -> list[Collective]:
-    """All collectives of a run, in the order in which the lowest rank of each issued them."""
+    """All collectives of a run, in the order in which the lowest rank of each enqueued them."""
     found: dict[Key, Collective] = {}
     for rank, entry, group in group_entries(run):
         key = key_of(rank, entry, group)
@@ -91,7 +91,7 @@ def group_entries(run: Run) -> Iterator[tuple[int, Entry, Group]]:
 
 
 def key_of(rank: int, entry: Entry, group: Group) -> Key:
-    """Names the collective that a call belongs to."""
+    """The key of the collective that a call belongs to."""
     if entry.stream != "p2p":
         return group.id, entry.stream, entry.sequence_id
     signature = entry.signature
@@ -102,5 +102,5 @@ def key_of(rank: int, entry: Entry, group: Group) -> Key:
 
 
 def moment(nanoseconds: int | None) -> int | None:
-    """A time of an entry, if it is one that a clock can show: files may hold any number."""
+    """A time of an entry if a clock can have it, else None: files may contain any number."""
     return nanoseconds if nanoseconds is not None and 0 < nanoseconds < 1 << 62 else None

@@ -1,4 +1,4 @@
-"""``--output``: the flat database of ``torchfrtrace -o``, in a form that loads without anybody's code.
+"""``--output``: the flat database of ``torchfrtrace -o``, in a form that loads without PyTorch.
 
 The tables and their first columns are those of PyTorch's (torch 2.13, ``flight_recorder/components/types.py``); its
 file is a pickle of its own classes. The ending of the file's name chooses the form: ``.json``; ``.sqlite``,
@@ -21,7 +21,7 @@ from otel_fr.analyze.collectives import Collective
 from otel_fr.match import CallState, Finding
 
 FORMAT = 1
-"""Changes when a column goes or changes its meaning; new columns come at the end."""
+"""Incremented when a column is removed or changes its meaning; new columns are appended."""
 
 COLUMNS = {
     "groups": ("id", "desc", "size", "name"),
@@ -75,7 +75,7 @@ Row = tuple[object, ...]
 
 
 def write_database(analysis: Analysis, path: Path) -> None:
-    """Write the tables to ``path``, whole or not at all; a file that is there is replaced.
+    """Write the tables to ``path`` atomically, replacing an existing file.
 
     Raises:
         OSError: it cannot be written.
@@ -110,7 +110,7 @@ def _json_parts(tables: _Tables) -> Iterator[str]:
 
 
 def _write_sqlite(tables: _Tables, path: Path) -> None:
-    """Lists and dicts become JSON text, which SQLite's ``json_each`` and the like read."""
+    """Lists and dicts are stored as JSON text, for SQLite's ``json_each``."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"PRAGMA user_version = {FORMAT}")
         for table, columns in COLUMNS.items():
@@ -132,7 +132,7 @@ def _sqlite_value(value: object) -> object:
 
 
 class _Tables:
-    """The rows of each table, made as they are asked for."""
+    """The rows of each table, generated on demand."""
 
     def __init__(self, analysis: Analysis) -> None:
         self._analysis = analysis
@@ -216,7 +216,7 @@ class _Tables:
 
 
 def _values(finding: Finding | None) -> dict[str, str]:
-    """rank -> what it brought, where the ranks differ."""
+    """rank -> its value, where the ranks differ."""
     return {} if finding is None else {str(rank): value for rank, value in sorted(finding.values.items())}
 
 

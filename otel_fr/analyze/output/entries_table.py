@@ -15,7 +15,7 @@ from otel_fr.match import Group
 
 
 def entries_text(analysis: Analysis, view: View) -> str:
-    """The calls of the ranks side by side, oldest first; those of other groups than the wanted leave a blank.
+    """The calls of the ranks side by side, oldest first; calls of groups that are not selected leave a blank.
 
     With ``view.verbose`` every field of a call; with ``view.stacks`` a second table of the stacks, by number.
     """

@@ -1,4 +1,4 @@
-"""The report for an issue or a chat: GitHub-flavoured Markdown in which nothing of the files' text is live."""
+"""``--format markdown``: for issues and chats (GitHub-flavoured). Text from files is escaped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def to_markdown(analysis: Analysis, view: View) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown and HTML leave as it is, and that mentions nobody."""
+    """Text that Markdown and HTML show unchanged, without links or mentions."""
     return _SPECIAL.sub(r"\\\1", clean(text)).replace("@", "@\u2060").replace("://", ":\u2060//")
 
 

@@ -28,7 +28,7 @@ from otel_fr.monitor.otlp import sender_from_env
 from otel_fr.otlp_attributes import attributes, utf8
 
 SERVICE = "otel-fr analyze"
-"""``service.name`` where the files do not say one."""
+"""``service.name`` of the traces."""
 
 BATCH = 500
 """Spans of one request: a span is about 1 KB, and servers take 4 MB at a time."""
@@ -38,12 +38,12 @@ _TRACES = "/v1/traces"
 _MAX_ITEMS = 256
 
 
-class UnreachableEndpoint(Exception):  # noqa: N818 - it says what is the matter
+class UnreachableEndpoint(Exception):  # noqa: N818 - it names the problem
     """The traces could not be sent; the text says why."""
 
 
 def send_traces(analysis: Analysis, endpoint: str) -> int:
-    """Send the trace of every incident that shows in a collective; the number of traces sent.
+    """Send the trace of every incident that shows in a collective. Returns the number of traces sent.
 
     Headers, TLS, compression and timeout are those of the ``OTEL_EXPORTER_OTLP_*`` variables; so is the protocol,
     which otherwise follows from the port (4318: http/protobuf, else gRPC).
@@ -136,7 +136,7 @@ def _spans(run: Run, dumps: dict[int, Dump], collective: Collective, root: Span)
 
 
 def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
-    """One rank's call. Where its times are not known, those of the incident; a call in flight ends with it."""
+    """The span of one rank's call. Unknown times are the incident's; a call in flight ends with the incident."""
     start = moment(entry.created_ns) or root.start_time_unix_nano
     took = 0 if entry.duration is None else int(max(0.0, min(entry.duration, 1e9)) * 1e9)
     end = moment(entry.ended_ns) or (

@@ -1,4 +1,4 @@
-"""What every form of the report shows: the verdict as one sentence, and where each rank stands in each group."""
+"""What several forms of the result show: the verdict in one sentence, and each rank's progress in each group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What of a report is shown. The verdict is always that of all ranks.
+    """Which parts of an analysis are shown. The verdict is always that of all ranks.
 
     Attributes:
         ranks: only these rows and timelines; None: all.
@@ -50,7 +50,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One rank in one group. ``behind``: collectives it has enqueued fewer than the member that is furthest ahead."""
+    """One rank in one group. ``behind``: how many fewer collectives it has enqueued than the furthest member."""
 
     group: str
     enqueued: int | None
@@ -66,7 +66,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Row:
-    """Ranks that stand alike. ``role``: ``"culprit"``, ``"waiting"`` or ``""``."""
+    """Ranks with equal progress and ending. ``role``: ``"culprit"``, ``"waiting"`` or ``""``."""
 
     ranks: list[int]
     role: str
@@ -76,9 +76,9 @@ class Row:
 
 @dataclass(slots=True)
 class Grid:
-    """Ranks x process groups. ``columns`` are titles; the rows' cells stand in their order.
+    """Ranks x process groups. ``columns`` are titles, in the order of the rows' cells.
 
-    ``left_out``: columns there was no room for.
+    ``left_out``: number of columns over the limit.
     """
 
     columns: list[str]
@@ -87,7 +87,7 @@ class Grid:
 
 
 def causes(analysis: Analysis) -> list[Finding]:
-    """The findings that follow from no other."""
+    """The findings that are not consequences of another."""
     return [finding for finding in analysis.findings if finding.caused_by is None]
 
 
@@ -101,7 +101,7 @@ def headline(finding: Finding) -> str:
 
 
 def verdict(analysis: Analysis) -> str:
-    """One sentence."""
+    """The verdict in one sentence."""
     run = analysis.run
     if run is None:
         return f"No flight-recorder file in {analysis.path} could be read."
@@ -131,7 +131,7 @@ def roles(analysis: Analysis) -> dict[int, str]:
 
 
 def ending_text(rank: Rank, dump: Dump | None) -> str:
-    """How a rank stands, in a few words."""
+    """How a rank's process ended, in a few words."""
     if dump is not None and dump.source != "otel-fr":
         return dump.source
     return {
@@ -150,7 +150,7 @@ def title(group: Group) -> str:
 
 
 def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> Grid:
-    """Where the ranks stand: ranks that stand alike share a row, culprits first, then the waiting.
+    """Progress of the ranks: ranks with equal progress share a row; culprits first, then waiting ranks.
 
     The columns in which a fault shows or ranks are far behind come first; those over ``max_columns`` are left out.
     """
@@ -181,7 +181,7 @@ def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> 
                 behind = 0 if progress.enqueued is None else furthest[id_] - progress.enqueued
                 cells[column_of[id_]].append(Cell(id_, progress.enqueued, progress.completed, behind))
         row = Row([number], role_of.get(number, ""), ending_text(rank, dumps.get(number)), tuple(map(tuple, cells)))
-        # Ranks of different groups of one column may stand alike.
+        # Ranks of different groups in one column may have equal progress.
         same = (row.role, row.how, tuple(tuple((c.enqueued, c.completed, c.behind) for c in of) for of in cells))
         known = alike.get(same)
         if known is None:
@@ -197,7 +197,7 @@ def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> 
 def _columns(
     groups: Sequence[Group], weight: Mapping[str, tuple[bool, bool]], limit: int
 ) -> tuple[dict[str, int], list[str], int]:
-    """The column of each group, the columns' titles, and how many there is no room for."""
+    """The column of each group, the columns' titles, and the number of columns over the limit."""
     apart = len(groups) <= MAX_COLUMNS
     kinds: dict[str, list[Group]] = {}
     for group in groups:
@@ -216,7 +216,7 @@ def _columns(
 
 
 def file_lines(analysis: Analysis, view: View) -> list[str]:
-    """The files, one line each; where they are many, one line for those alike."""
+    """The files, one line each; if there are many, one line for those of ranks that ended alike."""
     run = analysis.run
     if run is None:
         return []
@@ -237,13 +237,13 @@ def file_lines(analysis: Analysis, view: View) -> list[str]:
 
 
 def values(finding: Finding) -> list[tuple[list[int], str]]:
-    """(ranks, what they brought) where ranks differ; what the fewest brought first."""
+    """(ranks, value) where ranks differ; the value of the fewest ranks first."""
     ranks_of = ranks_by_text(sorted(finding.values.items()))
     return sorted(((ranks, value) for value, ranks in ranks_of.items()), key=lambda item: (len(item[0]), item[0]))
 
 
 def facts(finding: Finding) -> list[tuple[str, str]]:
-    """(title, text) of what a finding rests on: the collective, the group, what differs, who stands where."""
+    """(title, text) of the facts of a finding: collective, group, what differs, and where the ranks are."""
     found: list[tuple[str, str]] = []
     if finding.operation:
         found.append(("collective", collective_text(finding.operation, finding.sequence_id)))
@@ -257,7 +257,7 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
 
 
 def clean(text: str) -> str:
-    """One line that shows what a file holds and does nothing: control characters become escapes (``\\x1b``)."""
+    """The text on one line, with control characters as escapes (``\\x1b``), so that it cannot act on a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "    " if c == "\t" else c.encode("unicode_escape").decode() for c in text)

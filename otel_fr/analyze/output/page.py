@@ -1,4 +1,4 @@
-"""``--format html``: one page that needs nothing but itself. Everything from the files is escaped or drawn as text."""
+"""``--format html``: one self-contained page. Everything from the files is escaped or drawn as text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from otel_fr.match import Finding
 from otel_fr.presentation import ranks_text
 
 MAX_ROWS = 300
-"""Rows of the table of ranks; ranks that stand alike share one."""
+"""Rows of the table of ranks; ranks with equal progress share one."""
 
 
 def to_html(analysis: Analysis, view: View) -> str:
-    """The whole document. Without JavaScript all but the timeline is there."""
+    """The whole document. Without JavaScript only the timeline is missing."""
     script, style = _file("page.js"), _file("page.css")
     state = "fault" if analysis.status == FAULT else "healthy" if analysis.run is not None else "unusable"
     causes = overview.causes(analysis)
@@ -108,7 +108,7 @@ def _finding(number: int, finding: Finding, analysis: Analysis, view: View) -> s
 
 
 def _timeline(analysis: Analysis, view: View) -> str:
-    # "<" would end the script element; the rest is what JSON allows and HTML leaves alone.
+    # "<" could end the script element; all other characters of JSON are safe in HTML here.
     data = json.dumps(timeline(analysis, view), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return (
         '<section id="timeline"><h2>The last calls of each rank</h2>'

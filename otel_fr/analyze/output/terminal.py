@@ -1,4 +1,4 @@
-"""The report on a terminal: coloured, with a table of where the ranks stand; and the progress of long loads."""
+"""The result on a terminal: coloured, with a table of the ranks' progress; and a progress bar for long loads."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _MAX_ROWS = 20
 
 
 def show(analysis: Analysis, view: View, console: Console | None = None) -> None:
-    """Print the report to the terminal. ``NO_COLOR`` is obeyed (rich does)."""
+    """Print the result to the terminal. rich honours ``NO_COLOR``."""
     console = console or Console(soft_wrap=True, highlight=False)
     for style, text in verdict_lines(analysis, view):
         console.print(Text(text, _STYLES.get(style, "")))
-    # A column is about as wide as its numbers; titles are folded to that.
+    # A column is about as wide as its numbers; longer titles are wrapped.
     grid = overview.grid(analysis, view, max((console.width - 26) // 20, 2))
     if grid.columns and grid.rows:
         console.print()
@@ -79,7 +79,7 @@ def _cell(cells: tuple[overview.Cell, ...]) -> Text:
 
 @contextmanager
 def loading() -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on standard error while files are read; None if that is no terminal."""
+    """A progress bar on standard error while files are read; None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

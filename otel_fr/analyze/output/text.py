@@ -1,4 +1,4 @@
-"""The verdict for people (text) and for programs (JSON)."""
+"""The result as text for users and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from otel_fr.presentation import collective_text, ranks_by_text, ranks_text, sit
 
 _MAX_STACK_LINES = 40
 _MAX_APART = 8
-"""Ranks whose values are shown on a line each; if there are more, a line has all ranks of one value."""
+"""Ranks whose values are shown on one line each; if there are more, one line per value."""
 
 Line = tuple[str, str]
 """(style, text): the style is "" or what the line is: verdict, healthy, culprit, waiting, value, title, stack."""
@@ -77,20 +77,20 @@ def _file_dict(dump: Dump) -> dict[str, Any]:
 
 
 def to_text(analysis: Analysis, view: View | None = None) -> str:
-    """The verdict first, then what it rests on. What the files hold cannot steer a terminal."""
+    """The verdict, then what it is based on. Control characters from files are escaped."""
     view = view or View()
     return "".join(f"{text}\n" for _, text in verdict_lines(analysis, view) + evidence_lines(analysis, view))
 
 
 def verdict_lines(analysis: Analysis, view: View) -> list[Line]:
-    """The faults, or that there is none."""
+    """The faults, or that none was found."""
     if analysis.findings:
         return _clean(_causes(analysis, view))
     return _clean([("healthy" if analysis.run is not None else "verdict", overview.verdict(analysis))])
 
 
 def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
-    """What the verdict rests on: the files, what they do not show, and what was not used."""
+    """What the verdict is based on: the files, what they do not show, and files that were not used."""
     lines: list[Line] = []
     if analysis.run is not None:
         lines.extend(_section("Files", overview.file_lines(analysis, view), view))

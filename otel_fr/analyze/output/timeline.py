@@ -21,7 +21,7 @@ from otel_fr.dump.entry import Entry
 from otel_fr.match import CallState, Finding, Group, Signature
 
 _LONGEST = 1e9
-"""Seconds that a call is shown to take at most: a file may hold any number."""
+"""Longest duration shown, in seconds: a file may contain any number."""
 MAX_RANKS = 1024
 """Rows; culprits and waiting ranks first."""
 MAX_CALLS = 40_000
@@ -33,7 +33,7 @@ _MAX_FRAMES = 16
 _STATES = {CallState.COMPLETED: 0, CallState.IN_FLIGHT: 1, CallState.FAILED: 2, CallState.UNKNOWN: 3}
 _MISSING = 4
 _TAIL = 0.12
-"""Of the chart's width, how far waiting calls run on after the last known event."""
+"""Share of the chart's width by which calls in flight extend beyond the last known event."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Bar:
 
 
 def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
-    """Plain data for ``page.js``, which documents it: texts once, calls as lists of numbers."""
+    """The data for ``page.js``, which documents it: each text once, calls as lists of numbers."""
     role_of = overview.roles(analysis)
     order = {"culprit": 0, "waiting": 1}
     ranks = sorted((r for r in analysis.ranks if view.has_rank(r)), key=lambda r: (order.get(role_of.get(r, ""), 2), r))
@@ -58,7 +58,7 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
     offsets = _offsets(bars)
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
-    # A recorder that tells of no completion leaves every call "scheduled".
+    # A recorder without completions leaves every call "scheduled".
     told = analysis.run is not None and any(dump.has_completions for dump in analysis.run.dumps)
     texts = _Texts()
     rows = []
@@ -109,7 +109,7 @@ def _newest(analysis: Analysis, view: View, ranks: list[int], fault_of: Mapping[
 
 
 def _span(entry: Entry) -> tuple[float | None, float | None]:
-    """Begin and end in seconds of the rank's own clock."""
+    """Start and end in seconds of the rank's own clock."""
     created, ended = moment(entry.created_ns), moment(entry.ended_ns)
     if created is None:
         return None, None
@@ -120,7 +120,7 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
 
 
 def _columns(bars: Mapping[int, list[_Bar]]) -> dict[Key, int]:
-    """A column for each collective, after those of all calls that any of its ranks made before.
+    """A column for each collective, after the columns of all calls that its ranks made before it.
 
     Where ranks disagree about the order (a swapped pair, a deadlock), the first one seen goes first.
     """
@@ -154,7 +154,7 @@ def _columns(bars: Mapping[int, list[_Bar]]) -> dict[Key, int]:
 
 
 def _offsets(bars: Mapping[int, list[_Bar]]) -> dict[int, float]:
-    """What to add to each rank's times (seconds), so that collectives end together."""
+    """Seconds to add to each rank's times so that a collective ends at one time on all its ranks."""
     ends = {rank: {bar.key: bar.end for bar in of if bar.end is not None} for rank, of in bars.items()}
     offsets = dict.fromkeys(bars, 0.0)
     open_ = {rank for rank, known in ends.items() if known}
@@ -166,7 +166,7 @@ def _offsets(bars: Mapping[int, list[_Bar]]) -> dict[int, float]:
             if apart:
                 aligned[rank] = median(apart)
         if not aligned:
-            # Nothing in common with those before: this one sets the time for whatever is connected to it.
+            # It shares no collective with the aligned ranks: it sets the time for the ranks connected to it.
             start = max(open_, key=lambda rank: (len(ends[rank]), -rank))
             aligned = {start: 0.0}
         for rank, offset in sorted(aligned.items()):
@@ -186,7 +186,7 @@ def _add_missing(
     first: float,
     texts: _Texts,
 ) -> None:
-    """An empty place in the row of every culprit that did not issue the call in which its fault shows."""
+    """Add an empty bar to the row of every culprit that did not enqueue the call in which its fault shows."""
     places = {"/".join(map(str, key)): key for key in columns}
     starts: dict[Key, float] = {}
     present: set[tuple[int, Key]] = set()
@@ -210,7 +210,7 @@ def _add_missing(
 
 
 class _Texts:
-    """Each text once; calls refer to it by its place."""
+    """Each text once; calls refer to it by its index."""
 
     def __init__(self) -> None:
         self.tables: dict[str, list[str]] = {"operations": [], "groups": [], "details": [], "stacks": []}
@@ -266,7 +266,7 @@ def _call(
 
 
 def _details(signature: Signature) -> str:
-    """What the call was asked to do, in one line."""
+    """The arguments of the call, in one line."""
     known = {
         "input": _tensors(signature.input_sizes, signature.input_dtypes),
         "output": _tensors(signature.output_sizes, signature.output_dtypes),
