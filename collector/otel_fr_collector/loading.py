@@ -134,7 +134,7 @@ def _from_file(path: Path, problems: list[str]) -> _Source:
     except OSError as error:
         problems.append(f"the configuration file cannot be read: {error}")
         return {}
-    except ValueError as error:  # TOML's own error and bytes that are no UTF-8
+    except ValueError as error:  # TOML's own error and bytes that are not UTF-8
         problems.append(f"{path} is not TOML: {error}")
         return {}
     found: _Source = {}

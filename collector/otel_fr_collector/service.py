@@ -141,7 +141,7 @@ class Service:
                 continue
             if newest[run_id.job] > run_id.attempt and not known.is_live(now):
                 known.mark_replaced()
-            if known.is_over or now - known.last_seen > DEAD_RESOLVE:
+            if known.is_replaced or now - known.last_seen > DEAD_RESOLVE:
                 self._publish(self.book.resolve_run(run_id, now), now)
 
     def _close(self, run: RunId, now: float) -> None:

@@ -276,7 +276,16 @@ class IncidentBook:
         started = issued if issued is not None else wall - (finding.age or 0.0)
         if known is None:
             number = incident_id(run.id.run, finding.key)
-            known = Incident(number, run.id, finding, [finding.key], cause, now, wall, started)
+            known = Incident(
+                id=number,
+                run=run.id,
+                finding=finding,
+                keys=[finding.key],
+                cause=cause,
+                opened=now,
+                detected=wall,
+                started=started,
+            )
             self._by_run.setdefault(run.id, []).append(known)
             self._all[run.id, number] = known
             self._trim()

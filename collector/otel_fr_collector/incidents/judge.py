@@ -70,7 +70,7 @@ class Judge:
                 self._cannot_judge(run)
 
     def _judge_if_due(self, run: Run, now: float, final: bool) -> None:
-        if run.is_over or (run.id in self._in_thread and not final):
+        if run.is_replaced or (run.id in self._in_thread and not final):
             return
         if self._grace.waits_for(run, now):
             return  # at the end too: its ranks are returning, and the collector that starts next will hear them
@@ -100,7 +100,7 @@ class Judge:
         """Judge a large run while the event loop goes on taking requests."""
         try:
             findings = await asyncio.to_thread(lambda: diagnose(taken.evidence()))
-            if self._runs.by_id.get(run.id) is run and not run.is_over:
+            if self._runs.by_id.get(run.id) is run and not run.is_replaced:
                 self._conclude(run, taken, reason, findings, started)
         except Exception:  # noqa: BLE001  as in `step`
             self._cannot_judge(run)

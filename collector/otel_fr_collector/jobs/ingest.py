@@ -67,7 +67,7 @@ class Ingest:
         try:
             response = await takers[signal](data)
         except DecodeError as error:
-            raise MalformedError(f"the request is no OTLP {signal} message") from error
+            raise MalformedError(f"the request is not an OTLP {signal} message") from error
         return response
 
     async def _traces(self, data: bytes) -> bytes:

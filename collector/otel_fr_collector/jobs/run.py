@@ -48,7 +48,7 @@ class Run:
         judged_at: when the run was last judged. judging_seconds: how long that took; the run then rests for as long.
         silence_floor: silence counts from this time on at most.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
-        is_over: a newer attempt of its job has replaced it; it is judged no more.
+        is_replaced: a newer attempt of its job has replaced it; it is judged no more.
     """
 
     id: RunId
@@ -66,7 +66,7 @@ class Run:
     members: int = 0
     progress_entries: int = 0
     silence_floor: float = 0.0
-    is_over: bool = False
+    is_replaced: bool = False
     usage: Usage = field(default_factory=Usage)
 
     @property
@@ -163,7 +163,7 @@ class Run:
 
     def mark_replaced(self) -> None:
         """A newer attempt of the job runs: this run is judged no more."""
-        self.is_over = True
+        self.is_replaced = True
 
     def ignore_silence_before(self, now: float) -> None:
         """The collector was blocked until now, so no rank's silence counts from earlier."""

@@ -71,7 +71,7 @@ def _job_state(run: Run, tally: dict[str, int], has_incident: bool) -> str:
     """``incident``, ``replaced`` (by a newer attempt), ``ended``, ``failed``, ``silent`` or ``running``."""
     if has_incident:
         return "incident"
-    if run.is_over:
+    if run.is_replaced:
         return "replaced"
     if run.ended_clean:
         return "ended"
