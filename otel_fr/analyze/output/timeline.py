@@ -59,7 +59,7 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
     # A recorder without completions leaves every call "scheduled".
-    told = analysis.run is not None and any(dump.has_completions for dump in analysis.run.dumps)
+    has_completions = analysis.run is not None and any(dump.has_completions for dump in analysis.run.dumps)
     texts = _Texts()
     rows = []
     latest_column, latest = 0, 0.0
@@ -71,7 +71,7 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
             latest = max(latest, start or 0.0, end or 0.0)
             latest_column = max(latest_column, columns[bar.key])
             name = "/".join(map(str, bar.key))
-            calls.append(_call(texts, bar, columns[bar.key], start, end, name in fault_of, told))
+            calls.append(_call(texts, bar, columns[bar.key], start, end, name in fault_of, has_completions))
         rows.append({"rank": rank, "role": role_of.get(rank, ""), "calls": calls})
     _add_missing(analysis, rows, bars, columns, offsets, first, texts)
     return {
@@ -245,10 +245,10 @@ class _Texts:
 
 
 def _call(
-    texts: _Texts, bar: _Bar, column: int, start: float | None, end: float | None, fault: bool, told: bool
+    texts: _Texts, bar: _Bar, column: int, start: float | None, end: float | None, fault: bool, has_completions: bool
 ) -> list[int]:
     entry = bar.entry
-    state = entry.state if told or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
+    state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
     took = entry.age if entry.state is CallState.IN_FLIGHT else entry.duration
     return [
         texts.put("operations", entry.signature.operation),
