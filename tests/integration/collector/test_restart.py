@@ -255,7 +255,7 @@ def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> No
         (("--alert-label", "team-a=x"), "NAME=VALUE"),
         (("--alert-label", "job_id=x"), "set by otel-fr"),
         (("--webhook-secret-file", "/dev/null"), "needs --webhook"),
-        (("--webhook", "http://x/", "--webhook-secret-file", "/dev/null"), "16 or more"),
+        (("--webhook", "http://x/", "--webhook-secret-file", "/dev/null"), "at least 16"),
         (("--grafana", "http://x/", "--grafana-token-file", "/nowhere"), "/nowhere"),
     ],
 )
