@@ -82,7 +82,17 @@ def main(arguments: list[str] | None = None) -> int:
     link = Link(options.fd) if options.fd >= 0 else None
     remove_stale_rings(options.ring.parent)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)
-    monitor = Monitor(reader, options.ring, process, link, config, reporter, exporter, control, (wake_in, wake_out))
+    monitor = Monitor(
+        reader=reader,
+        ring=options.ring,
+        process=process,
+        link=link,
+        config=config,
+        reporter=reporter,
+        exporter=exporter,
+        control=control,
+        wake=(wake_in, wake_out),
+    )
     signal.signal(signal.SIGUSR1, monitor.dump_signal)
     signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
     if link is not None:

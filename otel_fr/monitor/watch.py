@@ -69,6 +69,7 @@ class Monitor:
 
     def __init__(
         self,
+        *,
         reader: RingReader,
         ring: Path,
         process: RankProcess,
