@@ -116,7 +116,7 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
     start = created / 1e9
     if entry.state is CallState.IN_FLIGHT or (ended is None and entry.duration is None):
         return start, None
-    return start, max(start, ended / 1e9 if ended is not None else start + (entry.duration or 0.0))
+    return start, max(start, ended / 1e9 if ended is not None else start + min(entry.duration or 0.0, _LONGEST))
 
 
 def _columns(bars: Mapping[int, list[_Bar]]) -> dict[Key, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from otel_fr.analyze import FAULT, HEALTHY, UNUSABLE, load
@@ -99,13 +99,17 @@ FIELDS = {
 calls = st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=6)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None)
 @given(ranks=st.lists(calls, min_size=1, max_size=3))
 @example(ranks=[[{"time_created_ns": (1 << 64) - 1, "state": "scheduled", "retired": False}], []])
 @example(ranks=[[{"collective_seq_id": 1 << 63, "state": "scheduled", "retired": False}], []])
 @example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_created_ns": 1}], []])
+@example(ranks=[[{"duration_ms": 1.7976931348623157e308, "time_discovered_completed_ns": None}], []])
 @example(ranks=[[{"duration_ms": -1.7976931348623157e308, "time_created_ns": 1}], []])
-def test_whatever_the_files_hold_every_form_can_be_made(tmp_path: Path, ranks: list[list[dict[str, Any]]]) -> None:
+def test_whatever_the_files_hold_every_form_can_be_made(
+    tmp_path_factory: pytest.TempPathFactory, ranks: list[list[dict[str, Any]]]
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("example")
     groups = {"0": group("0", "default_pg", range(len(ranks))), "1": group("1", "pair", [0, 1])}
     files = {
         rank: [{**entry(n, "all_reduce", n + 1), **call} for n, call in enumerate(of)] for rank, of in enumerate(ranks)
