@@ -3,9 +3,9 @@
 `model` has the input (`Evidence`) and the output (`Finding`). A judgement goes through these modules in order:
 `instances` brings the calls of one collective or message together; `legal` says when two calls may differ, and
 `mismatch` finds the instances that disagree; `endings` sorts ended ranks into causes and victims; `waiting` builds the
-wait-for graph. `case` holds these results and the findings so far. `diagnose` finds the causes, with `misdirected`
-(messages to the wrong rank) and `device` (ranks stuck on the device); `consequences` finds what followed from them.
-`undecided` lists what evidence without findings leaves open. `sentences` has the texts.
+wait-for graph, and `cycles` finds its cycles. `case` holds these results and the findings so far. `diagnose` finds the
+causes, with `misdirected` (messages to the wrong rank) and `device` (ranks stuck on the device); `consequences` finds
+what followed from them. `undecided` lists what evidence without findings leaves open. `sentences` has the texts.
 """
 
 from otel_fr.match.diagnose import diagnose

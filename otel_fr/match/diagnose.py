@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from otel_fr.match import consequences, sentences
 from otel_fr.match.case import Case
+from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
-from otel_fr.match.waiting import Node, against_the_order, cycles, fronts, inverted, precedes
+from otel_fr.match.waiting import Node, fronts, precedes
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:

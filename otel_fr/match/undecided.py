@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from otel_fr.match import sentences
 from otel_fr.match.case import Case
+from otel_fr.match.cycles import inverted
 from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import CallState, Evidence
-from otel_fr.match.waiting import Node, fronts, inverted
+from otel_fr.match.waiting import Node, fronts
 
 MAX_QUESTIONS = 4
 """Open collectives that are named; the rest are counted."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from otel_fr.match.instances import Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.mismatch import Mismatch
@@ -88,9 +87,9 @@ def build(
         if c.signature.any_source and c.signature.peer is not None and is_waiting(c, evidence.window)
     }
     for key, node in nodes.items():
-        place = (node.instance.group.id, node.instance.stream)
-        if node.instance.stream != "p2p" and place in heads:
-            node.behind = heads[place]
+        stream_key = (node.instance.group.id, node.instance.stream)
+        if node.instance.stream != "p2p" and stream_key in heads:
+            node.behind = heads[stream_key]
             continue
         later = set() if _is_ahead(node.instance, reached) else _joined_later(node, nodes, joined, waits)
         _sort_members(evidence, node, waits, deaths, takes_any, later)
@@ -98,7 +97,7 @@ def build(
         if node.instance.stream != "p2p":
             _spare_receivers(node, receivers)
         if node.dead or node.idle or node.silent or node.next or node.undecided:
-            heads[place] = key
+            heads[stream_key] = key
     _put_behind(nodes, joined, waits)
     return nodes
 
@@ -185,7 +184,7 @@ def _leads_to(nodes: Mapping[InstanceKey, Node], start: InstanceKey, end: Instan
 
 
 def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
-    """The ranks that wait in it. If a member is dead, they count as waiting at once."""
+    """The ranks that wait in it. If a member is dead, no minimum wait applies."""
     window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
     waiting = []
     for rank in sorted(instance.calls):
@@ -297,68 +296,6 @@ def _comes_before(
     return None if enqueued is None else enqueued < like.sequence_id
 
 
-def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:
-    """The strongly connected components of the graph with more than one node (Tarjan, without recursion)."""
-    index: dict[InstanceKey, int] = {}
-    low: dict[InstanceKey, int] = {}
-    place = {key: number for number, key in enumerate(nodes)}
-    stack: list[InstanceKey] = []
-    on_stack: set[InstanceKey] = set()
-    found: list[list[InstanceKey]] = []
-    for start in nodes:
-        if start in index:
-            continue
-        work: list[tuple[InstanceKey, Iterator[InstanceKey]]] = [(start, iter(nodes[start].targets))]
-        while work:
-            key, targets = work[-1]
-            if key not in index:
-                index[key] = low[key] = len(index)
-                stack.append(key)
-                on_stack.add(key)
-            target = next((target for target in targets if target in nodes), None)
-            if target is not None:
-                if target not in index:
-                    work.append((target, iter(nodes[target].targets)))
-                elif target in on_stack:
-                    low[key] = min(low[key], index[target])
-                continue
-            work.pop()
-            if work:
-                below = work[-1][0]
-                low[below] = min(low[below], low[key])
-            if low[key] == index[key]:
-                members: list[InstanceKey] = []
-                while not members or members[-1] != key:
-                    members.append(stack.pop())
-                    on_stack.discard(members[-1])
-                if len(members) > 1:
-                    found.append(sorted(members, key=place.__getitem__))
-    return found
-
-
-def against_the_order(
-    nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey]
-) -> tuple[tuple[int, ...], Instance, Instance] | None:
-    """The minority of a cycle that takes its calls in another order than the other members.
-
-    Returns:
-        the ranks that went on to the second instance without the first, while more than twice as many that belong to
-        both wait in the first; None: no two instances of the cycle show such a majority.
-    """
-    inside = set(cycle)
-    for key in cycle:
-        node = nodes[key]
-        for target in node.targets:
-            if target not in inside or node.behind == target:
-                continue
-            other = nodes[target]
-            common = set(node.instance.members).intersection(other.instance.members)
-            gone = common.intersection(other.waiting) - set(node.instance.calls)
-            if gone and 2 * len(gone) < len(common) and common - gone <= set(node.waiting):
-                return tuple(sorted(gone)), node.instance, other.instance
-    return None
-
-
 def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[InstanceKey]]]:
     """Connected sets of blocked instances, each as (the one that most ranks reached first, the others).
 
@@ -370,7 +307,7 @@ def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[In
             order.setdefault(rank, []).append(key)
     firsts = Counter(min(keys, key=lambda k: nodes[k].instance.call(rank).record) for rank, keys in order.items())
     found: list[tuple[InstanceKey, list[InstanceKey]]] = []
-    place = {key: number for number, key in enumerate(nodes)}
+    position = {key: number for number, key in enumerate(nodes)}
     left = dict.fromkeys(nodes)
     while left:
         together, todo = dict[InstanceKey, None](), [next(iter(left))]
@@ -380,26 +317,7 @@ def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[In
                 del left[key]
                 together[key] = None
                 todo.extend(k for rank in nodes[key].waiting for k in order.pop(rank, []))
-        keys = sorted(together, key=place.__getitem__)
+        keys = sorted(together, key=position.__getitem__)
         front = max(keys, key=lambda k: firsts[k])
         found.append((front, [key for key in keys if key != front]))
     return found
-
-
-def inverted(nodes: list[Node]) -> tuple[Instance, Instance, int, int] | None:
-    """Two collectives that all joined and two ranks enqueued in opposite orders: (first, second, rank, other rank).
-
-    Devices that execute a rank's calls in order then wait for each other. Only neighbours in a rank's order are
-    compared, which finds an inversion if there is one.
-    """
-    order: dict[int, list[Instance]] = {}
-    for node in nodes:
-        for rank in node.instance.calls:
-            order.setdefault(rank, []).append(node.instance)
-    for rank in sorted(order):
-        mine = sorted(order[rank], key=lambda instance: instance.call(rank).record)
-        for first, second in pairwise(mine):
-            for other in sorted(set(first.calls).intersection(second.calls)):
-                if first.call(other).record > second.call(other).record:
-                    return first, second, rank, other
-    return None
