@@ -19,9 +19,8 @@ from otel_fr_collector.jobs.ingest import Ingest
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.event_stream import Stream
 from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.storage.recovery import Recovery
+from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.store import Retention, Store
 
 _log = logging.getLogger(__name__)
@@ -61,12 +60,11 @@ class Service:
         self.runs = Runs()
         self.book = IncidentBook(wall)
         self.store = store
+        self.outlets = outlets
         self.links = links or Links()
-        self.stream = Stream()
         self.control = Control()
         self.ingest = Ingest(self.runs, metrics, clock, wall)
         self._retention = retention or Retention()
-        self._outlets = outlets
         self._forwarder = forwarder
         self._clock = clock
         self._wall = wall
@@ -76,11 +74,11 @@ class Service:
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store)
-        self._recovery = None
+        self._persistence = None
         metrics.registry.register(JobGauges(self.runs, self.book.open_data))
         if store is not None:
-            self._recovery = Recovery(store, self.runs, self.book, self._grace, self._resume, clock, wall)
-            self._recovery.restore()
+            self._persistence = Persistence(store, self.runs, self.book, self._grace, self._resume, clock, wall)
+            self._persistence.restore()
 
     async def take(self, signal: str, data: bytes) -> bytes:
         """Take one OTLP request, and queue it for the backends; returns the response's bytes.
@@ -114,9 +112,7 @@ class Service:
             except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
                 self.metrics.errors.labels("housekeeping").inc()
                 _log.exception("old jobs and incidents could not be cleared away")
-        self._outlets.terminal.step(now, final=final)
-        if final:
-            self.stream.close()
+        self.outlets.step(now, final=final)
 
     def _keep_house(self, now: float) -> None:
         self._grace.expire(now)
@@ -126,8 +122,8 @@ class Service:
             self._close(run.id, now)
         self._resolve_ended_runs(now)
         self.book.drop_old(self._wall() - self._retention.seconds)
-        if self._recovery is not None:
-            self._recovery.step(now)
+        if self._persistence is not None:
+            self._persistence.step(now)
 
     def _resolve_ended_runs(self, now: float) -> None:
         """Resolve the incidents of runs that are gone, replaced by a newer attempt, or silent for long."""
@@ -151,16 +147,15 @@ class Service:
     def _resume(self, incidents: Sequence[Incident]) -> None:
         if self._traces is not None:
             self._traces.resume(incidents)
-        self._outlets.resume(incidents)
+        self.outlets.resume(incidents)
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
-        if self._recovery is not None:
-            self._recovery.save(changes)
+        if self._persistence is not None:
+            self._persistence.save(changes)
         for change in changes:
             run = self.runs.by_id.get(change.incident.run)
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
-            self._outlets.publish(change, now, has_files=has_files)
-            self.stream.publish(change)
+            self.outlets.publish(change, now, has_files=has_files)
             if change.kind is ChangeKind.OPENED and change.incident.cause is None:
                 self.metrics.incidents_opened.labels(change.data["category"]).inc()
                 self._request_evidence(change.incident)

@@ -53,7 +53,7 @@ class Stage:
         self.loop.close()
 
     async def _end(self) -> None:
-        self.service.stream.close()
+        self.service.outlets.event_stream.close()
         await self._server.stop()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -133,7 +133,7 @@ class Stage:
             run, findings, now=now, wall=time.time(), issued=lambda _: None, moved_on=lambda _: True
         )
         for change in changes:
-            self.service.stream.publish(change)
+            self.service.outlets.event_stream.publish(change)
         return changes
 
     def recover(self, run: Run) -> None:

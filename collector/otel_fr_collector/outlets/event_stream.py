@@ -38,7 +38,7 @@ class Listener:
         self.events: asyncio.Queue[Event | None] = asyncio.Queue(MAX_PENDING)
 
 
-class Stream:
+class EventStream:
     """All listeners."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""All outlets of one collector, to which every incident change is published."""
+"""The outlets of one collector, in the order in which each incident change is published to them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.outlets.event_stream import EventStream
 from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.outlet import Outlet
 from otel_fr_collector.outlets.terminal import Terminal
@@ -14,10 +15,17 @@ from otel_fr_collector.outlets.terminal import Terminal
 
 @dataclass
 class Outlets:
-    """The outlets. ``file``: None: there is none. ``others``: alerts, webhooks and the like."""
+    """Every outlet of one collector.
+
+    Attributes:
+        file: None: there is none.
+        others: alerts, webhooks and the like.
+        event_stream: clients join it through the API.
+    """
 
     terminal: Terminal = field(default_factory=lambda: Terminal(None))
     file: IncidentsFile | None = None
+    event_stream: EventStream = field(default_factory=EventStream)
     others: list[Outlet] = field(default_factory=list)
 
     def start(self) -> None:
@@ -42,6 +50,13 @@ class Outlets:
         self.terminal.publish(change, now, has_files=has_files)
         for outlet in self.others:
             outlet.publish(change)
+        self.event_stream.publish(change)
+
+    def step(self, now: float, *, final: bool = False) -> None:
+        """Print what is due. ``now``: monotonic; ``final``: the collector stops, so the event stream ends."""
+        self.terminal.step(now, final=final)
+        if final:
+            self.event_stream.close()
 
     async def stop(self, seconds: float) -> None:
         """Deliver what is still pending, for at most so many seconds."""

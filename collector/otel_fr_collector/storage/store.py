@@ -18,10 +18,10 @@ from pathlib import Path
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.book import Incident
-from otel_fr_collector.incidents.records import SavedRun, dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.migrations import DataError, migrate
+from otel_fr_collector.storage.serialization import SavedRun, dump_incident, dump_run, load_incident, load_run
 
 _log = logging.getLogger(__name__)
 

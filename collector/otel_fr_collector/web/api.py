@@ -163,7 +163,7 @@ class Api:
 
     async def events(self, request: Request) -> Response:
         try:
-            listener = self._service.stream.join(_access(request))
+            listener = self._service.outlets.event_stream.join(_access(request))
         except TooManyListenersError:
             return _error(503, "too many listeners")
         if self._ticker is None or self._ticker.done():
@@ -178,11 +178,11 @@ class Api:
             while (event := await listener.events.get()) is not None:
                 yield ServerSentEvent(event=event.name, data=event.data)
         finally:
-            self._service.stream.leave(listener)
+            self._service.outlets.event_stream.leave(listener)
 
     async def _tick(self) -> None:
         """While there are listeners: send the list of jobs, each second in which it has changed."""
-        stream = self._service.stream
+        stream = self._service.outlets.event_stream
         before: dict[Access, bytes] = {}
         await asyncio.sleep(FRESH)
         while accesses := stream.accesses():

@@ -17,7 +17,7 @@ import pytest
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.network.tokens import EVERYTHING
 from otel_fr_collector.outlets import event_stream as stream_module
-from otel_fr_collector.outlets.event_stream import Event, Stream
+from otel_fr_collector.outlets.event_stream import Event, EventStream
 from otel_fr_collector.web.job_views import detail, job_key
 
 from tests.support.collector_process import Collector, running
@@ -182,7 +182,7 @@ def test_the_stream_tells_of_jobs_and_of_each_change_and_ends_with_the_collector
 
 def test_a_listener_that_does_not_read_is_let_go_and_the_others_are_not() -> None:
     async def play() -> None:
-        stream = Stream()
+        stream = EventStream()
         slow, quick = stream.join(EVERYTHING), stream.join(EVERYTHING)
         for number in range(stream_module.MAX_PENDING + 1):
             stream.jobs(str(number), EVERYTHING)
@@ -205,7 +205,7 @@ def test_listeners_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
         assert one.readline()
         assert two.readline()
         assert refused(stage.url + "/api/v1/events")[0] == 503
-    assert wait_for(lambda: not stage.service.stream.accesses())  # those who leave make room
+    assert wait_for(lambda: not stage.service.outlets.event_stream.accesses())  # those who leave make room
 
 
 def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.incidents.book import FIRING, RESOLVED, Incident
-from otel_fr_collector.incidents.records import dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import migrations
+from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.storage.store import Retention, Store
 
 from otel_fr.match import Category, Ending, Finding, Group

@@ -1,4 +1,4 @@
-"""Recovery: what a collector that starts again takes from the store, and what it keeps there for the next start."""
+"""What the collector keeps in the store over a restart, and what it restores from there when it starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.storage.store import Store
 
 
-class Recovery:
+class Persistence:
     """Restores incidents and their runs, and keeps the store up to date.
 
     It owns the record of which runs are in the store, and how much was known of each when it was written.
