@@ -1,4 +1,4 @@
-"""Folders that real jobs left, and reading in several processes."""
+"""Large folders, reading in several processes, and files of real jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import pytest
 
 from otel_fr.analyze import HEALTHY
 from otel_fr.analyze import load as analyze
+from otel_fr.analyze.output.overview import View
+from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_text
+from otel_fr.analyze.output.timeline import MAX_CALLS, timeline
 from otel_fr.dump.read import load
 from tests.support.paths import DUMPS
+from tests.support.torch_files import entry, write
 from tests.support.waiting import PATIENCE
 
 
@@ -26,6 +30,19 @@ def test_many_large_files_read_in_processes_say_the_same(tmp_path: Path, monkeyp
     alone, together = analyze(tmp_path / "files"), analyze(tmp_path / "files", workers=2)
     assert together.findings == alone.findings
     assert sorted(p.path for p in together.problems) == sorted(p.path for p in alone.problems)
+
+
+def test_the_page_is_bounded_and_the_culprit_comes_first(tmp_path: Path) -> None:
+    ranks = {rank: [entry(n, "all_reduce", n + 1) for n in range(100 if rank != 777 else 99)] for rank in range(1100)}
+    for rank, calls in ranks.items():
+        if rank != 777:
+            calls[-1] = entry(99, "all_reduce", 100, state="scheduled")
+    report = analyze(write(tmp_path, ranks))
+    data = timeline(report, View())
+    assert data["rows"][0]["rank"] == 777
+    assert data["leftOut"] == 1100 - 1024
+    assert sum(len(row["calls"]) for row in data["rows"]) <= MAX_CALLS + 1024
+    assert len(to_html(report, View())) < 4_000_000
 
 
 LIVE = """
