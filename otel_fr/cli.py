@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand.
 
     Returns:
-        the process's exit status (2: wrong use).
+        the process's exit status (2: usage error).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     wanted = next((word for word in arguments if not word.startswith("-")), "")
@@ -57,9 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     which = dump.add_mutually_exclusive_group()
     which.add_argument("--pid", type=int, help="only the rank with this process id")
     which.add_argument("--all", action="store_true", help="all ranks of this user (default)")
+    dump.epilog = "Exit status: 0 at least one file was requested; 1 none was; 2 usage error."
     dump.set_defaults(run=_dump)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:  # argparse itself would answer with the usage of otel-fr, which lists no option of the subcommand
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = args.run(args)
     except KeyboardInterrupt:

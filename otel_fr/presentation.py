@@ -14,7 +14,7 @@ MAX_RANGES = 12
 """Ranges of ranks that are written out; a reader counts no further, and a sentence must stay one."""
 MIN_STEPPED = 5
 """Ranks in equal steps from which on they are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
-UNKNOWN_SITE = "call site not known"
+UNKNOWN_SITE = "location not known"
 
 _UNDEFINED = ("", "undefined")
 """Descriptions that PyTorch gives to groups without one."""

@@ -29,6 +29,10 @@ class SettingsError(ValueError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add all options, and ``--config`` and ``--check``, to a parser. Values stay text until `load`."""
+    parser.epilog = (
+        "Exit status: 0 stopped by a signal, or --check found no problem; 1 internal error; "
+        "2 usage error or unusable setting."
+    )
     parser.add_argument("--config", metavar="FILE", help=f"TOML file of options (environment: {ENV_PREFIX}CONFIG)")
     parser.add_argument("--check", action="store_true", help="check all settings, print them without secrets, and exit")
     groups: dict[str, argparse._ArgumentGroup] = {}

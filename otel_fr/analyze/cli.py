@@ -22,7 +22,7 @@ MAX_WORKERS = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
     add = parser.add_argument
-    parser.epilog = "Exit status: 0 no fault was found; 1 a fault was found; 2 wrong use or no readable file."
+    parser.epilog = "Exit status: 0 no fault was found; 1 a fault was found; 2 usage error or no readable file."
     add("path", metavar="DIR", help="folder with one flight-recorder file per rank, or one such file")
     add("--format", choices=("text", "json", "markdown", "html"), default="text", help="output format (default: text)")
     add(
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     """Analyze and print.
 
     Returns:
-        the process's exit status: `HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2), the last also for wrong use.
+        the process's exit status: `HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2), the last also for usage error.
     """
     if args.transform_ft and args.group_world_size is None:
         return _refuse("--transform-ft needs --group-world-size, the number of ranks of a torchft replica")

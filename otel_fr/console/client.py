@@ -169,7 +169,8 @@ class Client:
             return work()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise CollectorError(
-                f"no collector at {self.url}: {_reason(error)}. Is it running, and is --collector its --http address?"
+                f"cannot reach a collector at {self.url}: {_reason(error)}. Is it running, and does"
+                " --collector match its --http address?"
             ) from error
 
     def _not_a_collector(self) -> CollectorError:
@@ -189,7 +190,8 @@ class Client:
 def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error) or type(error).__name__
+    text = error.strerror if isinstance(error, OSError) else None  # without "[Errno 111]"
+    return text or str(error) or type(error).__name__
 
 
 def _parse(lines: Iterator[str]) -> Iterator[tuple[str, str]]:

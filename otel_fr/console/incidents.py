@@ -27,7 +27,7 @@ COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "reso
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
     parser.epilog = (
-        "Exit status: 0 at least one incident matches; 1 none matches; 2 wrong use; "
+        "Exit status: 0 at least one incident matches; 1 none matches; 2 usage error; "
         "3 the collector cannot be reached or refuses the request."
     )
     parser.add_argument("--job", metavar="NAME", help="only incidents of this job")

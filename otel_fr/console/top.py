@@ -31,7 +31,7 @@ WIDE = 160
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
-    parser.epilog = "Exit status: 0 success; 2 wrong use; 3 the collector cannot be reached or refuses the request."
+    parser.epilog = "Exit status: 0 success; 2 usage error; 3 the collector cannot be reached or refuses the request."
     parser.add_argument("--once", action="store_true", help="print once and exit (default if stdout is not a terminal)")
     parser.add_argument(
         "--interval", metavar="SECONDS", type=_interval, default=1.0, help="time between refreshes (default: 1)"

@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
     """
     torchrun = shutil.which("torchrun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if torchrun is None:
-        print("otel-fr demo needs PyTorch's torchrun; install torch into this environment", file=sys.stderr)
+        print("otel-fr demo: torchrun was not found; install PyTorch in this environment", file=sys.stderr)
         return 2
     if args.nproc < 3:
-        print("otel-fr demo needs --nproc 3 or more, because rank 2 is the one that hangs", file=sys.stderr)
+        print("otel-fr demo: --nproc must be at least 3: rank 2 is the rank that hangs", file=sys.stderr)
         return 2
     folder = args.dir.resolve()
     shutil.rmtree(folder / "flight-recorder", ignore_errors=True)
@@ -63,10 +63,14 @@ def run(args: argparse.Namespace) -> int:
     command += ["--grpc", f"127.0.0.1:{grpc_port}", "--http", f"127.0.0.1:{http_port}", "--otlp-http", "off"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "job.log", "wb"))
-        collector = subprocess.Popen(command)
+        errors = stack.enter_context(open(folder / "collector.log", "wb"))
+        collector = subprocess.Popen(command, stderr=errors)
         stack.callback(_end, collector)
         if not _listens(grpc_port, collector):
-            print("otel-fr demo: the collector did not start; its error is above", file=sys.stderr)
+            print(
+                f"otel-fr demo: the collector did not start; its error is in {_short(folder / 'collector.log')}",
+                file=sys.stderr,
+            )
             return 2
         environment = _job_environment(grpc_port, folder / "flight-recorder")
         options = ["--standalone", f"--nproc_per_node={args.nproc}"]

@@ -189,10 +189,8 @@ def straggler_text(instance: Instance, late: list[Call]) -> str:
 def host_text(culprits: Iterable[int]) -> str:
     """Why ranks are known to be blocked on the host."""
     ranks = list(culprits)
-    return (
-        f"every collective that {ranks_text(ranks)} enqueued in this group has completed:"
-        f" {verb(ranks, 'it is', 'they are')} blocked on the host, not on the device"
-    )
+    blocked, enqueued = verb(ranks, "it is", "they are"), verb(ranks, "it", "they")
+    return f"{blocked} blocked on the host: every collective {enqueued} enqueued in this group has completed"
 
 
 def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[int]) -> str:

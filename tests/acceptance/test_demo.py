@@ -40,4 +40,4 @@ def test_the_demo_says_what_it_needs_when_torch_is_not_there(tmp_path: Path) -> 
     command = [str(BIN / "python"), "-c", program, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=torchrun.base_environment())
     assert done.returncode == 2
-    assert "needs PyTorch's torchrun" in done.stderr
+    assert "torchrun was not found" in done.stderr

@@ -152,7 +152,7 @@ def test_followed_incidents_are_lines_for_people_too(collector: Collector, tmp_p
 def test_a_collector_that_is_not_there_or_refuses_is_told_in_one_line(command: str, tmp_path: Path) -> None:
     absent = otel_fr(command, "--collector", "http://127.0.0.1:1")
     assert absent.returncode == 3
-    assert "no collector at http://127.0.0.1:1" in absent.stderr
+    assert "cannot reach a collector at http://127.0.0.1:1: Connection refused. Is it running" in absent.stderr
     assert "--http" in absent.stderr
     other = Receiver()
     with contextlib.closing(other):

@@ -129,7 +129,7 @@ def test_the_text_of_an_incident() -> None:
         "  process group    default_pg (0), ranks 0, 1\n"
         "  collective       all_reduce number 5\n"
         "  culprit          rank 1: a.py:1 f\n"
-        "  waiting          ranks 0, 2, 3: call site not known\n"
+        "  waiting          ranks 0, 2, 3: location not known\n"
         "  flight-recorder files\n"
         "    rank 1: /d/rank_1\n"
         "  trace            ff\n"

@@ -66,7 +66,7 @@ def test_a_collective_and_a_call_site() -> None:
     assert collective_text("all_reduce", 5) == "all_reduce number 5"
     assert collective_text("send", None) == "send"
     assert site_text("a.py:1 f") == "a.py:1 f"
-    assert site_text("") == site_text(None) == "call site not known"
+    assert site_text("") == site_text(None) == "location not known"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ export function collectiveText(operation, number) {
 }
 
 export function siteText(site) {
-  return site || "call site not known";
+  return site || "location not known";
 }
 
 // Text -> the ranks it is true of.
