@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 TICK = 0.1
 MAX_TICK_GAP = 1.0
 """Seconds between two ticks above which the collector itself was blocked, so that no rank's silence counts."""
-HOUSEKEEPING = 1.0
+CLEAN_UP_INTERVAL = 1.0
+"""Seconds between two clean-ups of old runs and incidents."""
 DEAD_RESOLVE = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
 
@@ -68,7 +69,7 @@ class Service:
         self._forwarder = forwarder
         self._clock = clock
         self._wall = wall
-        self._last_tick = self._kept_house = clock()
+        self._last_tick = self._cleaned_at = clock()
         self._grace = RestartGrace(clock())
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
         self._traces = None
@@ -105,16 +106,16 @@ class Service:
             self.runs.shift_silence(now)
         self._last_tick = now
         self.judge.step(now, final=final)
-        if final or now - self._kept_house >= HOUSEKEEPING:
-            self._kept_house = now
+        if final or now - self._cleaned_at >= CLEAN_UP_INTERVAL:
+            self._cleaned_at = now
             try:
-                self._keep_house(now)
+                self._clean_up(now)
             except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
                 self.metrics.errors.labels("housekeeping").inc()
-                _log.exception("old jobs and incidents could not be cleared away")
+                _log.exception("housekeeping failed; it is tried again")
         self.outlets.step(now, final=final)
 
-    def _keep_house(self, now: float) -> None:
+    def _clean_up(self, now: float) -> None:
         self._grace.expire(now)
         if self._traces is not None:
             self._traces.step()
@@ -158,11 +159,11 @@ class Service:
             self.outlets.publish(change, now, has_files=has_files)
             if change.kind is ChangeKind.OPENED and change.incident.cause is None:
                 self.metrics.incidents_opened.labels(change.data["category"]).inc()
-                self._request_evidence(change.incident)
+                self._command_monitors(change.incident)
             if self._traces is not None:
                 self._traces.publish(change)
 
-    def _request_evidence(self, incident: Incident) -> None:
+    def _command_monitors(self, incident: Incident) -> None:
         """Ask the run's monitors for their flight-recorder files, and send them the ranks that have failed."""
         run, reason = incident.run, incident.finding.summary[:500]
         self.control.dump(run, incident.id, reason)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from otel_fr.match.model import Call, CallState, Evidence, Group, Rank, Stream
+from otel_fr.match.model import Call, CallState, Evidence, Finding, Group, Rank, Stream
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
@@ -72,6 +72,18 @@ def instance_key(call: Call) -> InstanceKey | None:
     if pair is None:
         return None
     return call.group, "p2p", *pair, call.signature.tag or 0, call.pair_index
+
+
+def key_of_finding(finding: Finding) -> InstanceKey | None:
+    """The instance that a finding is about; None: it is about none."""
+    if finding.group is None:
+        return None
+    if finding.p2p is not None:
+        source, destination, tag, index = finding.p2p
+        return finding.group.id, "p2p", source, destination, tag, index
+    if finding.sequence_id is None:
+        return None
+    return finding.group.id, finding.stream, finding.sequence_id
 
 
 def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:

@@ -207,6 +207,22 @@ class Category(str, Enum):
     STALLED_COLLECTIVE = "stalled_collective"
     STRAGGLER = "straggler"
 
+    @property
+    def is_mismatch(self) -> bool:
+        """Calls of one collective that do not fit together."""
+        return self in _MISMATCHES
+
+
+_MISMATCHES = frozenset(
+    {
+        Category.OP_MISMATCH,
+        Category.SIZE_MISMATCH,
+        Category.DTYPE_MISMATCH,
+        Category.ROOT_MISMATCH,
+        Category.REDUCE_OP_MISMATCH,
+    }
+)
+
 
 @dataclass(slots=True, kw_only=True)
 class Finding:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from otel_fr_collector.incidents.book import IncidentChange
 from otel_fr_collector.jobs.calls import Interner, RankCall
-from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_server import HttpServer
@@ -76,9 +76,9 @@ class Stage:
         for first in range(min(8, world)):
             self._group(run, f"dp_{first}", "dp", range(first, world, 8))
         for rank in everyone:
-            state = run.rank(rank)
+            state = run.rank_state(rank)
             assert state is not None
-            state.report = Report(rank, 9, idle=0.1)
+            state.report = KeptReport(rank, 9, idle=0.1)
             state.arrived, state.host = now + AHEAD, f"node-{rank // 8}"
 
         async def show() -> None:
@@ -108,7 +108,7 @@ class Stage:
             run.note_progress(state, world.id, 101, 100)
             call = RankCall(
                 rank=state.rank, record=5, group=world.id, stream="collective", sequence_id=101, signature=signature,
-                state=CallState.IN_FLIGHT, issued=now - 7.5,
+                state=CallState.IN_FLIGHT, enqueued_at=now - 7.5,
             )  # fmt: skip
             report.inflight = [call]
         others = tuple(rank for rank in run.ranks if rank != culprit)
@@ -130,7 +130,7 @@ class Stage:
     def publish(self, run: Run, findings: list[Finding], now: float) -> list[IncidentChange]:
         """In the event loop: what the engine finds in a run, published."""
         changes = self.service.book.update(
-            run, findings, now=now, wall=time.time(), issued=lambda _: None, moved_on=lambda _: True
+            run, findings, now=now, wall=time.time(), enqueued=lambda _: None, moved_on=lambda _: True
         )
         for change in changes:
             self.service.outlets.event_stream.publish(change)
@@ -146,8 +146,8 @@ class Stage:
 
     def _group(self, run: Run, name: str, description: str, members: range) -> None:
         group = Group(identity.group_id(name, members), name, description, tuple(members))
-        run.group(group, len(members))
+        run.group_state(group, len(members))
         for rank in members:
-            state = run.rank(rank)
+            state = run.rank_state(rank)
             assert state is not None
             run.note_progress(state, group.id, 100, 100)

@@ -26,11 +26,11 @@ MAX_ASKED = 300.0
 """Limit on the seconds that a backend may ask to wait before a retry."""
 IN_ORDER = 16
 """A queue of at most this many requests is sent one by one, in order; a longer one `PARALLEL` at a time."""
-GIVE_UP = 20
+MAX_ATTEMPTS = 20
 """Attempts after which a request is dropped if others were accepted meanwhile: then the request is at fault."""
 CLEAN_EVERY = 30.0
 LOG_EVERY = 60.0
-BIG = 1 << 20
+LARGE_REQUEST_BYTES = 1 << 20
 """Bytes from which traces are selected from a request outside the event loop."""
 
 
@@ -81,7 +81,7 @@ class Forwarder:
             return
         if signal == TRACES and self._selection is not None:
             self._selection.hold(data)
-            if len(data) < BIG:
+            if len(data) < LARGE_REQUEST_BYTES:
                 data = self._selection.select(data)
             else:
                 data = await asyncio.to_thread(self._selection.select, data)
@@ -254,7 +254,7 @@ class _Sender:
             self.complain("requests wait, it does not accept them", error)
             tries, accepted = self._failures.get(item.id, (0, self._accepted))
             self._failures[item.id] = tries + 1, accepted
-            if tries + 1 < GIVE_UP or self._accepted == accepted:
+            if tries + 1 < MAX_ATTEMPTS or self._accepted == accepted:
                 self._metrics.forward_attempts_failed.labels(name).inc()
                 return error.after or 0.0
             self._metrics.forward_dropped.labels(name, "retries_exhausted").inc()

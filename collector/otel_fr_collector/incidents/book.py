@@ -10,7 +10,7 @@ from enum import Enum
 
 from otel_fr.incident import CollectorIncidentData, incident_data, incident_id, timestamp
 from otel_fr.match import Category, Finding
-from otel_fr_collector.incidents.credibility import MISMATCHES, instance_key_of
+from otel_fr.match.instances import key_of_finding
 from otel_fr_collector.jobs.run import Run, RunId
 
 FIRING, RESOLVED = "firing", "resolved"
@@ -172,14 +172,14 @@ class IncidentBook:
         *,
         now: float,
         wall: float,
-        issued: Callable[[Finding], float | None],
+        enqueued: Callable[[Finding], float | None],
         moved_on: Callable[[Finding], bool],
     ) -> list[IncidentChange]:
         """Take the findings of one judgement of a run.
 
         Args:
             findings: those that are credible, causes before consequences.
-            issued: Unix time at which a finding's collective was issued.
+            enqueued: Unix time at which a finding's collective was enqueued.
             moved_on: has the faulty collective of a finding ended well?
         """
         changes: list[IncidentChange] = []
@@ -193,11 +193,11 @@ class IncidentBook:
             if incident is not None and incident.id in matched:
                 continue
             if incident is None or not incident.is_open:
-                changes.extend(self._open(run, finding, incident, now, wall, issued(finding)))
+                changes.extend(self._open(run, finding, incident, now, wall, enqueued(finding)))
                 matched.add(incident_id(run.id.run, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
-            changes.extend(self._renew(incident, finding, now, issued(finding)))
+            changes.extend(self._renew(incident, finding, now, enqueued(finding)))
         return changes
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
@@ -225,9 +225,9 @@ class IncidentBook:
         for incident in known:
             if finding.key in incident.keys:
                 return incident
-        key = instance_key_of(finding)
+        key = key_of_finding(finding)
         for incident in known:
-            if incident.is_open and key is not None and instance_key_of(incident.finding) == key:
+            if incident.is_open and key is not None and key_of_finding(incident.finding) == key:
                 return incident
         if finding.caused_by is not None:
             return None
@@ -239,7 +239,7 @@ class IncidentBook:
 
     def _is_later_form(self, old: Finding, new: Finding) -> bool:
         """Does the new finding replace the old one: does it name one of its culprits, in another collective?"""
-        if old.category in MISMATCHES and new.category not in MISMATCHES:
+        if old.category.is_mismatch and not new.category.is_mismatch:
             return False
         return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
 
@@ -256,24 +256,24 @@ class IncidentBook:
             old = incident.finding
             if old.key == finding.key:
                 continue
-            if finding.category in MISMATCHES:
-                if old.category in MISMATCHES and _is_after(finding, old):
+            if finding.category.is_mismatch:
+                if old.category.is_mismatch and _is_after(finding, old):
                     return incident.id
             elif (
                 finding.category in _AFTERMATH
                 and ranks <= {*old.waiting_ranks, *old.culprit_ranks}
-                and (old.category not in MISMATCHES or now - incident.opened < MISMATCH_AFTERMATH)
+                and (not old.category.is_mismatch or now - incident.opened < MISMATCH_AFTERMATH)
             ):
                 return incident.id
         return None
 
     def _open(
-        self, run: Run, finding: Finding, known: Incident | None, now: float, wall: float, issued: float | None
+        self, run: Run, finding: Finding, known: Incident | None, now: float, wall: float, enqueued: float | None
     ) -> list[IncidentChange]:
         if len(self.open_of(run.id)) >= MAX_OPEN_PER_RUN:
             return []
         cause = self._cause(run.id, finding, now)
-        started = issued if issued is not None else wall - (finding.age or 0.0)
+        started = enqueued if enqueued is not None else wall - (finding.age or 0.0)
         if known is None:
             number = incident_id(run.id.run, finding.key)
             known = Incident(
@@ -296,7 +296,7 @@ class IncidentBook:
         known.files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
         return self._note_change(ChangeKind.OPENED, known, now)
 
-    def _renew(self, incident: Incident, finding: Finding, now: float, issued: float | None) -> list[IncidentChange]:
+    def _renew(self, incident: Incident, finding: Finding, now: float, enqueued: float | None) -> list[IncidentChange]:
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, now) if finding.caused_by is not None else None
@@ -313,8 +313,8 @@ class IncidentBook:
         if _essence(finding, cause) == _essence(incident.finding, incident.cause):
             return []
         incident.finding, incident.cause = finding, cause
-        if issued is not None:
-            incident.started = issued if incident.started is None else min(incident.started, issued)
+        if enqueued is not None:
+            incident.started = enqueued if incident.started is None else min(incident.started, enqueued)
         return self._note_change(ChangeKind.UPDATED, incident, now)
 
     def _resolve(self, incident: Incident, now: float) -> list[IncidentChange]:

@@ -6,7 +6,7 @@ Pure functions of a run's state, a snapshot and a finding.
 from __future__ import annotations
 
 from otel_fr.match import CallState, Category, Ending, Finding
-from otel_fr.match.instances import InstanceKey
+from otel_fr.match.instances import InstanceKey, key_of_finding
 from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, Triggers
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
@@ -16,16 +16,6 @@ from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_calls
 FRESH_BEFORE = 0.3
 """Seconds before a call's threshold from which a report of an accused rank counts as fresh."""
 
-MISMATCHES = frozenset(
-    {
-        Category.OP_MISMATCH,
-        Category.SIZE_MISMATCH,
-        Category.DTYPE_MISMATCH,
-        Category.ROOT_MISMATCH,
-        Category.REDUCE_OP_MISMATCH,
-    }
-)
-
 
 def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     """Does the finding rest on recent reports of every rank it accuses, and of some rank that waits?
@@ -34,9 +24,9 @@ def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     of each accused rank from after the wait became long, or that rank's end, or its silence. Reports that arrived after
     the snapshot do not count, for the finding does not rest on them.
     """
-    if finding.category in MISMATCHES:
+    if finding.category.is_mismatch:
         return not taken.mismatch_pending or reason.mismatch
-    if taken.ended_pending and not reason.ended:
+    if taken.bad_end_pending and not reason.bad_end:
         return False
     if finding.category is Category.RANK_DEAD:
         return True
@@ -49,23 +39,23 @@ def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
 
 def has_completed(run: Run, finding: Finding) -> bool:
     """Has the collective that ranks waited in completed since?"""
-    if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
+    if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
-    key, group = instance_key_of(finding), run.groups.get(finding.group.id)
-    return key is not None and group is not None and key not in group.open and key in group.closed
+    key, group = key_of_finding(finding), run.groups.get(finding.group.id)
+    return key is not None and group is not None and key not in group.incomplete and key in group.completed
 
 
 def has_moved_on(run: Run, finding: Finding) -> bool:
     """Has the faulty collective ended well: no rank waits in it any more, none failed in it, or it completed?"""
     if run.ended_clean:
         return True
-    if finding.category in MISMATCHES or finding.category is Category.RANK_DEAD or finding.group is None:
+    if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
-    key = instance_key_of(finding)
+    key = key_of_finding(finding)
     group = run.groups.get(finding.group.id)
     if group is None or key is None:
         return False
-    if key not in group.open and key in group.closed:
+    if key not in group.incomplete and key in group.completed:
         return True
     if any(call.state is CallState.FAILED for call in _instance_calls(group, key)):
         return False
@@ -80,38 +70,26 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
     return True
 
 
-def instance_key_of(finding: Finding) -> InstanceKey | None:
-    """The instance that a finding is about; None: it is about none."""
-    if finding.group is None:
-        return None
-    if finding.p2p is not None:
-        source, destination, tag, index = finding.p2p
-        return finding.group.id, "p2p", source, destination, tag, index
-    if finding.sequence_id is None:
-        return None
-    return finding.group.id, finding.stream, finding.sequence_id
-
-
-def issue_time(taken: Snapshot, finding: Finding) -> float | None:
+def enqueue_time(taken: Snapshot, finding: Finding) -> float | None:
     """Unix time at which the finding's collective was first enqueued, by the ranks' own clocks; None: not known."""
-    key = instance_key_of(finding)
-    return taken.issued_wall.get(key) if key is not None else None
+    key = key_of_finding(finding)
+    return taken.enqueued_wall.get(key) if key is not None else None
 
 
 def _instance_calls(group: GroupState, key: InstanceKey) -> list[RankCall]:
-    instance = group.open.get(key)
+    instance = group.incomplete.get(key)
     return instance.all_calls() if instance is not None else []
 
 
 def _reached(taken: Snapshot, finding: Finding) -> float:
     """When the finding's longest wait came within `FRESH_BEFORE` of its threshold, on the collector's clock."""
-    key = instance_key_of(finding)
-    issued = taken.issued.get(key) if key is not None else None
-    if issued is None:
+    key = key_of_finding(finding)
+    enqueued_at = taken.enqueued_at.get(key) if key is not None else None
+    if enqueued_at is None:
         return taken.moment - MISMATCH_PATIENCE
-    return issued + WAIT_SHARE * taken.stall - FRESH_BEFORE
+    return enqueued_at + WAIT_SHARE * taken.stall - FRESH_BEFORE
 
 
 def _is_fresh(taken: Snapshot, rank: int, reached: float) -> bool:
     reported = taken.reported_at.get(rank)
-    return not taken.awaits_unheard if reported is None else reported >= reached
+    return not taken.may_report_later if reported is None else reported >= reached

@@ -19,9 +19,9 @@ from otel_fr_collector.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
-AT_ONCE = 1_000
+MAX_SIZE_ON_LOOP = 1_000
 """Ranks and calls that are judged on the event loop, within some milliseconds; more are judged in a thread."""
-MAX_FAILED = 1_000
+MAX_LOGGED_FAILURES = 1_000
 """Runs of which it is remembered that they could not be judged, so that each is logged once."""
 
 
@@ -89,8 +89,8 @@ class Judge:
     def _judge(self, run: Run, reason: Triggers, now: float, final: bool) -> None:
         started = time.perf_counter()
         taken = snapshot(run, now)
-        run.mark_judged(now, mismatch=reason.mismatch, ended=reason.ended)
-        if not final and taken.size > AT_ONCE:
+        run.mark_judged(now, mismatch=reason.mismatch, bad_end=reason.bad_end)
+        if not final and taken.size > MAX_SIZE_ON_LOOP:
             task = asyncio.get_running_loop().create_task(self._judge_in_thread(run, taken, reason, started))
             self._in_thread[run.id] = reason, task
         else:
@@ -118,7 +118,7 @@ class Judge:
             self._credible(run, taken, findings, reason),
             now=now,
             wall=self._wall(),
-            issued=lambda finding: credibility.issue_time(taken, finding),
+            enqueued=lambda finding: credibility.enqueue_time(taken, finding),
             moved_on=lambda finding: credibility.has_moved_on(run, finding),
         )
         self._publish(changes, now)
@@ -134,6 +134,6 @@ class Judge:
     def _cannot_judge(self, run: Run) -> None:
         self._metrics.errors.labels("judge").inc()
         run.abandon_judgement(self._clock())
-        if run.id not in self._failed and len(self._failed) < MAX_FAILED:
+        if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
             _log.exception("job %r could not be judged", run.id.job)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from otel_fr_collector.jobs.run import Run, RunId
 
-PATIENCE = 30.0
+RECONNECT_SECONDS = 30.0
 """Seconds after a run's first report for which its other ranks may still be reconnecting.
 
 gRPC clients wait between two attempts to connect: 1 s at first, 1.6 times as long each time (gRPC's connection
 backoff). After an outage of 20 s the next attempt comes within about 10 s of the collector's return.
 """
-YOUNG = 3
+MAX_FIRST_REPORT_NUMBER = 3
 """Number of a rank's report up to which its run counts as begun after the collector's start."""
 RETURN_SECONDS = 600.0
 """Seconds after the collector's start from which no rank is expected to reconnect any more."""
@@ -29,8 +29,8 @@ class RestartGrace:
         """Monotonic time at which the wait ends; None: no rank of the run has reported yet."""
         self._checked: set[RunId] = set()
 
-    def expect(self, run: Run) -> None:
-        """The run was running before the collector's start."""
+    def add(self, run: Run) -> None:
+        """Wait for the ranks of a run that was running before the collector's start."""
         self._until[run.id] = None
 
     def waits_for(self, run: Run, now: float) -> bool:
@@ -44,7 +44,7 @@ class RestartGrace:
         if until is None:
             if not reporting:
                 return True
-            until = self._until[run.id] = now + PATIENCE
+            until = self._until[run.id] = now + RECONNECT_SECONDS
         back = sum(rank.report is not None or rank.ended is not None for rank in run.ranks.values())
         if now >= until or (run.world_size is not None and back >= run.world_size):
             del self._until[run.id]
@@ -53,7 +53,7 @@ class RestartGrace:
 
     def expire(self, now: float) -> None:
         """Stop waiting once every rank has had time to reconnect."""
-        if now - self._started > RETURN_SECONDS + PATIENCE:
+        if now - self._started > RETURN_SECONDS + RECONNECT_SECONDS:
             self._checked.clear()
             self._until.clear()
 
@@ -65,5 +65,5 @@ class RestartGrace:
         if first is None:
             return
         self._checked.add(run.id)
-        if first.number > YOUNG and run.id not in self._until:
+        if first.number > MAX_FIRST_REPORT_NUMBER and run.id not in self._until:
             self._until[run.id] = None

@@ -10,14 +10,14 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import WAIT_SHARE, reported_calls
 
 MISMATCH_SETTLE = 0.3
-"""Seconds after a disagreement in which the other ranks' calls arrive: the majority shows which rank is odd."""
+"""Seconds after a mismatch in which the other ranks' calls arrive: the majority shows which rank differs."""
 MISMATCH_PATIENCE = 1.5
 """Longest wait for members whose call has not arrived: exporters send once a second."""
-ENDED_SETTLE = 1.0
+BAD_END_SETTLE = 1.0
 """Seconds after a bad end in which the others' reports arrive: all of them together show which failed first."""
 STOPPED_SETTLE = 3.0
 """The same where the only ranks that ended badly were asked to stop: a job that is cancelled ends rank by rank."""
-ENDED_MINIMUM = 0.2
+BAD_END_MINIMUM = 0.2
 """Shortest such wait, when all others have reported since."""
 MIN_INTERVAL = 0.25
 """Seconds between two judgements of one run."""
@@ -31,23 +31,23 @@ class Triggers:
     """Why a run is to be judged now; false: it is not.
 
     Attributes:
-        mismatch, ended: a disagreement, or a bad end, has settled.
+        mismatch, bad_end: a mismatch, or a bad end, has settled.
         stalled: some rank waits for longer than the threshold.
         news: something arrived that may change an open incident.
     """
 
     mismatch: bool = False
-    ended: bool = False
+    bad_end: bool = False
     stalled: bool = False
     news: bool = False
 
     def __bool__(self) -> bool:
-        return self.mismatch or self.ended or self.stalled or self.news
+        return self.mismatch or self.bad_end or self.stalled or self.news
 
     def __or__(self, other: Triggers) -> Triggers:
         return Triggers(
             mismatch=self.mismatch or other.mismatch,
-            ended=self.ended or other.ended,
+            bad_end=self.bad_end or other.bad_end,
             stalled=self.stalled or other.stalled,
             news=self.news or other.news,
         )
@@ -69,7 +69,7 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
     may = not (slow and quiet)
     return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
-        ended=run.ended_since is not None and (final or _ended_settled(run, now)),
+        bad_end=run.bad_end_since is not None and (final or _bad_end_settled(run, now)),
         stalled=oldest is not None and may,
         news=has_open and run.has_news and may,
     )
@@ -82,12 +82,12 @@ def oldest_wait(run: Run, now: float) -> float | None:
         if state.report is None or state.ended is not None or not state.report.inflight:
             continue
         threshold = WAIT_SHARE * state.report.stall
-        oldest = min((p.issued for p in state.report.inflight if p.issued is not None), default=now)
+        oldest = min((p.enqueued_at for p in state.report.inflight if p.enqueued_at is not None), default=now)
         if now - oldest < threshold or state.is_silent(now, run.silence_floor):
             continue
         for call in reported_calls(run, state):
-            if call.key() is not None and call.issued is not None and now - call.issued >= threshold:
-                over = now - call.issued - threshold
+            if call.key() is not None and call.enqueued_at is not None and now - call.enqueued_at >= threshold:
+                over = now - call.enqueued_at - threshold
                 worst = over if worst is None else max(worst, over)
     return worst
 
@@ -102,19 +102,19 @@ def _mismatch_settled(run: Run, now: float) -> bool:
         len(instance.calls) >= instance.members > 0
         for group in run.groups.values()
         if group.disagreeing
-        for instance in group.open.values()
+        for instance in group.incomplete.values()
         if instance.disagrees
     )
 
 
-def _ended_settled(run: Run, now: float) -> bool:
-    since = run.ended_since
-    if since is None or now - since < ENDED_MINIMUM:
+def _bad_end_settled(run: Run, now: float) -> bool:
+    since = run.bad_end_since
+    if since is None or now - since < BAD_END_MINIMUM:
         return False
     bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
     if bad and all(state.signal in STOP_SIGNALS for state in bad):
         return now - since >= STOPPED_SETTLE
-    if now - since >= ENDED_SETTLE:
+    if now - since >= BAD_END_SETTLE:
         return True
     known = run.world_size is None or len(run.ranks) >= run.world_size
     return known and all(state.arrived >= since for state in run.ranks.values())

@@ -30,10 +30,10 @@ class RankCall(NamedTuple):
 
     Attributes:
         record: position in the rank's ring.
-        issued_wall: Unix time of the issue by the rank's clock, as far as known.
-        issued: the collector's monotonic clock at the issue, or since when a thread waits for it where a report says
-            that; only for calls that a report shows in flight.
-        age: seconds from issue to the rank's end, for a call that was in flight when its rank ended; see `is_posted`.
+        enqueued_wall: Unix time at which it was enqueued, by the rank's clock; None: not known.
+        enqueued_at: when it was enqueued, on the collector's monotonic clock, or since when a thread waits for it
+            where a report says that; only for calls that a report shows in flight.
+        age: seconds from enqueueing to the rank's end, for a call in flight when its rank ended; see `is_posted`.
     """
 
     rank: int
@@ -49,20 +49,20 @@ class RankCall(NamedTuple):
     timeout: float | None = None
     duration: float | None = None
     gap: float | None = None
-    issued_wall: float | None = None
-    issued: float | None = None
+    enqueued_wall: float | None = None
+    enqueued_at: float | None = None
     age: float | None = None
 
     @property
     def is_posted(self) -> bool:
         """A report says that no thread waits for it: it does not age."""
-        return self.state in UNENDED and self.issued is None and self.age == 0.0
+        return self.state in UNENDED and self.enqueued_at is None and self.age == 0.0
 
     def as_call(self, now: float) -> Call:
         """The match engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
         age = self.age
-        if self.state in UNENDED and self.issued is not None:
-            age = max(0.0, now - self.issued)
+        if self.state in UNENDED and self.enqueued_at is not None:
+            age = max(0.0, now - self.enqueued_at)
         return Call(
             rank=self.rank,
             group=self.group,

@@ -10,7 +10,7 @@ from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.bounded import Ranges
 from otel_fr_collector.jobs.calls import PAIRWISE, UNENDED, CompactCall, RankCall, Template, expand, is_even, weight_of
 
-MAX_OPEN = 20_000
+MAX_INCOMPLETE = 20_000
 """Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
 queues without a collector (otel_fr/monitor/export.py, MAX_SPANS): one rank may be that far behind another."""
 MAX_EXTRA = 4_096
@@ -31,7 +31,7 @@ STREAM_WEIGHT = 2
 _DONE = (CallState.COMPLETED, CallState.UNKNOWN)
 
 
-class Closed:
+class CompletedInstances:
     """Which instances are complete, as ranges of each stream's numbers, so that a span sent twice opens nothing."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Closed:
         ranges = self._streams.get(key[:-1])
         grown = 0
         if ranges is None:
-            grown = 1 if len(self._streams) < MAX_STREAMS else 1 - self.forget_oldest()
+            grown = 1 if len(self._streams) < MAX_STREAMS else 1 - self.evict_oldest()
             ranges = self._streams[key[:-1]] = Ranges()
         ranges.add(key[-1])
         return grown
 
-    def forget_oldest(self) -> int:
+    def evict_oldest(self) -> int:
         """Forget the stream begun first; returns how many that were (1 or 0)."""
         if not self._streams:
             return 0
@@ -64,7 +64,7 @@ class Closed:
 
 
 @dataclass(slots=True)
-class OpenInstance:
+class IncompleteInstance:
     """One collective (or send with its receive) of which not all members are known to have completed.
 
     Attributes:
@@ -139,17 +139,17 @@ def merge(old: RankCall, new: RankCall) -> RankCall:
     if old.state is CallState.FAILED:
         newer = old
     other = new if newer is old else old
-    known = [call.issued for call in (newer, other) if call.issued is not None]
+    known = [call.enqueued_at for call in (newer, other) if call.enqueued_at is not None]
     # The source with the shorter way here dates the issue best; what is only posted has no such date yet.
-    issued = None if newer.is_posted else min(known, default=None)
-    posted = other.is_posted and issued is None and newer.state in UNENDED
+    enqueued_at = None if newer.is_posted else min(known, default=None)
+    posted = other.is_posted and enqueued_at is None and newer.state in UNENDED
     return newer._replace(
-        issued=issued,
+        enqueued_at=enqueued_at,
         age=0.0 if posted else newer.age,
         gap=newer.gap if newer.gap is not None else other.gap,
         duration=newer.duration if newer.duration is not None else other.duration,
         timeout=newer.timeout if newer.timeout is not None else other.timeout,
-        issued_wall=newer.issued_wall if newer.issued_wall is not None else other.issued_wall,
+        enqueued_wall=newer.enqueued_wall if newer.enqueued_wall is not None else other.enqueued_wall,
         site=newer.site or other.site,
     )
 
@@ -164,8 +164,8 @@ class GroupState:
 
     group: Group
     size: int = 0
-    open: dict[InstanceKey, OpenInstance] = field(default_factory=dict)
-    closed: Closed = field(default_factory=Closed)
+    incomplete: dict[InstanceKey, IncompleteInstance] = field(default_factory=dict)
+    completed: CompletedInstances = field(default_factory=CompletedInstances)
     uncompared: set[InstanceKey] = field(default_factory=set)
     disagreeing: int = 0
     call_count: int = 0
@@ -186,20 +186,20 @@ class GroupState:
         key = (call.group, call.stream, call.sequence_id) if call.stream != "p2p" else call.key()
         if key is None:
             return False
-        instance = self.open.get(key)
+        instance = self.incomplete.get(key)
         if instance is None:
-            if key in self.closed:
+            if key in self.completed:
                 return False
             if call.stream != "p2p" and self.size == 1 and call.state is CallState.COMPLETED:
                 return False
-            instance = self._open(key, call)
+            instance = self._create(key, call)
         if not instance.members:
             instance.members = self.size
         if not self.group.ranks and call.signature.operation in PAIRWISE:
             self.uncompared.add(key)
         found = self._put(instance, call) and self._compare(instance, call)
         if not instance.disagrees and instance.is_complete and key not in self.uncompared:
-            self._close(instance)
+            self._complete(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
 
     def add_matching(self, call: CompactCall, rank: int, template: Template, sequence: int) -> bool:
@@ -208,15 +208,17 @@ class GroupState:
         Nearly all calls end here, so nothing more is done for them. False: nothing was added, see `add`.
         """
         key = (self.group.id, "collective", sequence)
-        instance = self.open.get(key)
+        instance = self.incomplete.get(key)
         if instance is None:
-            if self.size < 2 or template.signature.operation in PAIRWISE or key in self.closed:
+            if self.size < 2 or template.signature.operation in PAIRWISE or key in self.completed:
                 return False
             weight = INSTANCE_WEIGHT + template.weight
-            self.open[key] = OpenInstance(key, self.size, {rank: call}, signature=template.signature, weight=weight)
+            self.incomplete[key] = IncompleteInstance(
+                key, self.size, {rank: call}, signature=template.signature, weight=weight
+            )
             self.call_count += 1
             self.weight += weight + 1
-            if len(self.open) > MAX_OPEN:
+            if len(self.incomplete) > MAX_INCOMPLETE:
                 self.evict()
             return True
         calls = instance.calls
@@ -226,7 +228,7 @@ class GroupState:
         self.call_count += 1
         self.weight += 1
         if len(calls) >= instance.members and not instance.unsettled and key not in self.uncompared:
-            self._close(instance)
+            self._complete(instance)
         return True
 
     def compare_pieces(self) -> bool:
@@ -234,11 +236,11 @@ class GroupState:
         if not self.group.ranks:
             return False
         found = False
-        for instance in [self.open[key] for key in self.uncompared if key in self.open]:
+        for instance in [self.incomplete[key] for key in self.uncompared if key in self.incomplete]:
             for call in list(map(expand, instance.calls.values())):
                 found |= self._compare(instance, call)
             if not instance.disagrees and instance.is_complete:
-                self._close(instance)
+                self._complete(instance)
         self.uncompared.clear()
         return found and self.disagreeing <= MAX_DISAGREEING
 
@@ -247,9 +249,9 @@ class GroupState:
         key = call.key()
         if key is None:
             return call
-        instance = self.open.get(key)
+        instance = self.incomplete.get(key)
         if instance is None:
-            return None if key in self.closed else call
+            return None if key in self.completed else call
         return instance.find(call.rank, call.record) or call
 
     def evict(self) -> int:
@@ -257,11 +259,11 @@ class GroupState:
 
         Where there is none, complete instances of the oldest stream are forgotten instead.
         """
-        for _ in range(len(self.open)):
-            key = next(iter(self.open))
-            instance = self.open.pop(key)
+        for _ in range(len(self.incomplete)):
+            key = next(iter(self.incomplete))
+            instance = self.incomplete.pop(key)
             if instance.disagrees and self.disagreeing <= MAX_DISAGREEING:
-                self.open[key] = instance
+                self.incomplete[key] = instance
                 continue
             self.uncompared.discard(key)
             self.disagreeing -= instance.disagrees
@@ -271,28 +273,28 @@ class GroupState:
             self.evicted += 1
             self.evicted_calls += gone
             return gone
-        self.weight -= self.closed.forget_oldest() * STREAM_WEIGHT
+        self.weight -= self.completed.evict_oldest() * STREAM_WEIGHT
         return 0
 
-    def _measure_skew(self, instance: OpenInstance) -> None:
+    def _measure_skew(self, instance: IncompleteInstance) -> None:
         """How much longer the first member was in the collective than the last, each by its own clock."""
         durations = [call.duration for call in map(expand, instance.calls.values()) if call.duration is not None]
         if len(durations) == len(instance.calls):
             self.skew_sum += max(durations) - min(durations)
             self.skew_count += 1
 
-    def _open(self, key: InstanceKey, call: RankCall) -> OpenInstance:
+    def _create(self, key: InstanceKey, call: RankCall) -> IncompleteInstance:
         signature = call.signature
         weight = INSTANCE_WEIGHT + weight_of(signature)
         members = 2 if call.stream == "p2p" else self.size
-        instance = OpenInstance(key, members, signature=signature if is_even(signature) else None, weight=weight)
-        self.open[key] = instance
+        instance = IncompleteInstance(key, members, signature=signature if is_even(signature) else None, weight=weight)
+        self.incomplete[key] = instance
         self.weight += weight
-        if len(self.open) > MAX_OPEN:
+        if len(self.incomplete) > MAX_INCOMPLETE:
             self.evict()
         return instance
 
-    def _put(self, instance: OpenInstance, call: RankCall) -> bool:
+    def _put(self, instance: IncompleteInstance, call: RankCall) -> bool:
         """Add the call to the instance; False: it was known, or there is no room for it."""
         old = instance.find(call.rank, call.record)
         if old is not None:
@@ -319,15 +321,15 @@ class GroupState:
         self.weight += 1
         return True
 
-    def _close(self, instance: OpenInstance) -> None:
+    def _complete(self, instance: IncompleteInstance) -> None:
         if instance.key[-1] % SKEW_EVERY == 0 and instance.key[1] == "collective" and not instance.extra:
             self._measure_skew(instance)
-        del self.open[instance.key]
+        del self.incomplete[instance.key]
         gone = len(instance.calls) + len(instance.extra)
         self.call_count -= gone
-        self.weight += self.closed.add(instance.key) * STREAM_WEIGHT - gone - instance.weight
+        self.weight += self.completed.add(instance.key) * STREAM_WEIGHT - gone - instance.weight
 
-    def _compare(self, instance: OpenInstance, call: RankCall) -> bool:
+    def _compare(self, instance: IncompleteInstance, call: RankCall) -> bool:
         """Does the new call make the instance disagree? One that turns out to be a batch is compared anew as such."""
         before = instance.disagrees
         if instance.extra:
@@ -337,7 +339,7 @@ class GroupState:
         self.disagreeing += instance.disagrees - before
         return instance.disagrees and not before
 
-    def _disagrees(self, instance: OpenInstance, call: RankCall) -> bool:
+    def _disagrees(self, instance: IncompleteInstance, call: RankCall) -> bool:
         signature = call.signature
         if instance.signature is signature:
             return False
@@ -348,7 +350,7 @@ class GroupState:
                 others.append(instance.calls[signature.root])
         return any(self._differ(other, call) for other in map(expand, others) if other.rank != call.rank)
 
-    def _batch_disagrees(self, instance: OpenInstance) -> bool:
+    def _batch_disagrees(self, instance: IncompleteInstance) -> bool:
         """Call by call, once all ranks' batches are there; until then a difference may be one of arrival."""
         if not instance.is_even_batch:
             return False

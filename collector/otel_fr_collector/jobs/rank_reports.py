@@ -17,7 +17,7 @@ _members: Cache[str, tuple[int, ...]] = Cache(1_000_000)
 
 
 @dataclass(slots=True)
-class GroupReport:
+class KeptGroupProgress:
     """The rank's progress in one group. ``group`` has no ranks if the report does not name them."""
 
     group: Group
@@ -26,13 +26,13 @@ class GroupReport:
 
 
 @dataclass(slots=True)
-class Report:
-    """One rank's report; times in seconds, ``RankCall.issued`` on the clock of the ``now`` it was parsed with."""
+class KeptReport:
+    """One rank's report; times in seconds, ``RankCall.enqueued_at`` on the clock of the ``now`` it was parsed with."""
 
     rank: int
     number: int
     stall: float = rank_report.DEFAULT_STALL_SECONDS
-    groups: list[GroupReport] = field(default_factory=list)
+    groups: list[KeptGroupProgress] = field(default_factory=list)
     inflight: list[RankCall] = field(default_factory=list)
     inflight_more: int = 0
     failed: list[RankCall] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Report:
     file: str = ""
 
 
-def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> Report:
+def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> KeptReport:
     """Read a report.
 
     Args:
@@ -62,7 +62,7 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> R
     """
     given = rank_report.parse(text)
     rank = given.rank
-    report = Report(
+    report = KeptReport(
         rank,
         given.number,
         stall=given.stall_s,
@@ -84,7 +84,7 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> R
     return report
 
 
-def _add_exception(report: Report, given: rank_report.ReportedException) -> None:
+def _add_exception(report: KeptReport, given: rank_report.ReportedException) -> None:
     exception = f"{given.type}: {given.message}" if given.message else given.type
     report.exception = exception[: rank_report.MAX_EXCEPTION]
     report.exception_stack = given.stack
@@ -92,7 +92,7 @@ def _add_exception(report: Report, given: rank_report.ReportedException) -> None
     report.ending = Ending.RAISED
 
 
-def _add_exit(report: Report, given: rank_report.ReportedExit) -> None:
+def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:
     report.has_exited = True
     report.exit_code = given.code if given.is_known else None
     report.signal = given.signal or None
@@ -114,9 +114,9 @@ def _ranks(text: str) -> tuple[int, ...]:
     return known
 
 
-def _group(given: rank_report.ReportedGroup) -> GroupReport:
+def _group(given: rank_report.ReportedGroup) -> KeptGroupProgress:
     group = Group(given.id, given.name, given.description, _ranks(given.ranks))
-    return GroupReport(group, given.enqueued, given.completed)
+    return KeptGroupProgress(group, given.enqueued, given.completed)
 
 
 def _call(given: rank_report.ReportedCall, rank: int, interner: Interner, now: float, wall: float) -> RankCall:
@@ -153,7 +153,7 @@ def _call(given: rank_report.ReportedCall, rank: int, interner: Interner, now: f
         timeout=None if given.timeout_ms is None else given.timeout_ms / 1_000,
         duration=given.duration_s,
         gap=given.gap_s,
-        issued_wall=None if age is None else wall - age,
-        issued=None if waited is None else now - waited,
+        enqueued_wall=None if age is None else wall - age,
+        enqueued_at=None if waited is None else now - waited,
         age=0.0 if given.is_posted else None,
     )

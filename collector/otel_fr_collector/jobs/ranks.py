@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from otel_fr.match import Ending
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import CompactCall
-from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.rank_reports import KeptReport
 
 SILENCE = 2.5
 """Seconds without a report after which a rank counts as silent: two reports and a half."""
@@ -20,7 +20,7 @@ class RankState:
     """One rank. ``arrived``: the collector's monotonic clock at its latest report; times in seconds."""
 
     rank: int
-    report: Report | None = None
+    report: KeptReport | None = None
     arrived: float = 0.0
     ending: Ending = Ending.RUNNING
     ended: float | None = None
@@ -48,7 +48,7 @@ class RankState:
         """No report for longer than `SILENCE`, and no known end. ``floor``: silence counts from then at most."""
         return self.ended is None and now - max(self.arrived, floor) > SILENCE
 
-    def take_report(self, report: Report, now: float) -> Report | None:
+    def take_report(self, report: KeptReport, now: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""
         before, self.report, self.arrived = self.report, report, now
         return before
@@ -69,7 +69,7 @@ class RankState:
         more, self.held = size - self.held, size
         return more
 
-    def keep_stack(self, report: Report, now: float) -> None:
+    def keep_stack(self, report: KeptReport, now: float) -> None:
         """The last stack and site hold until the rank is seen to have moved."""
         stack = report.stack or report.exception_stack
         if stack:
@@ -80,7 +80,7 @@ class RankState:
         if report.python_blocked is not None or not self.stack:
             self.python_blocked = bool(report.python_blocked)
 
-    def keep_ending(self, report: Report, now: float) -> bool:
+    def keep_ending(self, report: KeptReport, now: float) -> bool:
         """Keep how the rank ended. Later reports may say less, and a process ends only once. True: it is news."""
         self.exception = report.exception or self.exception
         self.exception_site = report.exception_site or self.exception_site

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from otel_fr.match import CallState, Ending, Group
 from otel_fr_collector.jobs.calls import UNENDED, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, Report
+from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.usage import Usage
 
@@ -43,7 +43,7 @@ class Run:
 
     Attributes:
         resource: text attributes of the job's resource, for the telemetry that the collector itself sends about it.
-        mismatch_since, ended_since: when a disagreement, or a bad end, not yet judged was first seen; None: none is.
+        mismatch_since, bad_end_since: when a disagreement, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
         judged_at: when the run was last judged. judging_seconds: how long that took; the run then rests for as long.
         silence_floor: silence counts from this time on at most.
@@ -59,7 +59,7 @@ class Run:
     ranks: dict[int, RankState] = field(default_factory=dict)
     groups: dict[str, GroupState] = field(default_factory=dict)
     mismatch_since: float | None = None
-    ended_since: float | None = None
+    bad_end_since: float | None = None
     has_news: bool = False
     judged_at: float = float("-inf")
     judging_seconds: float = 0.0
@@ -94,8 +94,8 @@ class Run:
         """Some rank has not ended and still reports."""
         return any(r.ended is None and not r.is_silent(now, self.silence_floor) for r in self.ranks.values())
 
-    def rank(self, rank: int) -> RankState | None:
-        """The rank's state, created if missing; None: there is no room for another rank."""
+    def rank_state(self, rank: int) -> RankState | None:
+        """Get or create the rank's state; None: there is no room for another rank."""
         state = self.ranks.get(rank)
         if state is None:
             if len(self.ranks) >= MAX_RANKS_PER_RUN or self.usage.ranks >= MAX_RANKS:
@@ -112,7 +112,7 @@ class Run:
         """
         self.world_size, self.resource = world_size, resource
         for state in ranks:
-            known = self.rank(state.rank)
+            known = self.rank_state(state.rank)
             if known is not None and known.report is None:
                 self.ranks[state.rank] = state
 
@@ -125,7 +125,7 @@ class Run:
             self.world_size = world_size
         if not self.resource:
             self.resource = resource
-        state = self.rank(rank)
+        state = self.rank_state(rank)
         if state is not None:
             state.note_host(host)
 
@@ -136,21 +136,21 @@ class Run:
 
     def note_bad_end(self, now: float) -> None:
         """A rank or a call ended badly; that is to be judged once it has settled."""
-        if self.ended_since is None and not self.ended_clean:
-            self.ended_since = now
+        if self.bad_end_since is None and not self.ended_clean:
+            self.bad_end_since = now
 
-    def mark_judged(self, now: float, *, mismatch: bool, ended: bool) -> None:
+    def mark_judged(self, now: float, *, mismatch: bool, bad_end: bool) -> None:
         """A snapshot was taken to be judged; what arrives from now on waits for the next one.
 
         Args:
-            mismatch, ended: the judgement covers the pending disagreement, the pending bad end.
+            mismatch, bad_end: the judgement covers the pending mismatch, the pending bad end.
         """
         self.judged_at = now
         self.has_news = False
         if mismatch:
             self.mismatch_since = None
-        if ended:
-            self.ended_since = None
+        if bad_end:
+            self.bad_end_since = None
 
     def note_verdict(self, now: float, seconds: float) -> None:
         """The judgement ended now and took so many seconds."""
@@ -159,7 +159,7 @@ class Run:
     def abandon_judgement(self, now: float) -> None:
         """The run could not be judged: what was pending is dropped."""
         self.judged_at = now
-        self.mismatch_since = self.ended_since = None
+        self.mismatch_since = self.bad_end_since = None
 
     def mark_replaced(self) -> None:
         """A newer attempt of the job runs: this run is judged no more."""
@@ -169,8 +169,8 @@ class Run:
         """The collector was blocked until now, so no rank's silence counts from earlier."""
         self.silence_floor = now
 
-    def group(self, group: Group, size: int) -> GroupState | None:
-        """The group's state, created if missing; None: there is no room for another group."""
+    def group_state(self, group: Group, size: int) -> GroupState | None:
+        """Get or create the group's state; None: there is no room for another group."""
         state = self.groups.get(group.id)
         if state is None:
             if len(self.groups) >= MAX_GROUPS_PER_RUN or self.usage.groups >= MAX_GROUPS:
@@ -206,7 +206,7 @@ class Run:
 
     def add_spans(self, rank: int, calls: Iterable[SpanCall], now: float) -> None:
         """Take the calls that one rank's spans show."""
-        state = self.rank(rank)
+        state = self.rank_state(rank)
         if state is None:
             return
         self.last_seen = now
@@ -219,7 +219,7 @@ class Run:
             group_id = template.group.id
             group = groups.get(group_id)
             if group is None or not group.group.ranks:
-                group = self.group(template.group, template.size)
+                group = self.group_state(template.group, template.size)
                 if group is None:
                     continue
             of_call = template.state
@@ -249,16 +249,16 @@ class Run:
                 self.note_mismatch(now)
         state.note_newest(previous, previous_end)
 
-    def add_report(self, report: Report, now: float) -> bool:
+    def add_report(self, report: KeptReport, now: float) -> bool:
         """Take one rank's report. False: it is older than the latest, or the rank is one too many."""
-        state = self.rank(report.rank)
+        state = self.rank_state(report.rank)
         if state is None or (state.report is not None and report.number <= state.report.number):
             return False
         before = state.take_report(report, now)
         self.last_seen = now
         self.has_news = True
         for item in report.groups:
-            group = self.group(item.group, len(item.group.ranks))
+            group = self.group_state(item.group, len(item.group.ranks))
             if group is not None:
                 if group.uncompared and group.compare_pieces():
                     self.note_mismatch(now)
@@ -284,7 +284,7 @@ class Run:
         if path and rank in self.ranks:
             self.ranks[rank].note_file(path)
 
-    def _cut(self, state: RankState, report: Report) -> None:
+    def _cut(self, state: RankState, report: KeptReport) -> None:
         """Cut the report short if all reports together are too large."""
         if self.usage.reported - state.held + _size(report) > MAX_REPORTED:
             self.usage.refused["reported_calls"] += 1
@@ -293,7 +293,7 @@ class Run:
             report.stack, report.exception_stack = report.stack[:CUT_STACK], report.exception_stack[:CUT_STACK]
         self.usage.reported += state.set_held(_size(report))
 
-    def _end_calls(self, before: Report | None, report: Report) -> None:
+    def _end_calls(self, before: KeptReport | None, report: KeptReport) -> None:
         """Calls that were in flight and are no longer listed have ended; the failed ones are in another list."""
         if before is None:
             return
@@ -309,7 +309,7 @@ class Run:
                 group.add(failed or known._replace(state=CallState.COMPLETED))
 
 
-def _size(report: Report) -> int:
+def _size(report: KeptReport) -> int:
     """Size of a report, in units of one call."""
     texts = len(report.stack) + len(report.exception_stack) + len(report.exception)
     return 1 + len(report.inflight) + len(report.failed) + texts // 256

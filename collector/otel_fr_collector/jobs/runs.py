@@ -63,7 +63,7 @@ class Runs:
             run_id = max(weights, key=lambda key: weights[key])
             group = max(self.by_id[run_id].groups.values(), key=lambda group: group.weight)
             before = group.weight
-            for _ in range(max(1, len(group.open) // 8, len(group.closed) // 8)):
+            for _ in range(max(1, len(group.incomplete) // 8, len(group.completed) // 8)):
                 group.evict()
             if group.weight == before:
                 return

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
-from otel_fr_collector.jobs.groups import GroupState, OpenInstance
+from otel_fr_collector.jobs.groups import GroupState, IncompleteInstance
 from otel_fr_collector.jobs.ranks import SILENCE, RankState
 from otel_fr_collector.jobs.run import Run
 
@@ -31,11 +31,11 @@ class Snapshot:
     Attributes:
         moment: when it was taken (monotonic).
         until: rank -> the monotonic time up to which its calls in flight have aged.
-        reported_at: rank -> when it last reported; infinity: no further report of it is to be waited for.
-        awaits_unheard: a rank that never reported may still do so.
-        mismatch_pending, ended_pending: a disagreement, a bad end, was not judged yet.
-        issued: instance -> the earliest issue of a call that waits there, on the collector's clock.
-        issued_wall: instance -> the earliest known issue, Unix time by the issuing rank's clock.
+        reported_at: rank -> when it last reported; infinity: no further report is expected.
+        may_report_later: a rank that never reported may still do so.
+        mismatch_pending, bad_end_pending: a mismatch, a bad end, was not judged yet.
+        enqueued_at: instance -> when the first call that waits there was enqueued, on the collector's clock.
+        enqueued_wall: instance -> when its first call was enqueued, as far as known: Unix time by that rank's clock.
     """
 
     moment: float
@@ -43,14 +43,14 @@ class Snapshot:
     calls: list[RankCall]
     stall: float
     world_size: int | None
-    awaits_unheard: bool
+    may_report_later: bool
     mismatch_pending: bool
-    ended_pending: bool
+    bad_end_pending: bool
     ranks: dict[int, Rank] = field(default_factory=dict)
     until: dict[int, float] = field(default_factory=dict)
     reported_at: dict[int, float] = field(default_factory=dict)
-    issued: dict[InstanceKey, float] = field(default_factory=dict)
-    issued_wall: dict[InstanceKey, float] = field(default_factory=dict)
+    enqueued_at: dict[InstanceKey, float] = field(default_factory=dict)
+    enqueued_wall: dict[InstanceKey, float] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -58,15 +58,15 @@ class Snapshot:
         return len(self.ranks) + len(self.calls)
 
     def evidence(self) -> Evidence:
-        """The engine's form of it; fills ``issued`` and ``issued_wall`` as well."""
+        """Convert to the match engine's `Evidence`; also fills ``enqueued_at`` and ``enqueued_wall``."""
         for call in self.calls:
             key = call.key()
             if key is None:
                 continue
-            if call.issued is not None and call.state in UNENDED:
-                self.issued[key] = min(call.issued, self.issued.get(key, call.issued))
-            if call.issued_wall is not None:
-                self.issued_wall[key] = min(call.issued_wall, self.issued_wall.get(key, call.issued_wall))
+            if call.enqueued_at is not None and call.state in UNENDED:
+                self.enqueued_at[key] = min(call.enqueued_at, self.enqueued_at.get(key, call.enqueued_at))
+            if call.enqueued_wall is not None:
+                self.enqueued_wall[key] = min(call.enqueued_wall, self.enqueued_wall.get(key, call.enqueued_wall))
         calls = [call.as_call(self.until.get(call.rank, self.moment)) for call in self.calls]
         if any(call.state in (CallState.IN_FLIGHT, CallState.FAILED) for call in self.calls):
             for rank in _expected(self):
@@ -84,9 +84,9 @@ def snapshot(run: Run, now: float) -> Snapshot:
         calls=_calls(run),
         stall=stall,
         world_size=run.world_size,
-        awaits_unheard=now - max(run.first_seen, floor) <= stall / 2,
+        may_report_later=now - max(run.first_seen, floor) <= stall / 2,
         mismatch_pending=run.mismatch_since is not None,
-        ended_pending=run.ended_since is not None,
+        bad_end_pending=run.bad_end_since is not None,
     )
     for state in run.ranks.values():
         silent = state.is_silent(now, floor)
@@ -162,15 +162,15 @@ def _ended(run: Run, call: RankCall) -> RankCall:
     return call._replace(state=CallState.COMPLETED)
 
 
-def _relevant(group: GroupState) -> list[OpenInstance]:
+def _relevant(group: GroupState) -> list[IncompleteInstance]:
     """Instances that disagree, with their neighbours, and those in which a call is in flight or has failed."""
-    chosen: dict[InstanceKey, OpenInstance] = {}
-    for key, instance in group.open.items():
+    chosen: dict[InstanceKey, IncompleteInstance] = {}
+    for key, instance in group.incomplete.items():
         if instance.disagrees:
             chosen[key] = instance
             if len(key) == 3:
                 for number in (key[2] - 1, key[2] + 1):
-                    beside = group.open.get((key[0], key[1], number))
+                    beside = group.incomplete.get((key[0], key[1], number))
                     if beside is not None:
                         chosen[beside.key] = beside
         elif not instance.is_settled:

@@ -23,12 +23,12 @@ _RED, _GREEN, _YELLOW, _BOLD, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b
 
 
 def render(
-    kind: ChangeKind, data: CollectorIncidentData, *, now: float, issued: float | None, color: bool = False
+    kind: ChangeKind, data: CollectorIncidentData, *, now: float, started: float | None, color: bool = False
 ) -> str:
     """The text of an incident, ending with a line break.
 
     Args:
-        now: Unix time. issued: Unix time of the issue of the call that shows the fault; None: unknown.
+        now: Unix time. started: Unix time at which the fault began; None: not known.
         color: use ANSI colours.
     """
     data = printable_data(data)
@@ -45,8 +45,8 @@ def render(
     lines += _files(data)
     if data["trace_id"]:
         lines.append(f"  trace            {data['trace_id']}")
-    if issued is not None:
-        lines.append(f"  started          {duration_text(max(0.0, now - issued))} ago")
+    if started is not None:
+        lines.append(f"  started          {duration_text(max(0.0, now - started))} ago")
     return "\n".join(lines) + "\n"
 
 

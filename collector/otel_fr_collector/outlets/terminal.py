@@ -37,7 +37,7 @@ class Terminal:
         if change.kind is ChangeKind.RESOLVED:
             self._print_pending(number)
             if not change.data["caused_by"]:
-                self._write(render(ChangeKind.RESOLVED, change.data, now=time.time(), issued=None, color=self._color))
+                self._write(render(ChangeKind.RESOLVED, change.data, now=time.time(), started=None, color=self._color))
             self._known.pop(number, None)
             return
         if known is None or change.kind is ChangeKind.OPENED:
@@ -62,7 +62,7 @@ class Terminal:
             self._print(change)
 
     def _print(self, change: IncidentChange) -> None:
-        text = render(change.kind, change.data, now=time.time(), issued=change.incident.started, color=self._color)
+        text = render(change.kind, change.data, now=time.time(), started=change.incident.started, color=self._color)
         self._known[change.incident.id] = _Printed(
             None, _essence(change.data), set(change.data["flight_recorder_files"])
         )

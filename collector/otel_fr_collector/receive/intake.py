@@ -106,7 +106,7 @@ class IncomingRequest:
         self.client = client
         self.access = access
         self.size = 0
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
 
     def hold(self, size: int) -> None:
         """Count bytes that have arrived.
@@ -118,13 +118,13 @@ class IncomingRequest:
         try:
             self._intake.hold(self, size)
         except RejectedError:
-            self._pieces.clear()  # now, not when the last traceback is gone
+            self._chunks.clear()  # now, not when the last traceback is gone
             raise
 
-    def add(self, piece: bytes) -> None:
+    def add(self, chunk: bytes) -> None:
         """Keep what has arrived; raises as `hold`."""
-        self.hold(len(piece))
-        self._pieces.append(piece)
+        self.hold(len(chunk))
+        self._chunks.append(chunk)
 
     async def inflate(self, inflater: Inflater, data: bytes) -> None:
         """Keep what has arrived, decompressed.
@@ -133,8 +133,8 @@ class IncomingRequest:
             RejectedError: as `hold`; or the data is not compressed as its encoding says.
         """
         try:
-            for piece in inflater.feed(data):
-                self.add(piece)
+            for chunk in inflater.feed(data):
+                self.add(chunk)
                 await asyncio.sleep(0)
         except CorruptError as error:
             raise malformed(str(error)) from error
@@ -146,8 +146,8 @@ class IncomingRequest:
                 inflater.finish()
         except CorruptError as error:
             raise malformed(str(error)) from error
-        data = b"".join(self._pieces)
-        self._pieces.clear()
+        data = b"".join(self._chunks)
+        self._chunks.clear()
         return data
 
 

@@ -52,7 +52,7 @@ class Persistence:
                 run = self._runs.get(known.id, now)
                 if run is not None:
                     run.restore(known.world_size, known.resource, known.ranks(now, wall))
-                    self._grace.expect(run)
+                    self._grace.add(run)
             self._saved[known.id] = (0, 0)
         for incident in saved.incidents:
             if incident.is_open:
@@ -60,7 +60,7 @@ class Persistence:
                 # of the job, reports.
                 lost = self._runs.get(incident.run, now)
                 if lost is not None:
-                    self._grace.expect(lost)
+                    self._grace.add(lost)
         self._resume(saved.incidents)
 
     def save(self, changes: Sequence[IncidentChange]) -> None:

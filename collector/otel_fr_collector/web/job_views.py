@@ -148,12 +148,12 @@ def _fill_rank(
     if report is None or state.ended is not None:
         return
     oldest = min(
-        (call for call in reported_calls(run, state) if call.issued is not None),
-        key=lambda call: call.issued or 0.0,
+        (call for call in reported_calls(run, state) if call.enqueued_at is not None),
+        key=lambda call: call.enqueued_at or 0.0,
         default=None,
     )
-    if oldest is not None and oldest.issued is not None:
-        age = round(now - oldest.issued, 1)
+    if oldest is not None and oldest.enqueued_at is not None:
+        age = round(now - oldest.enqueued_at, 1)
         columns["waits"][at] = [oldest.signature.operation, oldest.sequence_id, index_of.get(oldest.group), age]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
@@ -136,7 +136,7 @@ def test_what_was_heard_is_not_undone_by_what_is_read_late() -> None:
     """The file could be read only some time after the start: rank 0 has reported and died since, rank 1 is unheard."""
     run = Runs().get(RunId("job-7", 0, "r"), 0.0)
     assert run is not None
-    run.add_report(Report(0, 9, ending=Ending.KILLED, signal=9, has_exited=True), 1.0)
+    run.add_report(KeptReport(0, 9, ending=Ending.KILLED, signal=9, has_exited=True), 1.0)
     run.restore(None, {}, [RankState(0, stack="old"), RankState(1, ended=0.5, ending=Ending.KILLED, signal=15)])
     assert (run.ranks[0].ended, run.ranks[0].signal) == (1.0, 9)
     assert (run.ranks[1].ended, run.ranks[1].signal) == (0.5, 15)

@@ -20,7 +20,7 @@ from otel_fr_collector.jobs import groups, runs
 from otel_fr_collector.jobs import run as run_module
 from otel_fr_collector.jobs.bounded import Cache, Ranges
 from otel_fr_collector.jobs.calls import SpanCall, Template
-from otel_fr_collector.jobs.rank_reports import Report, parse_report
+from otel_fr_collector.jobs.rank_reports import KeptReport, parse_report
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
@@ -183,7 +183,7 @@ def span(seq: int, group: str = "g", size: int = 3) -> SpanCall:
     return template(group, size), seq, seq, 0, 10**18, 10**18 + 1_000
 
 
-def report(rank: int, number: int = 1, **more: Any) -> Report:
+def report(rank: int, number: int = 1, **more: Any) -> KeptReport:
     from otel_fr_collector.jobs.calls import Interner
 
     body = {"v": 1, "rank": rank, "n": number, "groups": [], **more}
@@ -274,7 +274,7 @@ def test_reports_are_cut_short_when_all_together_hold_too_much(monkeypatch: pyte
 
 def test_complete_collectives_are_remembered_in_no_more_than_so_many_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "MAX_STREAMS", 5)
-    closed = groups.Closed()
+    closed = groups.CompletedInstances()
     grown = sum(closed.add(("g", "p2p", 0, 1, tag, 0)) for tag in range(50))
     assert grown == len(closed) == 5
     assert ("g", "p2p", 0, 1, 49, 0) in closed

@@ -63,5 +63,5 @@ def test_the_span_of_a_posted_receive_whose_rank_has_ended_does_not_make_it_wait
 
 def test_the_span_of_a_receive_that_was_waited_for_leaves_its_wait_as_it_is() -> None:
     waited = reported(NOW, age_s=90.0, wait_s=8.0)
-    for calls in permutations([waited, waited._replace(issued=None, age=95.0)]):
+    for calls in permutations([waited, waited._replace(enqueued_at=None, age=95.0)]):
         assert age(*calls) == 8.0

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 from otel_fr_collector.incidents.book import IncidentBook
-from otel_fr_collector.incidents.restart_grace import PATIENCE, RETURN_SECONDS, YOUNG, RestartGrace
-from otel_fr_collector.jobs.rank_reports import Report
+from otel_fr_collector.incidents.restart_grace import (
+    MAX_FIRST_REPORT_NUMBER,
+    RECONNECT_SECONDS,
+    RETURN_SECONDS,
+    RestartGrace,
+)
+from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId
 
 from otel_fr.match import Category, Finding
@@ -15,9 +20,9 @@ RUN = RunId("job-7", 0, "r")
 
 def heard(run: Run, *ranks: int, number: int) -> None:
     for rank in ranks:
-        state = run.rank(rank)
+        state = run.rank_state(rank)
         assert state is not None
-        state.report = Report(rank, number)
+        state.report = KeptReport(rank, number)
 
 
 def make(world: int | None = 3) -> Run:
@@ -26,9 +31,9 @@ def make(world: int | None = 3) -> Run:
 
 def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_back() -> None:
     grace, run = RestartGrace(0.0), make()
-    heard(run, 0, 1, number=YOUNG + 1)
+    heard(run, 0, 1, number=MAX_FIRST_REPORT_NUMBER + 1)
     assert grace.waits_for(run, 1.0)
-    heard(run, 2, number=YOUNG + 2)
+    heard(run, 2, number=MAX_FIRST_REPORT_NUMBER + 2)
     assert not grace.waits_for(run, 2.0)
     run.ranks[2].report = None
     assert not grace.waits_for(run, 3.0)  # once is enough: from then on silence is silence
@@ -38,20 +43,20 @@ def test_the_patience_with_those_who_do_not_come_back_ends() -> None:
     grace, run = RestartGrace(0.0), make()
     heard(run, 0, number=100)
     assert grace.waits_for(run, 10.0)
-    assert grace.waits_for(run, 10.0 + PATIENCE - 0.1)
-    assert not grace.waits_for(run, 10.0 + PATIENCE)
+    assert grace.waits_for(run, 10.0 + RECONNECT_SECONDS - 0.1)
+    assert not grace.waits_for(run, 10.0 + RECONNECT_SECONDS)
 
 
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     grace, run = RestartGrace(0.0), make()
     heard(run, 0, 1, number=100)
-    state = run.rank(2)
+    state = run.rank_state(2)
     assert state is not None
     state.ended = 0.5
     assert not grace.waits_for(run, 1.0)
 
 
-@pytest.mark.parametrize(("started", "number"), [(0.0, YOUNG), (-RETURN_SECONDS - 1.0, 100)])
+@pytest.mark.parametrize(("started", "number"), [(0.0, MAX_FIRST_REPORT_NUMBER), (-RETURN_SECONDS - 1.0, 100)])
 def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) -> None:
     grace, run = RestartGrace(started), make()
     heard(run, 0, number=number)
@@ -60,10 +65,10 @@ def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) 
 
 def test_a_run_that_is_expected_is_waited_for_before_its_first_word_but_not_for_ever() -> None:
     grace, run = RestartGrace(0.0), make(None)
-    grace.expect(run)
+    grace.add(run)
     assert grace.waits_for(run, RETURN_SECONDS)
-    grace.expire(RETURN_SECONDS + PATIENCE + 1.0)
-    assert not grace.waits_for(run, RETURN_SECONDS + PATIENCE + 2.0)
+    grace.expire(RETURN_SECONDS + RECONNECT_SECONDS + 1.0)
+    assert not grace.waits_for(run, RETURN_SECONDS + RECONNECT_SECONDS + 2.0)
 
 
 def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
@@ -82,7 +87,7 @@ def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
     )
     for attempt in range(2):
         run = Run(RunId("job", attempt, f"r{attempt}"), 0.0, 0.0)
-        book.update(run, [finding], now=0.0, wall=wall[0], issued=lambda _: None, moved_on=lambda _: False)
+        book.update(run, [finding], now=0.0, wall=wall[0], enqueued=lambda _: None, moved_on=lambda _: False)
     book.resolve_run(RunId("job", 0, "r0"), 0.0)
     book.drop_old(900.0)
     assert len(book.known()) == 2

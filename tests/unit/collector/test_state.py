@@ -24,7 +24,9 @@ def rank_call(
     rank: int, seq: int, state: CallState = CallState.COMPLETED, size: int = 3, record: int | None = None
 ) -> RankCall:
     signature = INTERNER.signature(Signature("all_reduce", ((size,),), ((size,),), ("Float",), ("Float",), "sum"))
-    return RankCall(rank, seq if record is None else record, "g", "collective", seq, signature, state, issued_wall=1.0)
+    return RankCall(
+        rank, seq if record is None else record, "g", "collective", seq, signature, state, enqueued_wall=1.0
+    )
 
 
 def call(seq: int, group: Group = GROUP, size: int = 3) -> SpanCall:
@@ -45,7 +47,7 @@ events = [
 def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[RankCall], again: list[RankCall]) -> None:
     state = GroupState(GROUP, 3)
     assert not any(state.add(one) for one in [*order, *again])
-    assert not state.open
+    assert not state.incomplete
     assert state.call_count == 0
 
 
@@ -58,7 +60,7 @@ def test_a_healthy_group_leaves_nothing_behind_in_any_order(order: list[RankCall
 def test_a_disagreement_is_noticed_once_in_any_order(order: list[RankCall]) -> None:
     state = GroupState(GROUP, 3)
     assert sum(state.add(one) for one in order) == 1
-    assert [instance.key[2] for instance in state.open.values() if instance.disagrees] == [1]
+    assert [instance.key[2] for instance in state.incomplete.values() if instance.disagrees] == [1]
 
 
 @settings(max_examples=100)
@@ -69,19 +71,19 @@ def test_a_coalesced_batch_is_compared_member_by_member(order: list[RankCall]) -
     for one in order:
         state.add(one)
     assert state.disagreeing == 0
-    assert not state.open
+    assert not state.incomplete
 
 
 def test_incomplete_collectives_are_forgotten_oldest_first_but_a_disagreement_stays() -> None:
     state = GroupState(GROUP, 3)
     state.add(rank_call(0, 0))
     assert state.add(rank_call(1, 0, size=9))
-    for seq in range(1, groups.MAX_OPEN + 100):
+    for seq in range(1, groups.MAX_INCOMPLETE + 100):
         state.add(rank_call(0, seq))
-    assert len(state.open) == groups.MAX_OPEN
-    assert ("g", "collective", 0) in state.open
-    assert ("g", "collective", 1) not in state.open
-    assert state.call_count == groups.MAX_OPEN + 1
+    assert len(state.incomplete) == groups.MAX_INCOMPLETE
+    assert ("g", "collective", 0) in state.incomplete
+    assert ("g", "collective", 1) not in state.incomplete
+    assert state.call_count == groups.MAX_INCOMPLETE + 1
 
 
 def test_calls_over_all_runs_are_bounded() -> None:
@@ -119,7 +121,7 @@ def test_invented_job_names_drive_out_no_job() -> None:
 
 
 def show(change: ChangeKind = ChangeKind.OPENED, color: bool = False, **more: object) -> str:
-    return present.render(change, incident_data(**more), now=10.0, issued=7.5, color=color)
+    return present.render(change, incident_data(**more), now=10.0, started=7.5, color=color)
 
 
 def test_the_text_of_an_incident() -> None:
@@ -175,14 +177,14 @@ def test_pieces_that_come_before_the_members_are_known_are_judged_once_they_are(
         given, own = ((4,),) * 3 if rank == 0 else (), ((piece,),) if rank == 2 else ((4,),)
         types = ("Float",) * len(given)
         signature = INTERNER.signature(Signature("scatter", given, own, types, ("Float",), root=0))
-        return RankCall(rank, 1, "g", "collective", 1, signature, CallState.COMPLETED, issued_wall=1.0)
+        return RankCall(rank, 1, "g", "collective", 1, signature, CallState.COMPLETED, enqueued_wall=1.0)
 
     state = GroupState(Group("g", "0", "default_pg", ()), 3)
     assert not any(state.add(scatter(rank)) for rank in range(3))
     assert not state.compare_pieces()
     state.learn(GROUP, 3)
     assert state.compare_pieces() is found
-    assert bool(state.open) is found
+    assert bool(state.incomplete) is found
     assert not state.compare_pieces()
 
 

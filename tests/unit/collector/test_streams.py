@@ -187,7 +187,7 @@ def aside(monkeypatch: pytest.MonkeyPatch) -> Callable[[], threading.Event]:
             go.wait(10)
             return diagnose(evidence)
 
-        monkeypatch.setattr(judge_module, "AT_ONCE", 0)
+        monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
         monkeypatch.setattr(judge_module, "diagnose", wait)
         return go
 
