@@ -10,7 +10,7 @@ from pathlib import Path
 
 from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run, build_runs
-from otel_fr.analyze.collectives import Collective, line_up
+from otel_fr.analyze.collectives import Collective, collectives_of
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.dump.model import Dump, Problem
 from otel_fr.dump.read import load_folder
@@ -92,8 +92,8 @@ class Analysis:
 
     @cached_property
     def collectives(self) -> Sequence[Collective]:
-        """Every collective, and every send with its receive, in any file; built at the first use."""
-        return [] if self.run is None else line_up(self.run)
+        """Every collective and message in the files; computed on first use."""
+        return [] if self.run is None else collectives_of(self.run)
 
 
 def load(
@@ -113,7 +113,7 @@ def load(
         workers: processes that read large folders; with more than 1, the calling program must be one that
             `multiprocessing` can start again ("spawn").
         progress: called with (files read, files in all).
-        replica_size: ranks of one torchft replica, whose default group counts ranks from 0 in every replica.
+        replica_size: ranks of one torchft replica, whose default group numbers its ranks from 0 in each replica.
 
     Raises:
         FileNotFoundError: there is nothing at ``path``.
@@ -126,7 +126,7 @@ def load(
             _use_global_ranks(dump, replica_size)
     runs, more = build_runs(dumps)
     for run in runs:
-        run.run_id = run.run_id or _made_up_run_id(run)
+        run.run_id = run.run_id or _computed_run_id(run)
     findings = diagnose(runs[0].evidence) if runs else []
     if runs and not findings:
         runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
@@ -135,8 +135,8 @@ def load(
     )
 
 
-def _made_up_run_id(run: Run) -> str:
-    """An id for a run whose files do not name it, so that two runs do not share incidents or traces."""
+def _computed_run_id(run: Run) -> str:
+    """Distinguishes runs whose files do not name them, so that they do not share incidents or traces."""
     starts = [dump.entries[0].created_ns for dump in run.dumps if dump.entries]
     known = sorted(start for start in starts if start is not None)
     return identity.run_id("", 0, f"{known[0]}/{','.join(sorted(run.evidence.groups))}") if known else ""

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlparse
 
 from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Analysis, load
 from otel_fr.analyze.output.overview import View
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--transform-ft",
         action="store_true",
-        help="read files of torchft, whose default group counts from 0 in every replica",
+        help="read files of torchft, whose default group numbers its ranks from 0 in each replica",
     )
     add(
         "--group-world-size",
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     """Analyze and print.
 
     Returns:
-        the process's exit status: `HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2), the last also for usage error.
+        the process's exit status: `HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2), the last also for a usage error.
     """
     if args.transform_ft and args.group_world_size is None:
         return _refuse("--transform-ft needs --group-world-size, the number of ranks of a torchft replica")
@@ -89,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"--output writes the tables of all calls; for the report use --format {form} > {args.output}")
     if args.output is not None and not args.output.resolve().parent.is_dir():
         return _refuse(f"--output {args.output}: its folder does not exist")
+    if args.otlp and not _is_endpoint(args.otlp):
+        return _refuse(f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317")
     # Millions of small objects live until the end: looking for garbage among them takes longer than reading them.
     gc.disable()
     try:
@@ -119,6 +122,15 @@ def run(args: argparse.Namespace) -> int:
 def _refuse(text: str) -> int:
     print(f"otel-fr analyze: {text}", file=sys.stderr)
     return UNUSABLE
+
+
+def _is_endpoint(text: str) -> bool:
+    """True for an http or https URL with a host and, if it has one, a valid port."""
+    try:
+        url = urlparse(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
 
 
 def _load(args: argparse.Namespace, replica_size: int | None) -> Analysis:

@@ -1,4 +1,8 @@
-"""Every collective in the files, with each rank's calls in it."""
+"""Every collective in the files, with each rank's calls.
+
+A `Collective` holds what the files recorded (`Entry`) and belongs to the interface of `otel_fr.analyze`. The match
+engine's `otel_fr.match.instances.Instance` holds only the calls that need a judgement.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from otel_fr.dump.entry import Entry
 from otel_fr.match import CallState, Group
 from otel_fr.match.model import Stream
 
-Key = tuple[str, str, int] | tuple[str, str, int, int, int, int]
+CollectiveKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """As `otel_fr.match.instances.InstanceKey`; a receive whose sender is unknown has (group, "p2p:RANK", number)."""
 
 
@@ -46,7 +50,7 @@ class Collective:
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Members without a call of it in the files: not enqueued, overwritten, or the rank has no file."""
+        """Members without a call of it in their files: not enqueued, overwritten, or no file."""
         return tuple(rank for rank in self.members if rank not in self.calls)
 
     @property
@@ -55,9 +59,9 @@ class Collective:
         return not self.missing_ranks and all(calls[-1].state is CallState.COMPLETED for calls in self.calls.values())
 
 
-def line_up(run: Run) -> list[Collective]:
+def collectives_of(run: Run) -> list[Collective]:
     """All collectives of a run, in the order in which the lowest rank of each enqueued them."""
-    found: dict[Key, Collective] = {}
+    found: dict[CollectiveKey, Collective] = {}
     for rank, entry, group in group_entries(run):
         key = key_of(rank, entry, group)
         known = found.get(key)
@@ -90,7 +94,7 @@ def group_entries(run: Run) -> Iterator[tuple[int, Entry, Group]]:
                 yield rank, entry, group
 
 
-def key_of(rank: int, entry: Entry, group: Group) -> Key:
+def key_of(rank: int, entry: Entry, group: Group) -> CollectiveKey:
     """The key of the collective that a call belongs to."""
     if entry.stream != "p2p":
         return group.id, entry.stream, entry.sequence_id

@@ -10,7 +10,7 @@ from otel_fr.ring import SignatureDef
 
 
 def definition_of(operator: Operator, group: LiveGroup, args: tuple[Any, ...], backend: str) -> SignatureDef:
-    """The definition of a call's arguments that the ring keeps. Computed once for all equal calls."""
+    """The definition of a call's arguments that the ring keeps."""
     inputs = [tensor for position in operator.inputs for tensor in flatten(args[position])]
     outputs = [tensor for position in operator.outputs for tensor in flatten(args[position])]
 

@@ -48,7 +48,7 @@ class Kernels:
             raise
 
     def remove(self) -> None:
-        """Remove the kernels."""
+        """Restore torch's own dispatch; a failure of torch to do so is ignored."""
         with contextlib.suppress(Exception):
             self._library._destroy()
 

@@ -194,10 +194,10 @@ def key_function(operator: Operator, tensor_type: Any) -> Callable[[tuple[Any, .
         return tuple(parts)
 
     if len(positions) == 1:
-        (place,) = positions
+        (position,) = positions
 
         def one_list(args: tuple[Any, ...]) -> tuple[Any, ...]:
-            value = args[place]
+            value = args[position]
             if type(value) is not list or len(value) != 1:
                 return general(args)
             tensor = value[0]

@@ -338,7 +338,7 @@ class Recorder:
         self, operator: Operator, process_group: Any, group: LiveGroup, args: tuple[Any, ...], key: tuple[Any, ...]
     ) -> CachedSignature:
         if self._signature_count >= MAX_SIGNATURES or self._generation != self._writer.generation:
-            self._forget_signatures()
+            self._evict_signatures()
         tensors = [tensor for position in operator.tensors for tensor in flatten(args[position])]
         device = tensors[0].device if tensors else self._device("cpu")
         if device.type == "meta":
@@ -373,7 +373,7 @@ class Recorder:
         self._signature_count += 1
         return signature
 
-    def _forget_signatures(self) -> None:
+    def _evict_signatures(self) -> None:
         for group in self.groups.values():
             group.signatures.clear()
         self._signature_count = 0

@@ -70,7 +70,7 @@ class Responder:
         return True
 
     def say_goodbye(self, seconds: float) -> bool:
-        """Tell the monitor that this rank ends, and wait until it has sent its data. False: it did not confirm."""
+        """Notify the monitor that this rank ends, and wait until it has sent its data. False: it did not confirm."""
         return self.send({"cmd": "bye"}) and self._goodbye.wait(seconds)
 
     def close(self) -> None:

@@ -230,7 +230,7 @@ class Session:
         """In a forked child of a recording rank: touch nothing of the parent's, and no lock that it may have held."""
         self._over = True
         self.recorder.on = False
-        self.recorder.waits.forget()
+        self.recorder.waits.stop_tracking()
         self._hooks.abandon()
         if self._responder is not None:
             self._responder.abandon()

@@ -6,7 +6,7 @@ from otel_fr.capture.completion import EndMode
 
 
 class CachedSignature:
-    """What calls with equal arguments in one group have in common.
+    """Cached by the key of the arguments; looked up for every call.
 
     Attributes:
         ref: reference of the definition in the ring, valid in ``generation``.

@@ -26,8 +26,8 @@ class Waits:
 
         Args:
             end: ``end(ticket, group index, sequence id, state, ns)``: the call has ended.
-            waited: ``waited(ticket, ns)``: a thread waits for the call since then; `POSTED`: none does yet. Called for
-                sends and receives only: C++ waits for functional collectives, which Python does not see.
+            waited: ``waited(ticket, ns)``: a thread began to wait for the call then; `POSTED`: no thread waits yet.
+                Called for sends and receives only: C++ waits for functional collectives, which Python does not see.
         """
         self._type = work_type
         self._end = end
@@ -82,7 +82,7 @@ class Waits:
         our_wait.__name__ = "wait"
         self._ours = self._type.wait = our_wait
 
-    def forget(self) -> None:
+    def stop_tracking(self) -> None:
         """Stop tracking, without restoring ``wait``."""
         self._known.clear()
 

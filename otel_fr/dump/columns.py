@@ -216,36 +216,6 @@ class Table(dict[T, int]):
         return index
 
 
-def entries_of(items: Sequence[Entry]) -> Entries:
-    """Entries from `Entry` objects."""
-    groups: Table[str] = Table()
-    signatures: Table[Signature] = Table()
-    labels: Table[Label] = Table()
-    call_sites: Table[CallSite] = Table()
-    return Entries(
-        group=indices([groups[e.group] for e in items]),
-        stream=codes([STREAMS.index(e.stream) for e in items]),
-        sequence_id=integers([e.sequence_id for e in items]),
-        record=integers([e.record for e in items]),
-        signature=indices([signatures[e.signature] for e in items]),
-        state=codes([STATES.index(e.state) for e in items]),
-        label=indices([labels[Label(e.timeout, e.error, e.backend, e.thread)] for e in items]),
-        call_site=indices([call_sites[CallSite(e.site, e.frames)] for e in items]),
-        pair_index=integers([e.pair_index for e in items]),
-        age=floats([e.age for e in items]),
-        duration=floats([e.duration for e in items]),
-        gap=floats([e.gap for e in items]),
-        batch=integers([e.batch for e in items]),
-        created=integers([e.created_ns for e in items]),
-        started=integers([e.started_ns for e in items]),
-        ended=integers([e.ended_ns for e in items]),
-        groups=list(groups),
-        signatures=list(signatures),
-        labels=list(labels),
-        call_sites=list(call_sites),
-    )
-
-
 def integers(values: Sequence[int | None]) -> Integers:
     """A column of integers; OverflowError if one needs more than 64 bits."""
     return np.array([NONE if value is None else value for value in values], np.int64)

@@ -1,4 +1,4 @@
-"""One recorded call of a flight-recorder file, whoever wrote the file."""
+"""One recorded call of a flight-recorder file, of any recorder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Entry(NamedTuple):
         batch: record id of the entry that ends its coalesced batch; None: not in a batch.
         created_ns, started_ns, ended_ns: the rank's wall clock, for a timeline; never compared with another rank's.
             None: not recorded.
-        backend: ``"nccl"``, ``"gloo"``, ...; empty: not recorded. thread: name of the thread that issued it.
+        backend: ``"nccl"``, ``"gloo"``, ...; empty: not recorded. thread: name of the thread that enqueued it.
     """
 
     group: str

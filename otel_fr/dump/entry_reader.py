@@ -1,4 +1,4 @@
-"""The entries of a flight-recorder file, whoever wrote it, as `Entries`.
+"""The entries of a flight-recorder file, of any recorder, as `Entries`.
 
 What most calls of a job have in common (group, name, sizes, dtypes, state, ...) is read once per file and then
 recognised by its bytes; only the fields of a single call (numbers, times, call site) are read for each entry, column

@@ -23,7 +23,9 @@ _GZIP = b"\x1f\x8b"
 _CHECKPOINT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """What `torch.save` began files with before torch 1.6."""
 _SIGNS = (b"pg_config", b"otel_fr", b"profiling_name", b"collective_seq_id")
-"""Words of which every flight-recorder file contains one, whoever wrote it."""
+"""Every flight-recorder file, of any recorder, contains one of these words."""
+_DOCUMENTS = (".css", ".html", ".js", ".md", ".py", ".rst", ".svg", ".toml", ".yaml", ".yml")
+"""Documentation and source files may contain these words, too; no recorder gives its files such names."""
 _MAX_NAMED = 3
 _NAMED_RANK = re.compile(r"(?<![a-z])(local|node|group)?[_\-.]?rank[_\-.=]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -82,6 +84,8 @@ def may_be_one(path: Path, limits: Limits) -> bool:
         head = _head(path, 64, unpack=True) or head
     if head.startswith(RING_MAGIC):
         return True
+    if path.suffix.lower() in _DOCUMENTS:
+        return False
     start = head.lstrip()[:1]
     if start and start in b"{[\x80(}]\x1f" and size(path) <= limits.max_bytes and _has_signs(path):
         return True
@@ -89,7 +93,7 @@ def may_be_one(path: Path, limits: Limits) -> bool:
 
 
 def looks_like_one(path: Path) -> bool:
-    """True if name or content are a flight-recorder file's; if it cannot be used, the user must be told why."""
+    """True if name or content are a flight-recorder file's; if it cannot be used, a problem is reported."""
     suffix = path.suffix.lower()
     plain = suffix in _ENDINGS or not re.fullmatch(r"\.[a-z][a-z0-9]{0,9}", suffix)
     return (plain and suffix != ".json" and bool(_NUMBER.search(path.name))) or _has_signs(path)

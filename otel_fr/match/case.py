@@ -60,7 +60,7 @@ class Case:
         if node.dead or len(node.waiting) != 1 or 2 * len(missing) <= len(node.instance.members):
             return None
         for bad in self.mismatches:
-            if bad.has_majority and bad.odd == node.waiting and bad.instance.key in self.cause_of:
+            if bad.has_majority and bad.differing == node.waiting and bad.instance.key in self.cause_of:
                 return self.cause_of[bad.instance.key]
         return None
 

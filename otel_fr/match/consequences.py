@@ -71,7 +71,8 @@ def missed_meeting(case: Case) -> None:
     if case.causes or not gave_up:
         return
     others = sorted({*ranks, *range(case.evidence.world_size or 0)} - set(gave_up))
-    # Nobody records who should have come. One other rank: it. Several: some may have had no part in it.
+    # No recorder shows which ranks were expected. If one other rank exists, it is the culprit; of several, some may
+    # not have been expected.
     culprits = others if len(others) == 1 else []
     first = gave_up[0]
     summary = (

@@ -39,12 +39,11 @@ class _Diagnosis(Case):
 
     def _mismatches(self) -> None:
         for bad in sorted(self.mismatches, key=self._position):
-            waiting = {r for n in self.nodes.values() if n.mismatch is bad for r in n.waiting} - set(bad.odd)
-            finding = self.finding(
-                bad.instance, bad.category, bad.odd, sorted(waiting), sentences.mismatch_text(bad, self._shift(bad))
-            )
+            waiting = {r for n in self.nodes.values() if n.mismatch is bad for r in n.waiting} - set(bad.differing)
+            summary = sentences.mismatch_text(bad, self._shift(bad))
+            finding = self.finding(bad.instance, bad.category, bad.differing, sorted(waiting), summary)
             finding.field, finding.values = bad.field, dict(sorted(bad.values.items()))
-            finding.caused_by = self.same_culprits(bad.odd)
+            finding.caused_by = self.same_culprits(bad.differing)
             self.add(finding)
             for key, node in self.nodes.items():
                 if node.mismatch is bad:
@@ -55,9 +54,9 @@ class _Diagnosis(Case):
         return shift_of(self.instances, bad) if bad.has_majority else ""
 
     def _position(self, bad: Mismatch) -> tuple[object, ...]:
-        """Sort key: the order of the odd rank's own calls; between ranks there is no order, so by name."""
-        call = bad.instance.call(bad.odd[0])
-        return (bad.odd[0], call.record, bad.instance.name)
+        """Sort key: the order of the differing rank's own calls; between ranks there is no order, so by name."""
+        call = bad.instance.call(bad.differing[0])
+        return (bad.differing[0], call.record, bad.instance.name)
 
     def _cycles(self) -> None:
         for keys in cycles(self.nodes):
@@ -65,12 +64,12 @@ class _Diagnosis(Case):
                 continue
             steps = self._walk(keys)
             sends = [(rank, inst, blocker) for rank, inst, blocker in steps if inst.p2p]
-            odd = against_the_order(self.nodes, keys)
-            astray = misdirected_message(self.nodes, keys) if odd is None else None
+            minority = against_the_order(self.nodes, keys)
+            astray = misdirected_message(self.nodes, keys) if minority is None else None
             if astray is not None:
                 instance, culprits, category = astray.astray, astray.culprits, Category.UNMATCHED_P2P
                 summary = sentences.misdirected_text(astray)
-            elif len(sends) == 1 and odd is None:
+            elif len(sends) == 1 and minority is None:
                 caller, instance, blocker = sends[0]
                 step = next(inst for rank, inst, _ in steps if rank == blocker)
                 category = Category.UNMATCHED_P2P
@@ -81,9 +80,9 @@ class _Diagnosis(Case):
             else:
                 instance = steps[0][1]
                 inside = set(keys)
-                in_circle = tuple(sorted({rank for key in keys for rank in self._ahead(key, inside)}))
-                culprits = odd[0] if odd is not None else in_circle
-                category, summary = Category.DEADLOCK, sentences.deadlock_text(steps, odd)
+                in_cycle = tuple(sorted({rank for key in keys for rank in self._ahead(key, inside)}))
+                culprits = minority[0] if minority is not None else in_cycle
+                category, summary = Category.DEADLOCK, sentences.deadlock_text(steps, minority)
             waiting = sorted({rank for key in keys for rank in self.nodes[key].waiting})
             finding = self.finding(instance, category, culprits, waiting, summary)
             self.add(finding)
@@ -160,8 +159,8 @@ class _Diagnosis(Case):
 
     def _earlier(self, node: Node, others: list[Node]) -> int:
         """How many nodes with a culprit in common come before this one in the program."""
-        accused = set(node.culprits)
-        rivals = [n for n in others if n is not node and not n.targets and accused.intersection(n.culprits)]
+        culprits = set(node.culprits)
+        rivals = [n for n in others if n is not node and not n.targets and culprits.intersection(n.culprits)]
         return 0 if node.targets else sum(precedes(self.evidence, self.instances, n, node) for n in rivals)
 
     def _category(self, node: Node, culprits: list[int]) -> Category:
@@ -181,9 +180,9 @@ class _Diagnosis(Case):
         return progress.enqueued == progress.completed
 
     def _devices(self) -> None:
-        accused = (rank for finding in self.causes for rank in finding.culprit_ranks)
+        culprits_so_far = (rank for finding in self.causes for rank in finding.culprit_ranks)
         by_first: dict[InstanceKey, list[StuckDevice]] = {}
-        for stuck in stuck_devices(self.evidence, self.instances, {*accused, *self.deaths}, self.cause_of):
+        for stuck in stuck_devices(self.evidence, self.instances, {*culprits_so_far, *self.deaths}, self.cause_of):
             by_first.setdefault(stuck.first, []).append(stuck)
         for key, stuck_ranks in by_first.items():
             instance, culprits = self.instances[key], [stuck.rank for stuck in stuck_ranks]

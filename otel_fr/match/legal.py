@@ -100,7 +100,7 @@ def has_pieces(signature: Signature) -> bool:
 
 @lru_cache(maxsize=4_096)
 def own_difference(members: int, signature: Signature) -> Difference | None:
-    """A call that cannot be right whatever the others bring: its outputs do not follow from its inputs.
+    """A call that cannot be right regardless of the other ranks' calls: its outputs do not follow from its inputs.
 
     torch rejects most of these before they are enqueued, but not every backend checks.
     ``first`` is what the rank has, ``second`` what would be right.
@@ -345,16 +345,16 @@ def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple
     Args:
         signatures: rank -> its signature.
     """
-    places = {rank: place for place, rank in enumerate(group.ranks)}
-    rows = sorted(rank for rank in signatures if rank in places)
-    columns = np.array([places[rank] for rank in rows], np.intp)
+    position_of = {rank: position for position, rank in enumerate(group.ranks)}
+    rows = sorted(rank for rank in signatures if rank in position_of)
+    columns = np.array([position_of[rank] for rank in rows], np.intp)
     given, taken = (np.full((len(rows), len(rows)), -1, np.int64) for _ in range(2))
     for row, rank in enumerate(rows):
         s = signatures[rank]
         single = s.operation == "all_to_all_single"
         for matrix, sizes, splits in ((given, s.input_sizes, s.input_splits), (taken, s.output_sizes, s.output_splits)):
-            pieces = _shares(sizes, splits, len(places)) if single else _numels(sizes)
-            if len(pieces) == len(places):
+            pieces = _shares(sizes, splits, len(position_of)) if single else _numels(sizes)
+            if len(pieces) == len(position_of):
                 matrix[row] = np.array(pieces, np.int64)[columns]
     unfit = (given != taken.T) & (given >= 0) & (taken.T >= 0)
     pairs = {(min(rows[i], rows[j]), max(rows[i], rows[j])) for i, j in np.argwhere(unfit)[: 2 * MAX_UNFIT]}

@@ -41,13 +41,17 @@ MAX_PAIRS = 8
 
 @dataclass(slots=True, kw_only=True)
 class Mismatch:
-    """An instance whose calls disagree. ``odd``: the ranks that differ from a strict majority; without one, all."""
+    """An instance whose calls disagree.
+
+    Attributes:
+        differing: the ranks that differ from a strict majority; all ranks that disagree, if there is none.
+    """
 
     instance: Instance
     category: Category
     field: str
     values: dict[int, str]
-    odd: tuple[int, ...]
+    differing: tuple[int, ...]
     has_majority: bool
 
 
@@ -156,18 +160,18 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
         for rank in conflict.theirs:
             against[rank] += len(conflict.ours)
     reference = min(calls, key=lambda rank: (against[rank], rank))
-    odd = _opponents(conflicts, reference)
-    if not odd:
+    differing = _opponents(conflicts, reference)
+    if not differing:
         # The reference shares no piece with the ranks that disagree. A root's list is right if it fits most members; a
         # rank that is part of every one of several disagreements is the one at fault.
         root = calls[reference].signature.root
         if root is not None and root in calls and against[root]:
-            odd = _opponents(conflicts, root)
+            differing = _opponents(conflicts, root)
         elif len(conflicts) > 1 and all(len(c.ours) == len(c.theirs) == 1 for c in conflicts):
-            odd = set.intersection(*({*c.ours, *c.theirs} for c in conflicts))
-    has_majority = 0 < 2 * len(odd) < len(calls)
+            differing = set.intersection(*({*c.ours, *c.theirs} for c in conflicts))
+    has_majority = 0 < 2 * len(differing) < len(calls)
     if not has_majority:
-        odd = {rank for rank in calls if against[rank]}
+        differing = {rank for rank in calls if against[rank]}
     shown = min(
         conflicts,
         key=lambda c: (
@@ -190,7 +194,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
         category=shown.difference.category,
         field=field,
         values=values,
-        odd=tuple(sorted(odd)),
+        differing=tuple(sorted(differing)),
         has_majority=has_majority,
     )
 
@@ -219,7 +223,7 @@ def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[
         category=shown.category,
         field=shown.field,
         values=values,
-        odd=tuple(wrong),
+        differing=tuple(wrong),
         has_majority=True,
     )
 
@@ -238,7 +242,7 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
         category=Category.SIZE_MISMATCH,
         field="sizes",
         values=dict.fromkeys(calls, value),
-        odd=tuple(calls),
+        differing=tuple(calls),
         has_majority=False,
     )
 
@@ -260,24 +264,24 @@ def first_mismatches(instances: dict[InstanceKey, Instance]) -> list[Mismatch]:
 
 
 def shift_of(instances: dict[InstanceKey, Instance], mismatch: Mismatch) -> str:
-    """``"one call more"`` or ``"one call fewer"`` if the odd rank seems to have made that, else ``""``.
+    """``"one call more"`` or ``"one call fewer"`` if the differing rank seems to have made that, else ``""``.
 
-    Found from the next instance: the odd rank's next call fits the others' current one (it made one call more), or its
-    current call fits the others' next one (it left one out).
+    Found from the next instance: the differing rank's next call fits the others' current one (it made one call more),
+    or its current call fits the others' next one (it left one out).
     """
     instance = mismatch.instance
-    others = [rank for rank in instance.calls if rank not in mismatch.odd]
-    if len(instance.key) != 3 or len(mismatch.odd) != 1 or not others:
+    others = [rank for rank in instance.calls if rank not in mismatch.differing]
+    if len(instance.key) != 3 or len(mismatch.differing) != 1 or not others:
         return ""
-    odd, other = mismatch.odd[0], others[0]
+    rank, other = mismatch.differing[0], others[0]
     after = instances.get((instance.key[0], instance.key[1], instance.key[2] + 1))
     if after is None:
         return ""
-    both = odd in after.calls and other in after.calls
-    if both and compare(instance.group, after.call(odd), after.call(other)) is None:
+    both = rank in after.calls and other in after.calls
+    if both and compare(instance.group, after.call(rank), after.call(other)) is None:
         return ""  # in step again
-    if odd in after.calls and compare(instance.group, after.call(odd), instance.call(other)) is None:
+    if rank in after.calls and compare(instance.group, after.call(rank), instance.call(other)) is None:
         return "one call more"
-    if other in after.calls and compare(instance.group, instance.call(odd), after.call(other)) is None:
+    if other in after.calls and compare(instance.group, instance.call(rank), after.call(other)) is None:
         return "one call fewer"
     return ""

@@ -159,7 +159,7 @@ class Rank:
 
 
 class MessagePattern(NamedTuple):
-    """``rank`` issued the same number of these sends (or receives) before each collective of the group ``step``.
+    """``rank`` enqueued the same number of these sends (or receives) before each collective of the group ``step``.
 
     Attributes:
         group, step: `Group.id`. source, destination: global ranks; ``rank`` is one of them.

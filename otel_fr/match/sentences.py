@@ -19,9 +19,9 @@ from otel_fr.presentation import (
 )
 
 MAX_STEPS = 6
-"""Ranks of a cycle whose place in it a sentence names."""
+"""Steps of a cycle that a sentence names."""
 MAX_ENDINGS = 4
-"""Ranks of which a sentence says how they ended, or where they are."""
+"""Ranks whose ending or location a sentence states."""
 
 
 def group_of(group: Group) -> str:
@@ -80,7 +80,7 @@ def mismatch_text(mismatch: Mismatch, shift: str) -> str:
     if not mismatch.has_majority:
         return text + " (no majority shows which rank is wrong)"
     if shift:
-        text += f"; {ranks_text(mismatch.odd)} appears to have made {shift} than the others"
+        text += f"; {ranks_text(mismatch.differing)} appears to have made {shift} than the others"
     return text
 
 
@@ -148,13 +148,13 @@ def inverted_text(first: Instance, second: Instance, one: int, other: int) -> st
 
 
 def deadlock_text(
-    steps: list[tuple[int, Instance, int]], odd: tuple[tuple[int, ...], Instance, Instance] | None
+    steps: list[tuple[int, Instance, int]], minority: tuple[tuple[int, ...], Instance, Instance] | None
 ) -> str:
     """Which rank waits for which in a cycle.
 
     Args:
         steps: (waiting rank, where it waits, the rank it waits for), in the order of the cycle.
-        odd: ranks that went to the second instance without the first, unlike most; None: no majority.
+        minority: ranks that went to the second instance without the first, unlike most; None: no majority.
     """
     text = "ranks wait for each other: " + ", ".join(
         f"rank {rank} waits in {instance_text(instance)} for rank {blocker}"
@@ -162,9 +162,9 @@ def deadlock_text(
     )
     if len(steps) > MAX_STEPS:
         text += f", and so on back to rank {steps[0][0]} ({len(steps)} ranks in all)"
-    if odd is None:
+    if minority is None:
         return text
-    ranks, skipped, taken = odd
+    ranks, skipped, taken = minority
     return (
         f"{text}; unlike most ranks, {ranks_text(ranks)} called {instance_text(taken)} before {instance_text(skipped)}"
     )
@@ -197,7 +197,7 @@ def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[in
     """A consequence: who waits where because of a fault elsewhere, and for whom."""
     waiting = list(waiting)
     text = f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} in {instance_text(instance)}"
-    return text + (f" for {ranks_text(missing)}" if missing else "") + ", as a consequence"
+    return text + (f" for {ranks_text(missing)}" if missing else "")
 
 
 def endings_text(ranks: list[int], evidence: Evidence) -> str:

@@ -146,7 +146,7 @@ class Dumper:
     def request(
         self, reason: str, info: Mapping[str, Any], files: list[tuple[Path, Format]], urgent: bool = False
     ) -> None:
-        """Write ``files`` soon; requests that wait are one. ``urgent``: at once, however short ago the last was."""
+        """Write ``files`` soon; pending requests are merged. ``urgent``: at once, ignoring the minimum interval."""
         with self._wake:
             self._request = _Request(reason, info, files, urgent)
             self._wake.notify()

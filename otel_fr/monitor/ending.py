@@ -52,7 +52,7 @@ def is_zombie(pid: int) -> bool:
 
 
 class RankProcess:
-    """The rank's process. Created while the rank lives, and used until after its end.
+    """The rank's process. Created while the rank is alive, and used until after its end.
 
     Attributes:
         fd: a pidfd, readable once the process has ended; None where the kernel has none: use `alive` instead.

@@ -2,7 +2,7 @@
 
 A program that captures a job's output reads until every process has closed the pipe, so the monitor must not keep
 a pipe open after its rank has ended. It has no standard output. It keeps a standard error that is a terminal or a file,
-and a pipe only while the rank lives (`release_pipes`).
+and a pipe only while the rank is alive (`release_pipes`).
 """
 
 from __future__ import annotations

@@ -32,22 +32,23 @@ _log = logging.getLogger("otel_fr.monitor")
 
 TICK_SECONDS = 0.1
 SHORT_TICK_SECONDS = 0.02
-"""While the loop waits for something that does not wake it."""
+"""Length of a tick while the loop waits for something that does not wake it."""
 FAILURE_REPORT_SECONDS = 0.25
 """Shortest time between two reports that failures cause."""
 LAST_FLUSH_SECONDS = 1.8
-"""Until a rank that ends cleanly gets its answer; it waits for two seconds at most."""
+"""Longest time until a rank that ends cleanly gets its answer; the rank waits at most two seconds for it."""
 END_FLUSH_SECONDS = 5.0
 """How long the monitor sends what is queued after its rank has ended."""
 LINGER_SECONDS = 1.5
-"""After a clean end, while the control stream is open: a mismatch is judged within 0.3 s of the last spans."""
+"""How long the monitor stays after a clean end while the control stream is open: a mismatch is judged within 0.3 s of
+the last spans."""
 END_DUMP_SECONDS = 30.0
-"""For the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
+"""Longest wait for the last file. The rank's pipes are closed by then, so a slow disk delays nothing else."""
 
 ERROR_LOG_SECONDS = 60.0
-"""Between two messages about errors of the loop itself."""
+"""Seconds between two log messages about errors of the loop itself."""
 EXIT_WAIT_SECONDS = 30.0
-"""How long a process may take to end after it has said that it ends cleanly; the monitor waits for its exit status."""
+"""Longest wait for a process's exit status after it has announced a clean end."""
 
 REASON_STALL = "stall"
 REASON_FAILED = "collective failed"

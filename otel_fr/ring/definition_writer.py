@@ -100,7 +100,7 @@ class DefinitionWriter(StatusWriter):
     def add_group(self, definition: GroupDef) -> int:
         """Add a live group; returns its index, which is never used again, so a late `complete` affects no other group.
 
-        256 live groups have a progress row; calls of further groups are recorded, too, and the groups counted.
+        Groups beyond the first 256 live ones are recorded and counted, but have no progress row.
 
         Raises:
             DefinitionError: ``local_id`` is negative, or a number does not fit 64 bits. Nothing has changed then.

@@ -14,7 +14,7 @@ def private_folder(base: Path) -> Path:
     """``base/otel-fr-UID``, created if it is missing, owned by this user and closed to others.
 
     Raises:
-        OSError: it cannot be created, or it is not a folder of this user.
+        OSError: it cannot be created, or another user owns the path, or it is not a folder.
     """
     uid = os.geteuid()
     folder = base / f"otel-fr-{uid}"

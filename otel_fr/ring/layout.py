@@ -29,7 +29,7 @@ SLOT_SIZE: Final = 96
 MIN_HALF_SIZE: Final = 256 * 1024
 HALF_BYTES_PER_RECORD: Final = 64
 MAX_CAPACITY: Final = 1 << 24
-"""Records. Bounds how many a reader goes through, even in a damaged file."""
+"""Records. Limits what a reader scans if the file is damaged."""
 
 # Header: the constant part, its crc, and the flag that the file is complete.
 HEADER: Final = struct.Struct("<8sIIQQQQQQQQQqQQ")
@@ -67,7 +67,7 @@ SLOT: Final = struct.Struct("<QqQQQIIIIIBBHIIIIqQ")
 SLOT_WAITED_WORD: Final = 10
 SLOT_ENDED_WORD: Final = 11
 POSTED: Final = 1
-"""Instead of a time in a slot's ``waited``: the backend shows the end to a waiting thread only, and none waits yet."""
+"""``waited`` of a call whose end is known only from ``wait()``, while no thread waits for it."""
 
 # Definition: payload length, generation, kind, crc32 (of the twelve bytes before it and the payload).
 DEFINITION: Final = struct.Struct("<IIII")
@@ -80,7 +80,7 @@ U32: Final = 0xFFFFFFFF
 
 
 class RecordState(IntEnum):
-    """State of a call. UNKNOWN: the backend does not show when it ends."""
+    """State of a call. UNKNOWN: the backend does not report when it ends."""
 
     IN_FLIGHT = 0
     COMPLETED = 1

@@ -1,6 +1,6 @@
-"""The reader of a ring file: the monitor of a live rank, or any program after the rank's end.
+"""Reads a ring file: of a live rank (its monitor), or of one that has ended.
 
-Everything is checked before it is used: a record may be half written or overwritten while it is read,
+Everything read is validated before use: a record may be half written or overwritten while it is read,
 and the file may be damaged or malicious. Reading takes no lock and never disturbs the writer.
 """
 
@@ -241,7 +241,7 @@ class RingReader:
         fields = SLOT.unpack(data)
         if fields[0] != ticket or fields[15] != zlib.crc32(data[: SLOT_BODY.size]):
             return None
-        # Only now is it certain that the slot was not overwritten while it was copied.
+        # Only now is it certain that the copied bytes were not overwritten during the copy.
         if self.head - record_id > self._layout.capacity:
             return None
         _, issued, coll_seq, p2p_seq, op_id, group_ref, sig_ref, site_ref, generation, pair_index = fields[:10]

@@ -18,7 +18,7 @@ STATE_TEXT: Final[Mapping[RecordState, str]] = {
 """A state in spans, rank reports and flight-recorder files (docs/telemetry.md: ``torch.collective.state``)."""
 
 _TIMEOUT_SHARE: Final = 0.98
-"""Fraction of a call's timeout after which a failure counts as a timeout: backends start to count a little later."""
+"""Share of a call's timeout after which a failure counts as a timeout: backends start the clock slightly later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Record:
 
     Attributes:
         record_id: how many calls the rank enqueued before it.
-        waited_ns: since when a thread waits for a send or receive whose end the backend shows to a waiting thread only
-            (`POSTED`: none waits yet); None: any other call.
+        waited_ns: when a thread began to wait, for a send or receive whose end only ``wait()`` reports (`POSTED`: no
+            thread waits yet); None: any other call.
         ended_ns: None: unknown, or not yet.
         kind: KIND_COLLECTIVE, KIND_P2P or KIND_MONITORED.
         coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued.
@@ -60,12 +60,12 @@ class Record:
 
     @property
     def is_posted(self) -> bool:
-        """Not known to have ended, and no thread waits for it (or ever will, if its Work was dropped)."""
+        """In flight as far as known, with no thread waiting (or its Work was dropped)."""
         return self.state in (RecordState.IN_FLIGHT, RecordState.UNKNOWN) and self.waited_ns == POSTED
 
     @property
     def since_ns(self) -> int:
-        """Since when a thread may be waiting for it."""
+        """When a thread may have begun to wait for it."""
         return max(self.issued_ns, self.waited_ns or 0)
 
     @property

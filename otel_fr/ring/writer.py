@@ -189,7 +189,7 @@ class RingWriter(DefinitionWriter):
         return ticket
 
     def complete(self, ticket: int, group_index: int, coll_seq: int, state: int, ended_ns: int) -> None:
-        """Record that a call ended. If its record was overwritten meanwhile, only the group's counts change.
+        """Record the end of a call. If its record was overwritten, only the group's counts change.
 
         Args:
             ticket: from `append`.
@@ -211,7 +211,7 @@ class RingWriter(DefinitionWriter):
                 words[row + ROW_COMPLETED] = coll_seq
 
     def wait(self, ticket: int, waited_ns: int) -> None:
-        """Record since when a thread waits for a call whose end the backend shows to a waiting thread only.
+        """Record when a thread began to wait for a call whose end only ``wait()`` reports.
 
         Args:
             ticket: from `append`.

@@ -35,10 +35,16 @@ def test_the_incident_and_the_ranks_calls_are_one_trace(tmp_path: Path, jaeger: 
         assert (shown["code.file.path"], shown["code.line.number"]) == ("/job/train.py", 42)
 
 
-def test_an_endpoint_that_is_none_is_told_and_the_verdict_still_printed(tmp_path: Path) -> None:
-    folder = one_missing(tmp_path)
-    for endpoint in ("localhost:4317", "http://127.0.0.1:notaport", f"http://127.0.0.1:{free_port()}"):
-        done = otel_fr("analyze", folder, "--otlp", endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1")
-        assert done.returncode == 2
-        assert done.stdout.startswith("missing_rank: rank 2")
-        assert f"otel-fr analyze: --otlp {endpoint}: " in done.stderr
+def test_an_unreachable_endpoint_is_reported_and_the_verdict_still_printed(tmp_path: Path) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    done = otel_fr("analyze", one_missing(tmp_path), "--otlp", endpoint, OTEL_EXPORTER_OTLP_TIMEOUT="1")
+    assert done.returncode == 2
+    assert done.stdout.startswith("missing_rank: rank 2")
+    assert f"otel-fr analyze: --otlp {endpoint}: " in done.stderr
+
+
+def test_what_is_not_an_endpoint_is_rejected_before_files_are_read(tmp_path: Path) -> None:
+    for endpoint in ("localhost:4317", "http://127.0.0.1:notaport", "http://"):
+        done = otel_fr("analyze", one_missing(tmp_path), "--otlp", endpoint)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"otel-fr analyze: --otlp: '{endpoint}' is not an endpoint such as http://localhost:4317" in done.stderr

@@ -92,8 +92,8 @@ def _by_shared_collectives(
     send_numbers = np.arange(len(sends.record)) + max(0, -shift)
     receive_numbers = np.arange(len(receives.record)) + max(0, shift)
     completed = receive_numbers[receives.state == COMPLETED]
-    issued = max(0, -shift) + len(sends.record)
-    if len(completed) and completed[-1] >= issued:
+    enqueued = max(0, -shift) + len(sends.record)
+    if len(completed) and completed[-1] >= enqueued:
         return None
     if sends.partial:
         receive_numbers[receive_numbers < max(0, -shift)] = -1

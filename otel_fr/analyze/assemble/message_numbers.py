@@ -17,7 +17,7 @@ from otel_fr.match.model import Signature
 MAX_NAMED = 4
 """Pairs that a note names."""
 
-_Place = tuple[str, int, int]
+_Receiver = tuple[str, int, int]
 """(group key, receiver, tag)."""
 
 
@@ -62,15 +62,15 @@ def _to_global_ranks(dump: Dump, messages: Messages) -> int:
     return unknown
 
 
-def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tuple[dict[_Place, int], list[str]]:
+def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tuple[dict[_Receiver, int], list[str]]:
     """Pair receives from any source with the only rank that sends to that receiver; other such calls are not judged.
 
     Returns:
         receiver -> its only sender, and what remains undecided, as sentences.
     """
-    senders: dict[_Place, set[int]] = {}
-    receivers: set[_Place] = set()
-    named: set[_Place] = set()
+    senders: dict[_Receiver, set[int]] = {}
+    receivers: set[_Receiver] = set()
+    named: set[_Receiver] = set()
     for own in found:
         for group, signature, _ in own.kinds():
             tag = signature.tag or 0
@@ -85,9 +85,9 @@ def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tup
         key for dump in dumps for key, group in dump.groups.items() if group.ranks and files.issuperset(group.ranks)
     }
     only = {
-        place: min(senders[place])
-        for place in receivers - named
-        if place[0] in whole and len(senders.get(place, ())) == 1
+        receiver: min(senders[receiver])
+        for receiver in receivers - named
+        if receiver[0] in whole and len(senders.get(receiver, ())) == 1
     }
     left = receivers - set(only)
     for own in found:
@@ -109,7 +109,7 @@ def _resolve_any_source(dumps: Sequence[Dump], found: Sequence[Messages]) -> tup
 class _Numbering:
     """Numbers sends and receives, pair by pair."""
 
-    def __init__(self, dumps: Sequence[Dump], found: Sequence[Messages], only: Mapping[_Place, int]) -> None:
+    def __init__(self, dumps: Sequence[Dump], found: Sequence[Messages], only: Mapping[_Receiver, int]) -> None:
         self._dumps = {dump.rank: dump for dump in dumps}
         self._found = {own.rank: own for own in found}
         self._only = only
@@ -194,11 +194,11 @@ class _Numbering:
         """For each send, whether it does not fit the receive at the same position."""
         width = max(1, len(receiver.entries.signatures))
         kinds = sender.entries.signature[sends].astype(np.int64) * width + receiver.entries.signature[receives]
-        values, place = np.unique(kinds, return_inverse=True)
+        values, inverse = np.unique(kinds, return_inverse=True)
         both = [divmod(kind, width) for kind in values.tolist()]
         signatures, others = sender.entries.signatures, receiver.entries.signatures
         unfit = [not self._fit(signatures[sent], others[received]) for sent, received in both]
-        return np.array(unfit, np.bool_)[place]
+        return np.array(unfit, np.bool_)[inverse]
 
     def _fit(self, sent: Signature, received: Signature) -> bool:
         if (sent, received) not in self._fits:

@@ -73,9 +73,9 @@ class Messages:
             if peer is None or signature.any_source:
                 continue
             ends = (self.rank, peer) if signature.operation == "send" else (peer, self.rank)
-            place = (Pair(group, *ends, signature.tag or 0), signature.operation)
-            found.setdefault(place, []).append(which)
-        return {place: np.sort(np.concatenate(parts)) for place, parts in found.items()}
+            kind = (Pair(group, *ends, signature.tag or 0), signature.operation)
+            found.setdefault(kind, []).append(which)
+        return {kind: np.sort(np.concatenate(parts)) for kind, parts in found.items()}
 
     def pair_end(self, positions: Indices) -> PairEnd:
         return PairEnd(self.partial, self.entries.record[positions], self.entries.state[positions])

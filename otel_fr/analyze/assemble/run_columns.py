@@ -64,11 +64,11 @@ class RunColumns:
         ahead, behind = order[1:], order[:-1]
         first[1:] = (group[ahead] != group[behind]) | (number[ahead] != number[behind])
         # Differs from the previous entry of the same collective by signature, or is of the same rank.
-        odd = ~done[order]
-        odd[1:] |= ~first[1:] & ((signature[ahead] != signature[behind]) | (owner[ahead] == owner[behind]))
+        differs = ~done[order]
+        differs[1:] |= ~first[1:] & ((signature[ahead] != signature[behind]) | (owner[ahead] == owner[behind]))
         starts = np.flatnonzero(first)
         counts = np.diff(starts, append=len(order))
-        good = ~np.logical_or.reduceat(odd, starts) & (counts == self._members[group[order[starts]]])
+        good = ~np.logical_or.reduceat(differs, starts) & (counts == self._members[group[order[starts]]])
         flags = np.zeros(len(order), np.bool_)
         flags[order] = np.repeat(good, counts)
         begin = 0

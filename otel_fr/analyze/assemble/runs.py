@@ -98,7 +98,7 @@ def _worth(dump: Dump) -> tuple[int, int, int]:
 def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     groups, ids = _groups(dumps)
     notes = _noted(NoteKind.ODD_FILE, ((dump.rank, note) for dump in dumps for note in dump.notes))
-    partial = "the file does not hold every call; older ones were overwritten, or completed ones left out"
+    partial = "the file does not contain every call: older calls were overwritten, or completed calls were left out"
     notes += _noted(NoteKind.PARTIAL_FILE, ((dump.rank, partial) for dump in dumps if dump.partial))
     messages, unmatched = number_messages(dumps)
     notes += [Note(NoteKind.MESSAGES, text) for text in unmatched]
@@ -115,13 +115,13 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
         calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions))
-    told_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
-    world_size = told_size if 0 < told_size <= MAX_RANKS else None
+    reported_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
+    world_size = reported_size if 0 < reported_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
     for rank in absent:
         ranks[rank] = Rank(rank, ending=Ending.UNKNOWN, complete=False)
     if absent:
-        text = f"no file of {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
+        text = f"no file for {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
         notes.append(Note(NoteKind.NO_FILE, text))
     notes += _noted(NoteKind.OUTDATED_FILE, _drop_outdated(dumps, ranks, columns.last_completed()))
     window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)

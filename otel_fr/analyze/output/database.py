@@ -1,4 +1,4 @@
-"""``--output``: the flat database of ``torchfrtrace -o``, in a form that loads without PyTorch.
+"""``--output``: the flat database of ``torchfrtrace -o``, loadable without PyTorch and without executing code.
 
 The tables and their first columns are those of PyTorch's (torch 2.13, ``flight_recorder/components/types.py``); its
 file is a pickle of its own classes. The ending of the file's name chooses the form: ``.json``; ``.sqlite``,

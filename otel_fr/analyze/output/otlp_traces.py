@@ -1,6 +1,6 @@
 """``--otlp``: the incidents as traces in Jaeger, Tempo or any other OTLP backend, as the live collector sends them.
 
-The root span is the incident; under it stand the ranks' calls that their files hold. Trace and span ids are computed
+The root span is the incident; its children are the ranks' calls that their files hold. Trace and span ids are computed
 (`otel_fr.identity`), so that for files of otel-fr they are those of the spans the ranks may have sent already.
 """
 
@@ -45,20 +45,16 @@ class UnreachableEndpoint(Exception):  # noqa: N818 - it names the problem
 def send_traces(analysis: Analysis, endpoint: str) -> int:
     """Send the trace of every incident that shows in a collective. Returns the number of traces sent.
 
+    ``endpoint``: an http or https URL.
+
     Headers, TLS, compression and timeout are those of the ``OTEL_EXPORTER_OTLP_*`` variables; so is the protocol,
     which otherwise follows from the port (4318: http/protobuf, else gRPC).
 
     Raises:
-        UnreachableEndpoint: the endpoint is no address, or its server did not take the traces.
+        UnreachableEndpoint: the settings cannot be used, or no server took the traces.
     """
     url = urlparse(endpoint)
-    try:
-        port = url.port
-    except ValueError as error:
-        raise UnreachableEndpoint(f"not an address ({error}); it looks like http://localhost:4317") from error
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise UnreachableEndpoint("not an address; it looks like http://localhost:4317")
-    if port == _HTTP_PORT:
+    if url.port == _HTTP_PORT:
         os.environ.setdefault("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
     whole = protocol == "http/protobuf" and url.path in ("", "/")

@@ -31,7 +31,7 @@ class View:
         cap: causes shown, from the first.
         incomplete: say nothing of ranks that have no file.
         stacks: with the stacks of the culprits' and the waiting ranks' calls.
-        verbose: every file by itself, stacks whole.
+        verbose: list every file separately; full stacks.
     """
 
     ranks: frozenset[int] | None = None
@@ -131,7 +131,7 @@ def roles(analysis: Analysis) -> dict[int, str]:
 
 
 def ending_text(rank: Rank, dump: Dump | None) -> str:
-    """How a rank's process ended, in a few words."""
+    """The rank's state in a few words."""
     if dump is not None and dump.source != "otel-fr":
         return dump.source
     return {
@@ -211,8 +211,8 @@ def _columns(
         ),
     )
     titles = [title(of[0]) if len(of) == 1 else f"{of[0].description} ({len(of)} groups)" for of in ordered[:limit]]
-    places = {group.id: at for at, of in enumerate(ordered[:limit]) for group in of}
-    return places, titles, max(len(ordered) - limit, 0)
+    column_of = {group.id: at for at, of in enumerate(ordered[:limit]) for group in of}
+    return column_of, titles, max(len(ordered) - limit, 0)
 
 
 def file_lines(analysis: Analysis, view: View) -> list[str]:

@@ -85,8 +85,8 @@ def _about(analysis: Analysis) -> str:
 
 
 def _finding(number: int, finding: Finding, analysis: Analysis, view: View) -> str:
-    place = f"{number} of {len(overview.causes(analysis))}"
-    parts = [f'<section class="finding"><h2><span>{_text(finding.category.value)}</span> {place}</h2>']
+    position = f"{number} of {len(overview.causes(analysis))}"
+    parts = [f'<section class="finding"><h2><span>{_text(finding.category.value)}</span> {position}</h2>']
     parts.append(f"<p>{_text(finding.summary)}</p><dl>")
     for word, text in overview.facts(finding)[: 2 * MAX_LISTED]:
         parts.append(f'<dt>{_text(word.replace("_", " "))}</dt><dd class="{_text(word)}">{_text(text)}</dd>')
@@ -138,10 +138,10 @@ def _grid(analysis: Analysis, view: View) -> str:
         who = f'<th scope="row">{_text(ranks_text(row.ranks))}</th>'
         rows.append(f'<tr class="{row.role}">{who}<td>{row.role}</td><td>{_text(row.how)}</td>{"".join(cells)}</tr>')
     more = f"<p>and {len(grid.rows) - MAX_ROWS} more rows</p>" if len(grid.rows) > MAX_ROWS else ""
-    more += f"<p>and {grid.left_out} more groups (or kinds of group)</p>" if grid.left_out else ""
+    more += f"<p>and {grid.left_out} more columns</p>" if grid.left_out else ""
     return (
         "<section><h2>Progress of the ranks</h2><p>Collectives completed/enqueued in each process group, and how many"
-        " fewer enqueued than on the member that is furthest ahead. Ranks with the same progress share a row.</p>"
+        " fewer than the furthest member. Ranks with the same progress share a row.</p>"
         '<div class="scroll"><table><thead>'
         f'<tr><th scope="col">ranks</th><th></th><th scope="col">how</th>{head}</tr></thead><tbody>{"".join(rows)}'
         f"</tbody></table></div>{more}</section>"

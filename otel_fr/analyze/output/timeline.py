@@ -14,14 +14,14 @@ from statistics import median
 from typing import Any
 
 from otel_fr.analyze.analysis import Analysis
-from otel_fr.analyze.collectives import Key, entries_by_rank, key_of, moment
+from otel_fr.analyze.collectives import CollectiveKey, entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dump.entry import Entry
 from otel_fr.match import CallState, Finding, Group, Signature
 
 _LONGEST = 1e9
-"""Longest duration shown, in seconds: a file may contain any number."""
+"""Longest duration drawn for a call, in seconds: files may contain any number."""
 MAX_RANKS = 1024
 """Rows; culprits and waiting ranks first."""
 MAX_CALLS = 40_000
@@ -38,7 +38,7 @@ _TAIL = 0.12
 
 @dataclass(slots=True)
 class _Bar:
-    key: Key
+    key: CollectiveKey
     group: Group
     entry: Entry
     start: float | None
@@ -58,7 +58,7 @@ def timeline(analysis: Analysis, view: View) -> dict[str, Any]:
     offsets = _offsets(bars)
     timed = [bar for of in bars.values() for bar in of if bar.start is not None]
     first = min((offsets[r] + b.start for r, of in bars.items() for b in of if b.start is not None), default=0.0)
-    # A recorder without completions leaves every call "scheduled".
+    # A recorder that does not record completions leaves every call "scheduled".
     has_completions = analysis.run is not None and any(dump.has_completions for dump in analysis.run.dumps)
     texts = _Texts()
     rows = []
@@ -119,15 +119,15 @@ def _span(entry: Entry) -> tuple[float | None, float | None]:
     return start, max(start, ended / 1e9 if ended is not None else start + min(entry.duration or 0.0, _LONGEST))
 
 
-def _columns(bars: Mapping[int, list[_Bar]]) -> dict[Key, int]:
+def _columns(bars: Mapping[int, list[_Bar]]) -> dict[CollectiveKey, int]:
     """A column for each collective, after the columns of all calls that its ranks made before it.
 
     Where ranks disagree about the order (a swapped pair, a deadlock), the first one seen goes first.
     """
-    after: dict[Key, set[Key]] = {}
-    waits: dict[Key, int] = {}
+    after: dict[CollectiveKey, set[CollectiveKey]] = {}
+    waits: dict[CollectiveKey, int] = {}
     for of in bars.values():
-        previous: Key | None = None
+        previous: CollectiveKey | None = None
         for bar in of:
             after.setdefault(bar.key, set())
             waits.setdefault(bar.key, 0)
@@ -138,7 +138,7 @@ def _columns(bars: Mapping[int, list[_Bar]]) -> dict[Key, int]:
     columns = dict.fromkeys(waits, 0)
     ready = deque(key for key, count in waits.items() if count == 0)
     rest = iter(list(waits))
-    done: set[Key] = set()
+    done: set[CollectiveKey] = set()
     while len(done) < len(waits):
         key = ready.popleft() if ready else next(key for key in rest if key not in done)
         if key in done:
@@ -158,7 +158,7 @@ def _offsets(bars: Mapping[int, list[_Bar]]) -> dict[int, float]:
     ends = {rank: {bar.key: bar.end for bar in of if bar.end is not None} for rank, of in bars.items()}
     offsets = dict.fromkeys(bars, 0.0)
     open_ = {rank for rank, known in ends.items() if known}
-    at: dict[Key, float] = {}
+    at: dict[CollectiveKey, float] = {}
     while open_:
         aligned = {}
         for rank in open_:
@@ -166,7 +166,7 @@ def _offsets(bars: Mapping[int, list[_Bar]]) -> dict[int, float]:
             if apart:
                 aligned[rank] = median(apart)
         if not aligned:
-            # It shares no collective with the aligned ranks: it sets the time for the ranks connected to it.
+            # No collective in common with the aligned ranks: this rank is the reference for those connected to it.
             start = max(open_, key=lambda rank: (len(ends[rank]), -rank))
             aligned = {start: 0.0}
         for rank, offset in sorted(aligned.items()):
@@ -181,15 +181,15 @@ def _add_missing(
     analysis: Analysis,
     rows: list[dict[str, Any]],
     bars: Mapping[int, list[_Bar]],
-    columns: Mapping[Key, int],
+    columns: Mapping[CollectiveKey, int],
     offsets: Mapping[int, float],
     first: float,
     texts: _Texts,
 ) -> None:
     """Add an empty bar to the row of every culprit that did not enqueue the call in which its fault shows."""
-    places = {"/".join(map(str, key)): key for key in columns}
-    starts: dict[Key, float] = {}
-    present: set[tuple[int, Key]] = set()
+    keys = {"/".join(map(str, key)): key for key in columns}
+    starts: dict[CollectiveKey, float] = {}
+    present: set[tuple[int, CollectiveKey]] = set()
     for rank, of in bars.items():
         for bar in of:
             present.add((rank, bar.key))
@@ -198,7 +198,7 @@ def _add_missing(
                 starts[bar.key] = min(starts.get(bar.key, begun), begun)
     by_rank = {row["rank"]: row for row in rows}
     for finding in overview.causes(analysis):
-        key = places.get(finding.key)
+        key = keys.get(finding.key)
         if key is None or finding.group is None:
             continue
         for rank in finding.culprit_ranks:
@@ -214,34 +214,34 @@ class _Texts:
 
     def __init__(self) -> None:
         self.tables: dict[str, list[str]] = {"operations": [], "groups": [], "details": [], "stacks": []}
-        self._places: dict[tuple[str, str], int] = {}
+        self._indexes: dict[tuple[str, str], int] = {}
         self._stacks: dict[tuple[str, ...], int] = {}
         self._signatures: dict[Signature, int] = {}
 
     def put(self, table: str, text: str) -> int:
-        place = self._places.get((table, text))
-        if place is None:
-            place = self._places[table, text] = len(self.tables[table])
+        index = self._indexes.get((table, text))
+        if index is None:
+            index = self._indexes[table, text] = len(self.tables[table])
             self.tables[table].append(clean(text))
-        return place
+        return index
 
     def details(self, signature: Signature) -> int:
-        place = self._signatures.get(signature)
-        if place is None:
-            place = self._signatures[signature] = self.put("details", _details(signature))
-        return place
+        index = self._signatures.get(signature)
+        if index is None:
+            index = self._signatures[signature] = self.put("details", _details(signature))
+        return index
 
     def stack(self, entry: Entry) -> int:
         frames = entry.frames[:_MAX_FRAMES] or ((entry.site,) if entry.site else ())
         if not frames:
             return -1
-        place = self._stacks.get(frames)
-        if place is None:
+        index = self._stacks.get(frames)
+        if index is None:
             if len(self._stacks) >= MAX_STACKS:
                 return -1
-            place = self._stacks[frames] = len(self.tables["stacks"])
+            index = self._stacks[frames] = len(self.tables["stacks"])
             self.tables["stacks"].append("\n".join(map(clean, frames)))
-        return place
+        return index
 
 
 def _call(

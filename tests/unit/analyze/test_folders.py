@@ -50,7 +50,7 @@ def test_a_file_that_is_not_there_is_evidence() -> None:
     (incident,) = causes(DUMPS / "nt05_timeout_dump_only_rank0")
     assert (incident["category"], incident["culprit_ranks"], incident["sequence_id"]) == ("missing_rank", [1], 2)
     report = analyze(DUMPS / "nt05_timeout_dump_only_rank0")
-    assert "no file of rank 1: its progress is not known" in report.undecided
+    assert "no file for rank 1: its progress is not known" in report.undecided
 
 
 def test_a_group_is_matched_by_its_name_and_not_by_the_ranks_own_number() -> None:

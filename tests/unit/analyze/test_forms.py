@@ -130,8 +130,8 @@ def test_the_cap_bounds_the_faults_shown(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_file_is_told_unless_that_is_not_wanted() -> None:
     report = load(DUMPS / "nt05_timeout_dump_only_rank0")
-    assert "no file of rank 1" in to_text(report)
-    assert "no file of rank 1" not in to_text(report, View(incomplete=True))
+    assert "no file for rank 1" in to_text(report)
+    assert "no file for rank 1" not in to_text(report, View(incomplete=True))
 
 
 def test_stacks_are_printed_when_asked_for(tmp_path: Path) -> None:

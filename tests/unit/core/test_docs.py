@@ -167,3 +167,19 @@ def test_pre_commit_runs_what_lint_runs() -> None:
     commands = [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
     configuration = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     assert [hook["entry"] for repository in configuration["repos"] for hook in repository["hooks"]] == commands
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_modules_and_names_that_the_code_refers_to_exist(package: Path) -> None:
+    """`otel_fr.ring.RingWriter` in a docstring: the module exists and has the name."""
+    missing = []
+    for source in package.rglob("*.py"):
+        for reference in re.findall(r"`(otel_fr(?:_collector)?(?:\.\w+)+)`", source.read_text()):
+            root = next(path for path in PACKAGES if path.name == reference.partition(".")[0])
+            path, names = root, reference.split(".")[1:]
+            while names and (path / names[0]).is_dir():
+                path /= names.pop(0)
+            path = path / f"{names.pop(0)}.py" if names and (path / f"{names[0]}.py").exists() else path / "__init__.py"
+            if any(not re.search(rf"\b{name}\b", path.read_text()) for name in names):
+                missing.append(f"{source.relative_to(ROOT)}: {reference}")
+    assert missing == []

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from otel_fr.dump import resolve
-from otel_fr.dump.columns import Entries, codes, entries_of
+from otel_fr.dump.columns import Entries, codes
 from otel_fr.dump.entry import Entry
 from otel_fr.dump.entry_reader import EntryReader
 from otel_fr.dump.read import load
@@ -22,6 +22,7 @@ from otel_fr.dump.recorders import OtelFrReader, PyTorchReader
 from otel_fr.dump.safe_parse import UnreadableDump
 from otel_fr.match import CallState, Signature
 from otel_fr.ring import RecordState
+from tests.support.entries import entries_of
 from tests.support.rings import OPERATIONS, RankRing, signature
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=3)

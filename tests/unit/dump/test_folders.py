@@ -80,6 +80,7 @@ def test_what_is_no_dump_is_passed_over_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "logs.tar.gz").write_bytes(gzip.compress(b"rank 4 looked odd" * 100))
     (tmp_path / "state.pkl").write_bytes(pickle.dumps({"epoch": 3, "random": random.Random(1)}))
     (tmp_path / "_SUCCESS").write_bytes(b"")
+    (tmp_path / "notes-2.md").write_text("The files have `pg_config` and `collective_seq_id`.")
     # These two might have been dumps, so their loss is told.
     (tmp_path / "trace_1").write_bytes((HANG / "trace_0").read_bytes()[:300])
     (tmp_path / "trace_2").write_bytes(b"")
@@ -88,7 +89,7 @@ def test_what_is_no_dump_is_passed_over_in_one_sentence(tmp_path: Path) -> None:
     said = {Path(problem.path).name: problem.text for problem in problems}
     assert set(said) == {"trace_1", "trace_2", tmp_path.name}
     assert said[tmp_path.name] == (
-        "8 files are not flight-recorder files and were skipped (_SUCCESS, config.json, logs.tar.gz, ...)"
+        "9 files are not flight-recorder files and were skipped (_SUCCESS, config.json, logs.tar.gz, ...)"
     )
     assert said["trace_1"].startswith("truncated")
 

@@ -34,4 +34,4 @@ def test_such_members_wait_for_nobody_where_the_first_call_of_all_is_one_of_them
     receives = [entry(n, "recv 1<-0", 0, state="scheduled", p2p_seq_id=n // 2 + 1) for n in (0, 1)]
     report = load(write(tmp_path, {0: sends, 1: receives}))
     assert report.findings == []
-    assert any("does not hold every call" in note for note in report.undecided)
+    assert any("does not contain every call" in note for note in report.undecided)
