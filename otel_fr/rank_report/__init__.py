@@ -200,7 +200,7 @@ def _is_group_id(value: object) -> bool:
 
 def _count_up_to(most: int, name: str) -> Form:
     def read(value: object) -> int:
-        if not isinstance(value, int) or not 0 <= value <= most:
+        if type(value) is not int or not 0 <= value <= most:
             raise ValueError(f"report without a usable {name}")
         return value
 
@@ -313,7 +313,8 @@ def build(report: RankReport) -> str:
 
 
 def parse(body: str) -> RankReport:
-    """Read a report. Values of a wrong type count as absent; texts and lists are cut to their bounds.
+    """Read a report. Values of a wrong type count as absent; texts and lists are cut to their bounds; lone surrogates,
+    which no file, database or metric can hold, become ``?``.
 
     Raises:
         ValueError: it is not JSON, not a report of a version that is understood, lacks its rank, number or groups,
@@ -323,6 +324,8 @@ def parse(body: str) -> RankReport:
         raise ValueError(f"report of more than {MAX_LENGTH} characters")
     try:
         data = json.loads(body)
+        if "\\ud" in body or "\\uD" in body:  # escaped surrogates: pairs, or alone from paths that are not UTF-8
+            data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError as error:
         raise ValueError("report is nested too deep") from error
     version = data.get(VERSION_KEY) if isinstance(data, dict) else None

@@ -78,7 +78,7 @@ def integer(default: int | None, description: str = "integer") -> Form:
     """An integer of 64 bits."""
 
     def read(value: object) -> int | None:
-        return value if isinstance(value, int) and abs(value) < _INTEGER_LIMIT else default
+        return value if type(value) is int and abs(value) < _INTEGER_LIMIT else default
 
     return Form(read, default, description, f"type(v) is int and -{_INTEGER_LIMIT} < v < {_INTEGER_LIMIT}")
 
@@ -93,12 +93,14 @@ def flag(default: bool | None) -> Form:
 
 
 def _read_count(value: object) -> int:
-    return max(0, value) if isinstance(value, int) and value < _INTEGER_LIMIT else 0
+    return max(0, value) if type(value) is int and value < _INTEGER_LIMIT else 0
 
 
 def read_number(value: object) -> float | None:
     """A number from JSON; None for anything else, infinity and NaN."""
-    return float(value) if isinstance(value, (int, float)) and abs(value) < _NUMBER_LIMIT else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < _NUMBER_LIMIT else None
 
 
 def read_sizes(value: object) -> Sizes:

@@ -167,6 +167,17 @@ def test_an_unusable_report_is_counted_and_harmless(shared: Collector, body: str
     assert shared.metric("otel_fr_collector_rank_reports_total", outcome="invalid") == before + 1
 
 
+def test_texts_that_are_not_unicode_disturb_neither_verdicts_nor_metrics(tmp_path: Path) -> None:
+    """A lone surrogate, as Python makes of a byte that is not UTF-8, in the description of a process group."""
+    with running(tmp_path) as collector, Job(collector, 2, "odd-names") as job:
+        group = job.group("1", [0, 1], "stage \udcff")
+        job.skip(1, group)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
+        assert collector.metric("otel_fr_collector_internal_errors_total") == 0
+        assert collector.metric("otel_fr_incidents_open", process_group="stage ?") == 1
+
+
 def test_a_report_that_comes_late_is_dropped(shared: Collector) -> None:
     with Job(shared, 2, "late") as job:
         job.all_reported()

@@ -166,6 +166,28 @@ def test_what_is_no_report_is_a_value_error(body: str) -> None:
         parse(body)
 
 
+def test_lone_surrogates_become_question_marks_and_pairs_stay() -> None:
+    """As from ``os.fsdecode`` of a file name that is not UTF-8: no file, database or metric could hold them."""
+    body = json.loads(REPORT_JSON)
+    body["groups"][0]["desc"] = body["last"]["site"] = body["exception"]["message"] = "a\udcff\N{ROCKET}"
+    report = parse(json.dumps(body))
+    assert report.last is not None
+    assert report.exception is not None
+    found = {report.groups[0].description, report.last.site, report.exception.message}
+    assert found == {"a?\N{ROCKET}"}
+
+
+@pytest.mark.parametrize("key", ["rank", "n"])
+def test_true_is_no_number(key: str) -> None:
+    body = json.loads(REPORT_JSON)
+    with pytest.raises(ValueError, match="without a usable"):
+        parse(json.dumps({**body, key: True}))
+    body["groups"][0]["enq"] = body["last"]["age_s"] = True
+    report = parse(json.dumps(body))
+    assert report.last is not None
+    assert (report.groups[0].enqueued, report.last.age_s) == (0, None)
+
+
 @settings(max_examples=200)
 @given(st.data())
 def test_a_value_of_another_type_counts_as_absent_and_never_raises_anything_else(data: st.DataObject) -> None:
