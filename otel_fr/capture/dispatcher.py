@@ -70,7 +70,7 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
         if recorder.on:
             try:
                 call = begin(args)
-            except Exception:  # noqa: BLE001 - the collective goes on
+            except Exception:  # noqa: BLE001 - the collective continues
                 recorder.failed()
         if call is None:
             return redispatch(keyset & after, *args)
@@ -81,7 +81,7 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
             raise
         try:
             follow(call, result)
-        except Exception:  # noqa: BLE001 - the collective goes on
+        except Exception:  # noqa: BLE001 - the collective continues
             end(call[0], call[1], call[2], RecordState.UNKNOWN, 0)
             recorder.failed()
         return result

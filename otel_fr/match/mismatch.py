@@ -163,7 +163,7 @@ def _verdict(instance: Instance, calls: Mapping[int, Call], conflicts: list[_Con
     differing = _opponents(conflicts, reference)
     if not differing:
         # The reference shares no piece with the ranks that disagree. A root's list is right if it fits most members; a
-        # rank that is part of every one of several disagreements is the one at fault.
+        # rank that is part of each of several mismatches is the one at fault.
         root = calls[reference].signature.root
         if root is not None and root in calls and against[root]:
             differing = _opponents(conflicts, root)
@@ -210,7 +210,7 @@ def _opponents(conflicts: Iterable[_Conflict], rank: int) -> set[int]:
 
 
 def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
-    """Calls that are wrong by themselves, whatever the other ranks pass."""
+    """Calls that are wrong regardless of the other ranks' calls."""
     differences = {signature: own_difference(len(instance.group.ranks), signature) for signature in distinct}
     wrong = {rank: d for rank, call in calls.items() if (d := differences[call.signature]) is not None}
     if not wrong:

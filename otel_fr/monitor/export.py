@@ -192,7 +192,7 @@ class _Worker:
                 self._busy_since = time.monotonic()
             try:
                 self.failing = not self._send_batch()
-            except Exception as error:  # noqa: BLE001 - whatever an exporter raises, the thread goes on
+            except Exception as error:  # noqa: BLE001 - whatever an exporter raises, the thread continues
                 self.failing = True
                 _log.warning("sending failed: %s: %s", type(error).__name__, error)
             finally:
@@ -313,7 +313,7 @@ class Exporter:
         return self._span_worker is not None
 
     def note_trouble(self, thread: str) -> None:
-        """The exporter that runs in that thread has logged that it cannot reach its endpoint; it goes on trying."""
+        """The exporter that runs in that thread has logged that it cannot reach its endpoint; it keeps trying."""
         for worker in self._workers:
             if worker.name == thread:
                 worker.failing = True

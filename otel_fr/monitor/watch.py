@@ -136,7 +136,7 @@ class Monitor:
         self._finish()
 
     def _recording_over(self) -> bool:
-        """The rank has said that it ends cleanly and closed its socket, but its process goes on without recording."""
+        """The rank has said that it ends cleanly and closed its socket, but its process continues without recording."""
         if not self._reporter.clean_so_far or (self._link is not None and self._link.fd is not None):
             return False
         now = time.monotonic()

@@ -43,7 +43,6 @@ from otel_fr.ring.layout import (
     WORD_GENERATION,
     WORD_HEAD,
     WORD_TAIL,
-    WORD_UNTRACKED,
     DefinitionKind,
     Header,
     ProcessState,
@@ -139,11 +138,6 @@ class RingReader:
     def capacity(self) -> int:
         """Records that the ring keeps."""
         return self._layout.capacity
-
-    @property
-    def untracked_groups(self) -> int:
-        """Live groups without a progress row."""
-        return self._words[WORD_UNTRACKED]
 
     @property
     def state(self) -> int:

@@ -44,7 +44,7 @@ def show(analysis: Analysis, view: View, console: Console | None = None) -> None
             console.print(Text(f"  and {len(grid.rows) - _MAX_ROWS} more rows (--selected-ranks shows any)", "dim"))
         if grid.left_out:
             console.print(
-                Text(f"  and {grid.left_out} more groups (--pg-filters shows any; so does --format html)", "dim")
+                Text(f"  and {grid.left_out} more columns (--pg-filters shows any group; so does --format html)", "dim")
             )
     for style, text in evidence_lines(analysis, view):
         console.print(Text(text, _STYLES.get(style, "")))

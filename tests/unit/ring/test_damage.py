@@ -75,7 +75,7 @@ def use_everything(path: Path) -> list[Record]:
         assert reader.exception is None or isinstance(reader.exception, dict)
         assert isinstance(reader.state, ProcessState)
         assert all(value >= 0 for value in reader.counters.values())
-        assert min(reader.head, reader.generation, reader.monitor_pid, reader.untracked_groups, reader.torn) >= 0
+        assert min(reader.head, reader.generation, reader.monitor_pid, reader.torn) >= 0
         list(reader.records(2**70))
         list(reader.records(-1))
         return records
