@@ -79,13 +79,11 @@ def check(effective: Settings) -> None:
     problems = []
     checks: list[Callable[[], object]] = [
         lambda: _tls(effective),
-        lambda: effective.tokens and Tokens(effective.tokens),
-        lambda: effective.forward_headers and read_headers(effective.forward_headers, effective.forward),
+        lambda: _tokens(effective),
+        lambda: _forward_headers(effective),
         lambda: _backend_tls(effective).context(),
     ]
-    checks.append(lambda: _webhook_secret(effective))
-    if effective.grafana_token_file is not None:
-        checks.append(effective.grafana_token_file.read_bytes)
+    checks += [lambda: _webhook_secret(effective), lambda: _grafana_token(effective)]
     folders = (effective.data, effective.incidents and effective.incidents.parent)
     checks += [functools.partial(_check_folder, folder) for folder in folders if folder is not None]
     for one in checks:
@@ -108,7 +106,7 @@ async def _serve(effective: Settings) -> int:
     store = Store(effective.data, metrics, retention) if effective.data is not None else None
     outlets = Outlets(
         terminal=Terminal(None if effective.quiet else sys.stdout),
-        file=IncidentsFile(effective.incidents, metrics) if effective.incidents is not None else None,
+        file=_incidents_file(effective, metrics),
         others=_others(effective, metrics, links, store),
     )
     forwarder = _forwarder(effective, metrics) if effective.forward else None
@@ -126,6 +124,13 @@ async def _serve(effective: Settings) -> int:
     return 0 if await process.serve() else 1
 
 
+def _incidents_file(effective: Settings, metrics: Metrics) -> IncidentsFile | None:
+    if effective.incidents is None:
+        return None
+    with _naming("incidents", effective.incidents):
+        return IncidentsFile(effective.incidents, metrics)
+
+
 def _ports(effective: Settings, tls: ServerTls | None) -> Ports:
     return Ports(
         grpc=effective.grpc,
@@ -134,7 +139,7 @@ def _ports(effective: Settings, tls: ServerTls | None) -> Ports:
         # 4318 may be taken by an OpenTelemetry Collector; only a port that was asked for must be free.
         needs_otlp_http="otlp_http" in effective.given,
         tls=tls,
-        tokens=Tokens(effective.tokens) if effective.tokens is not None else None,
+        tokens=_tokens(effective),
         limits=Limits(
             max_request_size=effective.max_request_size,
             max_queue_size=effective.max_queue_size,
@@ -147,8 +152,7 @@ def _ports(effective: Settings, tls: ServerTls | None) -> Ports:
 
 
 def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
-    path = effective.forward_headers
-    headers = read_headers(path, effective.forward) if path is not None else {}
+    headers = _forward_headers(effective)
     tls = _backend_tls(effective)
     backends = [make_backend(url, tls, headers.get(url, {})) for url in effective.forward]
     file = effective.data / "forward.sqlite3" if effective.data is not None else None
@@ -166,7 +170,7 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
 
 
 def _others(effective: Settings, metrics: Metrics, links: Links, store: Store | None) -> list[Outlet]:
-    """The outlets besides the terminal and the file.
+    """The outlets other than the terminal, the file and the event stream.
 
     Raises:
         OSError, ValueError: a file with a secret cannot be read or used.
@@ -180,9 +184,7 @@ def _others(effective: Settings, metrics: Metrics, links: Links, store: Store | 
         Webhook(url, metrics, secret=secret, links=links, store=store) for url in dict.fromkeys(effective.webhook)
     ]
     if effective.grafana is not None:
-        path = effective.grafana_token_file
-        token = path.read_text().strip() if path is not None else ""
-        others.append(Grafana(effective.grafana, token, metrics, links=links, store=store))
+        others.append(Grafana(effective.grafana, _grafana_token(effective), metrics, links=links, store=store))
     return others
 
 
@@ -190,22 +192,69 @@ def _webhook_secret(effective: Settings) -> bytes | None:
     path = effective.webhook_secret_file
     if path is None:
         return None
-    text = path.read_text()
+    with _naming("webhook-secret-file", path):
+        text = path.read_text()
     if not effective.webhook:
         raise ValueError("--webhook-secret-file needs --webhook")
-    try:
+    with _naming("webhook-secret-file", path):
         return read_secret(text)
+
+
+def _tokens(effective: Settings) -> Tokens | None:
+    if effective.tokens is None:
+        return None
+    with _naming("tokens", effective.tokens):
+        return Tokens(effective.tokens)
+
+
+def _forward_headers(effective: Settings) -> dict[str, dict[str, str]]:
+    if effective.forward_headers is None:
+        return {}
+    with _naming("forward-headers", effective.forward_headers):
+        return read_headers(effective.forward_headers, effective.forward)
+
+
+def _grafana_token(effective: Settings) -> str:
+    if effective.grafana_token_file is None:
+        return ""
+    with _naming("grafana-token-file", effective.grafana_token_file):
+        return effective.grafana_token_file.read_text().strip()
+
+
+@contextlib.contextmanager
+def _naming(option: str, path: Path) -> Iterator[None]:
+    """Name the option in the error if its file cannot be used.
+
+    Raises:
+        SettingsError: it cannot be read, or has other content.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(f"--{option} {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise SettingsError(f"--{option} {path}: {error}") from error
+
+
+def _check_readable(**files: Path | None) -> None:
+    """Raise SettingsError for a file that cannot be read, named by the field of its option."""
+    for field, path in files.items():
+        if path is not None:
+            with _naming(field.replace("_", "-"), path), path.open("rb"):
+                pass
 
 
 def _tls(effective: Settings) -> ServerTls | None:
     if effective.tls_cert is None or effective.tls_key is None:
         return None
+    _check_readable(tls_cert=effective.tls_cert, tls_key=effective.tls_key, tls_client_ca=effective.tls_client_ca)
     return ServerTls(effective.tls_cert, effective.tls_key, effective.tls_client_ca)
 
 
 def _backend_tls(effective: Settings) -> Tls:
+    _check_readable(
+        forward_ca=effective.forward_ca, forward_cert=effective.forward_cert, forward_key=effective.forward_key
+    )
     return Tls(effective.forward_ca, effective.forward_cert, effective.forward_key)
 
 

@@ -58,11 +58,12 @@ def load(flags: Mapping[str, object], env: Mapping[str, str]) -> Settings:
         SettingsError: a value or a name cannot be used, or options do not fit together.
     """
     problems: list[str] = []
-    file = flags.get("config") or env.get(ENV_PREFIX + "CONFIG")
+    source = "--config" if flags.get("config") else f"{ENV_PREFIX}CONFIG"
+    file = flags.get("config") or env.get(f"{ENV_PREFIX}CONFIG")
     sources = [
         _from_flags(flags),
         _from_env(env, problems),
-        _from_file(Path(str(file)), problems) if file else {},
+        _from_file(source, Path(str(file)), problems) if file else {},
     ]
     values: dict[str, Any] = {}
     for option in OPTIONS:
@@ -127,16 +128,17 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
         if option is not None:
             found[option.name] = (name, re.split(r"[,\s]+", value.strip()) if option.repeat else value)
         elif not _KUBERNETES.fullmatch(own):
-            problems.append(f"{name} is not a setting{_nearest(name, known)}")
+            problems.append(f"unknown option {name}{_nearest(name, known)}")
     return found
 
 
-def _from_file(path: Path, problems: list[str]) -> _Source:
+def _from_file(source: str, path: Path, problems: list[str]) -> _Source:
+    """The settings of a TOML file, which the option or variable ``source`` names."""
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
     except OSError as error:
-        problems.append(f"the configuration file cannot be read: {error}")
+        problems.append(f"{source} {path}: {error.strerror or error}")
         return {}
     except ValueError as error:  # TOML's own error and bytes that are not UTF-8
         problems.append(f"{path} is not TOML: {error}")
@@ -147,7 +149,7 @@ def _from_file(path: Path, problems: list[str]) -> _Source:
         if name in _BY_NAME:
             found[name] = (f"{key} in {path}", value)
         else:
-            problems.append(f"{key!r} in {path} is not a setting{_nearest(name, _BY_NAME)}")
+            problems.append(f"unknown option {key!r} in {path}{_nearest(name, _BY_NAME)}")
     return found
 
 

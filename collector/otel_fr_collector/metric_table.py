@@ -113,7 +113,7 @@ _REQUESTS = (
         "requests",
         "OTLP requests accepted.",
         _SIGNAL,
-        act="Act when it stands still while jobs run: their telemetry does not arrive.",
+        act="Act when it does not grow while jobs run: their telemetry does not arrive.",
     ),
     _counter(
         "otel_fr_collector_requests_rejected",
@@ -121,7 +121,7 @@ _REQUESTS = (
         "OTLP requests and control streams refused with an error status.",
         *(Label("signal", (*_SIGNALS, "control")), Label("reason", (*_REJECTED, *_NOT_NOW))),
         act="Act on unauthenticated and denied: those jobs are not watched (OtelFrRequestsRejected). Clients retry"
-        " after capacity, client_limit and not_stored: act if these go on for minutes.",
+        " after capacity, client_limit and not_stored: act if these continue for minutes.",
     ),
     _gauge(
         "otel_fr_collector_requests_in_flight",
@@ -188,8 +188,8 @@ _MEMORY = (
     _counter(
         "otel_fr_collector_capacity_exceeded",
         "by kind",
-        "Runs, ranks, process groups, member lists, progress of ranks in groups, and reported calls that were not taken"
-        " in because the collector holds as many as it may.",
+        "Runs, ranks, process groups, member lists, progress of ranks in groups, and reported calls that were not"
+        " stored because a limit was reached.",
         Label("kind", ("runs", "ranks", "groups", "members", "progress", "reported_calls")),
         act="Act when it grows: verdicts that rest on them are not reached (OtelFrCapacityExceeded).",
     ),
@@ -207,7 +207,7 @@ _FORWARDING = (
         "requests",
         "Requests that a backend has accepted.",
         *(_SIGNAL, _BACKEND),
-        act="Act when it stands still while the queue grows.",
+        act="Act when it does not grow while the queue grows.",
         needs="--forward",
     ),
     _counter(

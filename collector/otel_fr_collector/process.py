@@ -41,7 +41,7 @@ class Ports:
 
     Attributes:
         otlp_http: None: no OTLP over HTTP.
-        needs_otlp_http: False: if its port is taken, the collector logs that and goes on without OTLP over HTTP.
+        needs_otlp_http: False: if its port is taken, the collector logs that and continues without OTLP over HTTP.
     """
 
     grpc: Address
@@ -96,7 +96,7 @@ class CollectorProcess:
             except BindError as error:
                 if ports.needs_otlp_http:
                     raise
-                _log.warning("starting without OTLP over HTTP: %s; set --otlp-http to another port, or to off", error)
+                _log.warning("OTLP over HTTP is off: %s; set --otlp-http to another port, or to off", error)
         self._grpc = make_grpc_server(self._service.control, intake, ports.max_connection_age)
         try:
             if ports.tls is not None:
@@ -132,13 +132,13 @@ class CollectorProcess:
         is_well = True
         for task in self._tasks:
             if task.done() and not task.cancelled() and task.exception() is not None:
-                _log.error("the collector cannot go on", exc_info=task.exception())
+                _log.error("the collector stops because of an internal error", exc_info=task.exception())
                 is_well = False
         await self.stop()
         return is_well
 
     async def stop(self) -> None:
-        """Take no more requests, judge and publish what is pending, send what is queued, within the time to stop."""
+        """Stop accepting requests, judge and publish what is pending, send what is queued, within the time to stop."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._stop_seconds
         self._service.control.close()

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 TICK = 0.1
 MAX_TICK_GAP = 1.0
-"""Seconds between two ticks above which the collector itself was blocked, so that no rank's silence counts."""
+"""Seconds between two ticks above which the collector counts as blocked: silence during that time is ignored."""
 CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
 DEAD_RESOLVE = 600.0

@@ -208,7 +208,8 @@ class Settings:
         _FORWARD,
         _choice("all", "incidents", "sampled"),
         default="all",
-        text="traces to forward: all, unchanged; incidents, only theirs; or sampled, a sample and those of incidents",
+        text="traces to forward: all; incidents (only traces of incidents); or sampled (a sample, and the traces of"
+        " incidents)",
         metavar="MODE",
     )
     forward_ratio: float = _option(
@@ -291,7 +292,7 @@ class Settings:
         _LIMITS,
         parse_size,
         default="256MiB",
-        text="limit on the bytes of requests in flight; beyond it clients are asked to retry",
+        text="limit on the total size of requests in flight; beyond it, clients are asked to retry",
         metavar="SIZE",
     )
     client_queue_size: int = _option(
@@ -301,14 +302,14 @@ class Settings:
         _LIMITS,
         _number(0),
         default="0",
-        text="OTLP requests per second from one client address; 0: no limit",
+        text="limit on OTLP requests per second from one client address; 0: no limit",
         metavar="NUMBER",
     )
     client_connections: int = _option(
         _LIMITS,
         lambda text: int(_number(1)(text)),
         default="16384",
-        text="connections (HTTP) and requests in flight (gRPC) from one client address",
+        text="limit on connections (HTTP), and on requests in flight (gRPC), from one client address",
         metavar="NUMBER",
     )
     grpc_max_connection_age: float = _option(

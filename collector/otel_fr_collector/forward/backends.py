@@ -91,12 +91,12 @@ class Tls:
     key: Path | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For gRPC. Raises OSError if a file cannot be read."""
+        """Raises OSError if a file cannot be read."""
         ca, cert, key = (path.read_bytes() if path is not None else None for path in (self.ca, self.cert, self.key))
         return grpc.ssl_channel_credentials(ca, key, cert)
 
     def context(self) -> ssl.SSLContext:
-        """For HTTP. Raises OSError (ssl.SSLError is one) if a file cannot be used."""
+        """Raises OSError (ssl.SSLError is one) if a file cannot be used."""
         context = ssl.create_default_context(cafile=self.ca)
         if self.cert is not None:
             context.load_cert_chain(self.cert, self.key)

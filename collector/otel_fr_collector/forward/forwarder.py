@@ -114,7 +114,7 @@ class Forwarder:
                 self.offer(TRACES, data)
 
     async def stop(self, seconds: float) -> None:
-        """Send queued requests for at most so many seconds. The rest stays in the file, or is lost."""
+        """Send queued requests within ``seconds`` seconds. The rest stays in the file, or is lost."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._drain(), seconds)
         for task in self._tasks:

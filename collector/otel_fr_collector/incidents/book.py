@@ -20,7 +20,10 @@ MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
 MISMATCH_AFTERMATH = 60.0
-"""Seconds for which other faults of a mismatch's ranks count as its consequences; a job that runs on is past it."""
+"""Seconds for which other faults of a mismatch's ranks count as its consequences.
+
+A job that runs longer has recovered from it.
+"""
 
 _AFTERMATH = frozenset(
     {Category.RANK_DEAD, Category.MISSING_RANK, Category.STALLED_COLLECTIVE, Category.RANK_STUCK, Category.STRAGGLER}
@@ -43,7 +46,7 @@ class Incident:
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
         revision: how often it has changed; 1: only opened.
-        labels: what names it in alerts: as it was opened, so that its alert is the same to the end.
+        labels: its alert's labels; fixed when it opens, so that the same alert resolves.
         data: the incident as it was last published (docs/incidents.md).
     """
 
@@ -180,7 +183,7 @@ class IncidentBook:
         Args:
             findings: those that are credible, causes before consequences.
             enqueued: Unix time at which a finding's collective was enqueued.
-            moved_on: has the faulty collective of a finding ended well?
+            moved_on: whether the faulty collective of a finding has ended well.
         """
         changes: list[IncidentChange] = []
         keys = {finding.key for finding in findings}
@@ -238,7 +241,7 @@ class IncidentBook:
         return None
 
     def _is_later_form(self, old: Finding, new: Finding) -> bool:
-        """Does the new finding replace the old one: does it name one of its culprits, in another collective?"""
+        """Whether the new finding replaces the old one: it names one of its culprits, in another collective."""
         if old.category.is_mismatch and not new.category.is_mismatch:
             return False
         return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
@@ -343,7 +346,7 @@ class IncidentBook:
 
 
 def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
-    """What of a finding makes an update when it changes; not the seconds waited, which grow with each judgement."""
+    """The fields whose change makes an update; waiting time is not one, because it always grows."""
     return (
         finding.category,
         finding.group,
@@ -362,7 +365,7 @@ def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
 
 
 def _is_after(later: Finding, earlier: Finding) -> bool:
-    """Is it a later mismatch in the same stream? After one extra or missing call, all later calls mismatch too."""
+    """Whether it is a later mismatch in the same stream: after one extra or missing call, all later calls mismatch."""
     if later.group is None or earlier.group is None or later.group.id != earlier.group.id:
         return False
     if later.stream != earlier.stream or later.sequence_id is None or earlier.sequence_id is None:

@@ -1,4 +1,4 @@
-"""Is a finding credible: does it rest on recent reports of every rank that it accuses, and does it still hold?
+"""Whether a finding is credible: it rests on recent reports of its culprits, and it still holds.
 
 Pure functions of a run's state, a snapshot and a finding.
 """
@@ -14,15 +14,15 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_calls
 
 FRESH_BEFORE = 0.3
-"""Seconds before a call's threshold from which a report of an accused rank counts as fresh."""
+"""Seconds before a call's threshold from which a report of a culprit counts as fresh."""
 
 
 def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
-    """Does the finding rest on recent reports of every rank it accuses, and of some rank that waits?
+    """Whether the finding rests on recent reports of every culprit, and of some rank that waits.
 
     A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
-    of each accused rank from after the wait became long, or that rank's end, or its silence. Reports that arrived after
-    the snapshot do not count, for the finding does not rest on them.
+    of each culprit from after the wait became long, or that rank's end, or its silence. Reports that arrived after
+    the snapshot do not count, because the finding does not rest on them.
     """
     if finding.category.is_mismatch:
         return not taken.mismatch_pending or reason.mismatch
@@ -38,7 +38,7 @@ def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
 
 
 def has_completed(run: Run, finding: Finding) -> bool:
-    """Has the collective that ranks waited in completed since?"""
+    """Whether the collective that ranks waited in has completed since."""
     if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
     key, group = key_of_finding(finding), run.groups.get(finding.group.id)
@@ -46,7 +46,7 @@ def has_completed(run: Run, finding: Finding) -> bool:
 
 
 def has_moved_on(run: Run, finding: Finding) -> bool:
-    """Has the faulty collective ended well: no rank waits in it any more, none failed in it, or it completed?"""
+    """Whether the faulty collective has ended well: no rank waits in it any more and none failed, or it completed."""
     if run.ended_clean:
         return True
     if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:

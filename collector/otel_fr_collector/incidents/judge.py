@@ -1,4 +1,4 @@
-"""The judge: runs the match engine on each run when it is time, and enters what is credible in the book."""
+"""The judge: runs the match engine on each run when due, and records credible findings in the book."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from otel_fr_collector.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 MAX_SIZE_ON_LOOP = 1_000
-"""Ranks and calls that are judged on the event loop, within some milliseconds; more are judged in a thread."""
+"""Ranks and calls of a run that is judged on the event loop (some milliseconds); larger runs are judged in a thread."""
 MAX_LOGGED_FAILURES = 1_000
-"""Runs of which it is remembered that they could not be judged, so that each is logged once."""
+"""Runs whose failed judgement was logged, so that it is logged once."""
 
 
 class Judge:
@@ -66,14 +66,14 @@ class Judge:
         for run in list(self._runs.by_id.values()):
             try:
                 self._judge_if_due(run, now, final)
-            except Exception:  # noqa: BLE001  one run's odd data must not cost the others their verdict
+            except Exception:  # noqa: BLE001  one run's invalid data must not prevent verdicts for others
                 self._cannot_judge(run)
 
     def _judge_if_due(self, run: Run, now: float, final: bool) -> None:
         if run.is_replaced or (run.id in self._in_thread and not final):
             return
         if self._grace.waits_for(run, now):
-            return  # at the end too: its ranks are returning, and the collector that starts next will hear them
+            return  # also at shutdown: its ranks are reconnecting and report to the next collector
         has_open = bool(self._book.open_of(run.id))
         last_change = self._book.changed.get(run.id, float("-inf"))
         reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
@@ -97,7 +97,7 @@ class Judge:
             self._conclude(run, taken, reason, diagnose(taken.evidence()), started)
 
     async def _judge_in_thread(self, run: Run, taken: Snapshot, reason: Triggers, started: float) -> None:
-        """Judge a large run while the event loop goes on taking requests."""
+        """Judge a large run while the event loop continues to take requests."""
         try:
             findings = await asyncio.to_thread(lambda: diagnose(taken.evidence()))
             if self._runs.by_id.get(run.id) is run and not run.is_replaced:

@@ -34,7 +34,7 @@ class RestartGrace:
         self._until[run.id] = None
 
     def waits_for(self, run: Run, now: float) -> bool:
-        """May ranks of the run still be reconnecting?"""
+        """Whether ranks of the run may still be reconnecting."""
         if run.id not in self._checked:
             self._check_age(run, now)
         if run.id not in self._until:

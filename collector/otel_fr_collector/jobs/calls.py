@@ -22,7 +22,7 @@ MAX_TEXT = 262_144
 UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
 
 PAIRWISE = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single"})
-"""Operations where equal signatures may still disagree (each member has a piece of its own)."""
+"""Operations where equal signatures may still mismatch (each member has a piece of its own)."""
 
 
 class RankCall(NamedTuple):
@@ -173,7 +173,7 @@ def weight_of(signature: Signature) -> int:
 
 
 def is_even(signature: Signature) -> bool:
-    """Members that all bring this very signature cannot disagree, wherever they stand in the group."""
+    """If all members pass this signature, they cannot mismatch, whatever their position in the group."""
     return signature.operation not in PAIRWISE or _pieces_alike(signature)
 
 
@@ -186,7 +186,7 @@ def _pieces_alike(signature: Signature) -> bool:
 class Interner:
     """Equal signatures become one object, so that comparing two healthy ranks' calls is an ``is``.
 
-    What is no longer in use is forgotten and learnt anew, so two equal objects are possible, only rare.
+    Signatures not used lately are evicted, so equal signatures may, rarely, be two objects.
     """
 
     def __init__(self, limit: int = MAX_INTERNED) -> None:

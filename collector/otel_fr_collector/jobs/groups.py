@@ -1,4 +1,4 @@
-"""The calls of one process group, by instance, until the instance is complete; disagreements are found on arrival."""
+"""The calls of one process group, by instance, until the instance is complete; mismatches are found on arrival."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_DISAGREEING = 64
 MAX_COMPARED = 32
 """Members each new call is compared with where every pair may disagree; beyond it only the first and the root."""
 INSTANCE_WEIGHT = 2
-"""What an open instance holds besides its calls, in units of about 0.3 kB, which is one call."""
+"""What an incomplete instance holds besides its calls, in units of about 0.3 kB, which is one call."""
 STREAM_WEIGHT = 2
 """What a stream's remembered complete instances hold, in the same unit."""
 
@@ -32,7 +32,7 @@ _DONE = (CallState.COMPLETED, CallState.UNKNOWN)
 
 
 class CompletedInstances:
-    """Which instances are complete, as ranges of each stream's numbers, so that a span sent twice opens nothing."""
+    """Which instances are complete, as ranges of each stream's numbers, so that a repeated span creates no instance."""
 
     def __init__(self) -> None:
         self._streams: dict[tuple[str | int, ...], Ranges] = {}
@@ -56,7 +56,7 @@ class CompletedInstances:
         return grown
 
     def evict_oldest(self) -> int:
-        """Forget the stream begun first; returns how many that were (1 or 0)."""
+        """Evict the stream begun first; returns how many streams that were (1 or 0)."""
         if not self._streams:
             return 0
         del self._streams[next(iter(self._streams))]
@@ -159,7 +159,7 @@ class GroupState:
     """One process group of one run. ``group.ranks`` is empty until a report names the members.
 
     ``skew_sum``: seconds, over ``skew_count`` complete collectives.
-    ``uncompared``: open instances whose pieces could not be compared yet, for the order of the members is not known.
+    ``uncompared``: instances whose pieces could not be compared yet, because the order of the members is not known.
     """
 
     group: Group
@@ -255,9 +255,9 @@ class GroupState:
         return instance.find(call.rank, call.record) or call
 
     def evict(self) -> int:
-        """Forget the oldest instance that is not evidence of a disagreement; returns how many calls went with it.
+        """Evict the oldest instance that is not evidence of a mismatch; returns how many calls were in it.
 
-        Where there is none, complete instances of the oldest stream are forgotten instead.
+        If there is none, the record of complete instances of the oldest stream is evicted instead.
         """
         for _ in range(len(self.incomplete)):
             key = next(iter(self.incomplete))
@@ -330,7 +330,7 @@ class GroupState:
         self.weight += self.completed.add(instance.key) * STREAM_WEIGHT - gone - instance.weight
 
     def _compare(self, instance: IncompleteInstance, call: RankCall) -> bool:
-        """Does the new call make the instance disagree? One that turns out to be a batch is compared anew as such."""
+        """True if the new call makes the instance mismatch. A call that starts a batch causes a new comparison."""
         before = instance.disagrees
         if instance.extra:
             instance.disagrees = self._batch_disagrees(instance)

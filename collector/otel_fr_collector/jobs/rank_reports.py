@@ -123,17 +123,17 @@ def _call(given: rank_report.ReportedCall, rank: int, interner: Interner, now: f
     operation, peer, age, error = given.operation, given.peer, given.age_s, given.error
     signature = interner.signature(
         Signature(
-            operation,
-            given.input_sizes,
-            given.output_sizes,
-            given.input_dtypes,
-            given.output_dtypes,
-            given.reduce_op,
-            given.root,
-            peer,
-            given.tag,
-            given.input_splits,
-            given.output_splits,
+            operation=operation,
+            input_sizes=given.input_sizes,
+            output_sizes=given.output_sizes,
+            input_dtypes=given.input_dtypes,
+            output_dtypes=given.output_dtypes,
+            reduce_op=given.reduce_op,
+            root=given.root,
+            peer=peer,
+            tag=given.tag,
+            input_splits=given.input_splits,
+            output_splits=given.output_splits,
             any_source=given.any_source or (operation == "recv" and peer is None),
         )
     )

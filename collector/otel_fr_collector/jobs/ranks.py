@@ -45,7 +45,7 @@ class RankState:
     """Size of its report, see `run.MAX_REPORTED`."""
 
     def is_silent(self, now: float, floor: float = 0.0) -> bool:
-        """No report for longer than `SILENCE`, and no known end. ``floor``: silence counts from then at most."""
+        """No report for longer than `SILENCE`, and no known end. ``floor``: no silence is counted before this time."""
         return self.ended is None and now - max(self.arrived, floor) > SILENCE
 
     def take_report(self, report: KeptReport, now: float) -> KeptReport | None:

@@ -43,10 +43,11 @@ class Run:
 
     Attributes:
         resource: text attributes of the job's resource, for the telemetry that the collector itself sends about it.
-        mismatch_since, bad_end_since: when a disagreement, or a bad end, not yet judged was first seen; None: none is.
+        mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
-        judged_at: when the run was last judged. judging_seconds: how long that took; the run then rests for as long.
-        silence_floor: silence counts from this time on at most.
+        judged_at: when the run was last judged.
+        judging_seconds: how long that took; the run is not judged again for that long.
+        silence_floor: no silence is counted before this time.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
     """
@@ -71,7 +72,7 @@ class Run:
 
     @property
     def weight(self) -> int:
-        """Size of its open instances, in units of one call."""
+        """Size of its incomplete instances, in units of one call."""
         return sum(group.weight for group in self.groups.values())
 
     @property
@@ -108,7 +109,7 @@ class Run:
     def restore(self, world_size: int | None, resource: dict[str, str], ranks: Iterable[RankState]) -> None:
         """Take what was known of the run before a restart, as far as there is room.
 
-        What has been reported since is younger, so it stays.
+        Reports received since are newer, so they are kept.
         """
         self.world_size, self.resource = world_size, resource
         for state in ranks:
@@ -130,12 +131,12 @@ class Run:
             state.note_host(host)
 
     def note_mismatch(self, now: float) -> None:
-        """Calls disagree; that is to be judged once it has settled."""
+        """Record that calls mismatch; judged once it has settled."""
         if self.mismatch_since is None:
             self.mismatch_since = now
 
     def note_bad_end(self, now: float) -> None:
-        """A rank or a call ended badly; that is to be judged once it has settled."""
+        """Record that a rank or a call ended badly; judged once it has settled."""
         if self.bad_end_since is None and not self.ended_clean:
             self.bad_end_since = now
 
@@ -153,7 +154,7 @@ class Run:
             self.bad_end_since = None
 
     def note_verdict(self, now: float, seconds: float) -> None:
-        """The judgement ended now and took so many seconds."""
+        """The judgement ended now and took ``seconds`` seconds."""
         self.judged_at, self.judging_seconds = now, seconds
 
     def abandon_judgement(self, now: float) -> None:

@@ -163,7 +163,7 @@ def _ended(run: Run, call: RankCall) -> RankCall:
 
 
 def _relevant(group: GroupState) -> list[IncompleteInstance]:
-    """Instances that disagree, with their neighbours, and those in which a call is in flight or has failed."""
+    """Mismatched instances, with their neighbours, and those in which a call is in flight or has failed."""
     chosen: dict[InstanceKey, IncompleteInstance] = {}
     for key, instance in group.incomplete.items():
         if instance.disagrees:

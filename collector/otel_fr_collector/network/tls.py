@@ -50,7 +50,7 @@ class ServerTls:
         self._loaded = self._load()
         self._given_to_grpc = self._loaded.stamp
         if self.expires <= datetime.now(timezone.utc):
-            raise TlsError(f"the certificate {cert} has expired on {self.expires:%Y-%m-%d %H:%M} UTC")
+            raise TlsError(f"the certificate {cert} expired on {self.expires:%Y-%m-%d %H:%M} UTC")
 
     @property
     def expires(self) -> datetime:
@@ -93,9 +93,9 @@ class ServerTls:
                 try:
                     if self._stamp() != self._loaded.stamp:
                         self._loaded = self._load()
-                        _log.info("the certificate %s is read again", self._cert)
+                        _log.info("reloaded the certificate %s", self._cert)
                 except (OSError, TlsError) as error:
-                    _log.error("renewed certificate files cannot be used, the old ones stay in use: %s", error)
+                    _log.error("cannot load the renewed certificate files; the old ones stay in use: %s", error)
             return self._loaded
 
     def _load(self) -> _Loaded:

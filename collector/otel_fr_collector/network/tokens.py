@@ -128,9 +128,9 @@ class Tokens:
                 if stamp != self._stamp:
                     self._tokens = parse_tokens(self._path.read_text("utf-8"))
                     self._stamp = stamp
-                    _log.info("the tokens of %s are read again", self._path)
+                    _log.info("reloaded the tokens from %s", self._path)
             except (OSError, ValueError) as error:
-                _log.error("the tokens of %s cannot be read again, the old ones stay in use: %s", self._path, error)
+                _log.error("cannot reload the tokens from %s; the old ones stay in use: %s", self._path, error)
 
     def _file_stamp(self) -> tuple[int, int, int]:
         found = self._path.stat()

@@ -128,7 +128,7 @@ class Alertmanager:
         return tuple({**self._labels, "alertname": ALERT_NAME, **incident.labels}.items())
 
     async def stop(self, seconds: float) -> None:
-        """Post what is pending, for at most so many seconds. Firing alerts stay firing: their faults still exist."""
+        """Post what is pending, within ``seconds`` seconds. Firing alerts stay firing: their faults still exist."""
         self._stopping = True
         self._wake.set()
         if self._task is not None:

@@ -84,7 +84,7 @@ class DeliveryQueue(Generic[T]):
             self._changed.notify()
 
     async def stop(self, seconds: float) -> None:
-        """Deliver what waits, for at most so many seconds; a failed attempt is not repeated."""
+        """Deliver what waits, within ``seconds`` seconds; a failed attempt is not repeated."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

@@ -28,7 +28,7 @@ class IncidentsFile:
         self._logged = float("-inf")
 
     def write(self, data: CollectorIncidentData) -> None:
-        """Append one line. A full disk costs the line, not the collector."""
+        """Append one line. If the disk is full, the line is lost."""
         try:
             self._file.write(json.dumps(data) + "\n")
             self._file.flush()

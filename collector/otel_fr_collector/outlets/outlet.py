@@ -19,10 +19,10 @@ class Outlet(Protocol):
         """Publish one change."""
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Take in the incidents known from before the restart, oldest first; called before `start`."""
+        """Restore the incidents known from before the restart, oldest first; called before `start`."""
 
     async def stop(self, seconds: float) -> None:
-        """Deliver what is still pending, for at most so many seconds."""
+        """Deliver what is still pending, within ``seconds`` seconds."""
 
 
 def links_of(links: Links, incident: Incident, wall: float) -> dict[str, str]:

@@ -15,7 +15,7 @@ from otel_fr_collector.outlets.terminal import Terminal
 
 @dataclass
 class Outlets:
-    """Every outlet of one collector.
+    """The terminal, the file and the event stream, which need no start, and the others.
 
     Attributes:
         file: None: there is none.
@@ -34,7 +34,7 @@ class Outlets:
             outlet.start()
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Take the incidents known from before a restart, oldest first."""
+        """Restore the incidents known from before a restart, oldest first."""
         for outlet in self.others:
             outlet.resume(incidents)
 
@@ -59,7 +59,7 @@ class Outlets:
             self.event_stream.close()
 
     async def stop(self, seconds: float) -> None:
-        """Deliver what is still pending, for at most so many seconds."""
+        """Deliver what is still pending, within ``seconds`` seconds."""
         await asyncio.gather(*(outlet.stop(seconds) for outlet in self.others))
         if self.file is not None:
             self.file.close()

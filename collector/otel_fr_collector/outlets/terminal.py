@@ -31,7 +31,7 @@ class Terminal:
         self._pending: dict[str, IncidentChange] = {}
 
     def publish(self, change: IncidentChange, now: float, *, has_files: bool = False) -> None:
-        """Take in a change; `step` prints what is due. ``has_files``: no further files are expected."""
+        """Record a change; `step` prints what is due. ``has_files``: no further files are expected."""
         number = change.incident.id
         known = self._known.get(number)
         if change.kind is ChangeKind.RESOLVED:
@@ -83,7 +83,7 @@ class Terminal:
         try:
             self._out.write(text)
             self._out.flush()
-        except (OSError, ValueError):  # the output is closed; the file and the alerts go on
+        except (OSError, ValueError):  # the output is closed; the file and the alerts continue
             self._out = None
 
 

@@ -108,7 +108,7 @@ def _watch(control: Control, intake: Intake) -> _Watch:
 
 
 async def _unpack(request: IncomingRequest, data: bytes) -> bytes:
-    """A message decompressed, within the limits."""
+    """The message's bytes; raises RejectedError as `IncomingRequest.inflate`."""
     encoding = encoding_of(data)
     if encoding is None:
         request.hold(len(data))

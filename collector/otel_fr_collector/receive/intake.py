@@ -31,7 +31,7 @@ READ_SECONDS = 30.0
 _MAX_CLIENTS = 10_000
 """Clients whose request rate is remembered."""
 _BURST_SECONDS = 5.0
-"""A client may send at once what its rate allows in this time."""
+"""Seconds of the client rate that may be used in one burst."""
 _CONTROL = "control"
 """As the signal in metrics: a control stream."""
 
@@ -56,7 +56,7 @@ class Reason(Enum):
 
 
 class RejectedError(Exception):
-    """A request that is not accepted; the text says why, for the client.
+    """A rejected request; the text is the reason sent to the client.
 
     Attributes:
         delay: seconds after which the client should retry; None: it should not.
@@ -155,7 +155,7 @@ class Intake:
     """The limits on requests in flight, and the way from a request's bytes to the service.
 
     Args:
-        tokens: checked for each request; None: all requests are allowed.
+        tokens: accepted tokens; None: no authentication.
         clock: monotonic seconds.
     """
 

@@ -164,12 +164,12 @@ class Store:
             self._fail(error)
 
     def take_new(self) -> bool:
-        """Was a new file begun since this was last asked? What is held in memory is then to be saved again."""
+        """Return True once if a new file was begun; what is held in memory is then to be saved again."""
         is_new, self._is_new = self._is_new, False
         return is_new
 
     def take_late(self) -> bool:
-        """Has the file become readable only now, after the start? What it holds is then to be loaded."""
+        """Return True once if the file has become readable after the start; what it holds is then to be loaded."""
         is_late, self._is_late = self._is_late and self._db is not None, self._is_late and self._db is None
         return is_late
 
@@ -338,7 +338,7 @@ class Store:
             _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
 
     def _replace_damaged(self, error: sqlite3.Error) -> None:
-        """Rename the damaged file and go on with a new one."""
+        """Rename the damaged file and continue with a new one."""
         self._metrics.errors.labels("store").inc()
         self._is_new, self._begun = True, time.monotonic()
         if self._db is not None:

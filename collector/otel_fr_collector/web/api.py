@@ -199,7 +199,7 @@ class Api:
     async def _make_jobs(self, access: Access) -> bytes:
         found = []
         book = self._service.book
-        # In an order that does not change while all report: faults first, then the youngest.
+        # In a stable order: runs with faults first, then the newest.
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))
         for run in runs:
             if not access.may_see(run.id.job):

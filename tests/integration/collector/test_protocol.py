@@ -12,10 +12,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -24,10 +24,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
+from otel_fr_collector.jobs.span_reader import read_origin
+from otel_fr_collector.otlp import partial
 from otel_fr_collector.otlp import status as otlp_status
 
+from otel_fr import semconv
 from tests.support.collector_process import PROTOBUF, Collector, running
 from tests.support.grpc_calls import LOGS, METRICS, TRACES
 from tests.support.otlp_backends import grpc_backend
@@ -293,34 +298,75 @@ _MESSAGES: dict[str, type[Message]] = {
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data(), method=st.sampled_from([TRACES, LOGS, METRICS]))
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, 2_047), st.integers(0, 8), st.binary(max_size=12)), min_size=1, max_size=6
+    ),
+    method=st.sampled_from([TRACES, LOGS, METRICS]),
+)
+@example(changes=[(233, 0, bytes(4))], method=TRACES)  # lengths near the start of the span
 def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
-    shared: Collector, data: st.DataObject, method: str
+    shared: Collector, changes: list[tuple[int, int, bytes]], method: str
 ) -> None:
     """A valid request with bytes changed, cut out or doubled is either still OTLP, or is answered with the reason.
 
     What cannot be decoded within one resource or span costs only that: it is a 200 whose partial success names it.
+    What otel-fr does not read, such as the spans of other software, is not decoded.
     """
     with Job(shared, 1, "fuzz") as job:
         job.quiet()
         player = job.ranks[0]
         base = player.spans_request([player.complete(player.issue(job.world), send=False)])
     raw = bytearray(base)
-    for _ in range(data.draw(st.integers(1, 6))):
-        place = data.draw(st.integers(0, len(raw)))
-        width = data.draw(st.integers(0, 8))
-        raw[place : place + width] = data.draw(st.binary(max_size=12))
-    answer = shared.post(_PATHS[method], bytes(raw))
-    try:
-        _MESSAGES[method].FromString(bytes(raw))
-        is_whole = True
-    except Exception:  # noqa: BLE001  protobuf's DecodeError is no ValueError
-        is_whole = False
-    if is_whole:
+    for position, width, new in changes:
+        start = position % (len(raw) + 1)
+        raw[start : start + width] = new
+    body = bytes(raw)
+    answer = shared.post(_PATHS[method], body)
+    if _decodes(_MESSAGES[method], body):
         assert answer.status == 200
+    elif method == TRACES and answer.status == 200:
+        assert (b"cannot be decoded" in answer.body) is not _decodes_where_read(body)
     else:
-        assert answer.status == 400 or (answer.status == 200 and b"cannot be decoded" in answer.body)
+        assert answer.status == 400
     assert shared.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
+
+
+@pytest.mark.parametrize(("key", "is_named"), [("", True), (semconv.RANK, False), (semconv.GROUP_ID, False)])
+def test_a_span_that_cannot_be_decoded_is_named_if_it_is_of_a_rank(shared: Collector, key: str, is_named: bool) -> None:
+    """A resource without a rank, or a span without a process group, is of other software and not read further."""
+    with Job(shared, 1, "broken") as job:
+        job.quiet()
+        player = job.ranks[0]
+        body = player.spans_request([player.complete(player.issue(job.world), send=False)])
+    body = body.replace(b"all_reduce default_pg", b"\xff" * len("all_reduce default_pg"))
+    if key:
+        body = body.replace(key.encode(), b"x" * len(key))
+    assert not _decodes(ExportTraceServiceRequest, body)
+    answer = shared.post("/v1/traces", body)
+    assert answer.status == 200
+    assert (b"cannot be decoded" in answer.body) is is_named
+
+
+def _decodes(message: type[Message], data: bytes) -> bool:
+    try:
+        message.FromString(data)
+    except DecodeError:
+        return False
+    return True
+
+
+def _decodes_where_read(body: bytes) -> bool:
+    """Whether every resource of a trace request can be decoded, and every call in otel-fr's resources."""
+    for entry in partial.parse_trace_request(body).resource_spans:
+        if not _decodes(Resource, entry.resource):
+            return False
+        if read_origin(Resource.FromString(entry.resource)) is None:
+            continue
+        calls = [span for scope in entry.scope_spans for span in scope.spans if semconv.GROUP_ID.encode() in span]
+        if not all(_decodes(Span, span) for span in calls):
+            return False
+    return True
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

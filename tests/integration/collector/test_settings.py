@@ -55,8 +55,10 @@ def test_check_reads_every_file_and_names_all_that_cannot_be_used(tmp_path: Path
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    for part in ("server.pem", "line 1 is not TOKEN", "No such file", "none", "cannot be written"):
+    for part in ("server.pem", "line 1 is not TOKEN", "cannot be written"):
         assert part in done.stderr
+    for option, name in (("--forward-ca", "nowhere.pem"), ("--webhook-secret-file", "none")):
+        assert f"{option} {tmp_path / name}: No such file or directory" in done.stderr
     assert all(line.startswith("otel-fr collector: ") for line in done.stderr.splitlines())
     assert otel_fr("collector", "--check", *certificates.server_options(clients=True)).returncode == 0
 
@@ -73,9 +75,12 @@ def test_an_unreadable_configuration_file_is_told(tmp_path: Path) -> None:
     done = otel_fr("collector", "--check", "--config", str(path))
     assert done.returncode == 2
     assert "is not TOML" in done.stderr
-    assert (
-        "cannot be read" in otel_fr("collector", "--check", OTEL_FR_COLLECTOR_CONFIG=str(tmp_path / "none.toml")).stderr
-    )
+    missing = tmp_path / "none.toml"
+    for done, option in (
+        (otel_fr("collector", "--check", "--config", str(missing)), "--config"),
+        (otel_fr("collector", "--check", OTEL_FR_COLLECTOR_CONFIG=str(missing)), "OTEL_FR_COLLECTOR_CONFIG"),
+    ):
+        assert f"{option} {missing}: No such file or directory" in done.stderr
 
 
 def test_the_log_can_be_lines_of_json(tmp_path: Path) -> None:
