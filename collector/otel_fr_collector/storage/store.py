@@ -146,11 +146,12 @@ class Store:
         self._flush()
 
     def notes(self, outlet: str) -> dict[str, str]:
-        """What an outlet has noted, by incident."""
+        """What an outlet has noted, by incident; damaged notes, which are no text, are left out."""
         noted: dict[str, str] = {}
         if self._db is not None:
             try:
-                noted = dict(self._db.execute("SELECT incident, value FROM notes WHERE outlet = ?", (outlet,)))
+                query = "SELECT incident, value FROM notes WHERE outlet = ? AND typeof(value) = 'text'"
+                noted = dict(self._db.execute(query, (outlet,)))
             except sqlite3.Error as error:
                 self.broken(error)
         noted.update({number: value for (own, number), value in self._pending_notes.items() if own == outlet})

@@ -56,6 +56,17 @@ def test_resolved_incidents_go_by_age_and_open_ones_stay(tmp_path: Path) -> None
     store.close()
 
 
+def test_a_damaged_note_is_left_out(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics(), wall=lambda: NOW)
+    store.note("webhook", {"a": "1", "b": "2"})
+    store.close()
+    with contextlib.closing(sqlite3.connect(store.path)) as file, file:
+        file.execute("UPDATE notes SET value = x'ff' WHERE incident = 'a'")
+    again = Store(tmp_path, Metrics(), wall=lambda: NOW)
+    assert again.notes("webhook") == {"b": "2"}
+    again.close()
+
+
 def test_the_oldest_resolved_incidents_go_when_the_file_is_too_large(tmp_path: Path) -> None:
     store = Store(tmp_path, Metrics(), Retention(size=2 << 20), wall=lambda: NOW)
     store.save([incident(0, FIRING, NOW - 9_000)])
