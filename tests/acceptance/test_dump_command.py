@@ -15,7 +15,7 @@ pytestmark = torchrun.needed
 def test_a_running_jobs_files_can_be_asked_for(tmp_path: Path) -> None:
     ring_dir = {"OTEL_FR_RING_DIR": str(tmp_path / "rings")}
     env = {**ring_dir, "OTEL_FR_ENABLED": "1"}
-    job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "slow", env=env)
+    job = torchrun.start(tmp_path, "train.py", str(tmp_path / "out"), "held", env=env)
     assert job.stdout is not None
     next(line for line in job.stdout if "TRAINING" in line)
     command = [str(BIN / "otel-fr"), "dump"]
@@ -26,5 +26,6 @@ def test_a_running_jobs_files_can_be_asked_for(tmp_path: Path) -> None:
 
     assert wait_for(asked)
     assert wait_for(lambda: len(list((tmp_path / "dumps").glob("otel_fr_rank_*"))) == 3)
+    (tmp_path / "out.go").touch()
     job.communicate(timeout=PATIENCE)
     assert job.returncode == 0

@@ -59,7 +59,9 @@ class Collector:
         return stream(self.channel, method)
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return self.unary(method)(data, timeout=PATIENCE, wait_for_ready=True, **options)
+        # A collector that has ended never becomes ready, so nobody waits for it.
+        given = {"timeout": PATIENCE, "wait_for_ready": self.process.poll() is None, **options}
+        return self.unary(method)(data, **given)
 
     def post(self, path: str, body: bytes, kind: str = PROTOBUF, **headers: str) -> Answer:
         url = path if "://" in path else self.otlp_http + path

@@ -28,10 +28,14 @@ STALL = 1.0
 """OTEL_FR_STALL_SECONDS of the played ranks: short, so that a stall takes a second."""
 
 
+REPORT_SECONDS = 5.0
+"""For one of the regular reports: a collector that stops may never take the one that is on its way."""
+
+
 class Sends(Protocol):
     """Where a played job's requests go."""
 
-    def send(self, method: str, data: bytes, /) -> bytes: ...
+    def send(self, method: str, data: bytes, **options: Any) -> bytes: ...
 
 
 @dataclass
@@ -197,7 +201,7 @@ class RankPlayer:
             body.update(more)
             return body
 
-    def send_report(self, event: str = semconv.EVENT_PROGRESS, **more: Any) -> None:
+    def send_report(self, event: str = semconv.EVENT_PROGRESS, seconds: float = PATIENCE, **more: Any) -> None:
         with self.lock:
             body = json.dumps(self.report(**more))
             record = LogRecord(event_name=event, body=AnyValue(string_value=body))
@@ -207,7 +211,7 @@ class RankPlayer:
             request = ExportLogsServiceRequest(
                 resource_logs=[ResourceLogs(resource=self.resource(), scope_logs=scopes)]
             )
-            self.job.collector.send(LOGS, request.SerializeToString())
+            self.job.collector.send(LOGS, request.SerializeToString(), timeout=seconds)
 
     def send_spans(self, spans: list[Span]) -> bytes:
         data = self.spans_request(spans)
@@ -271,7 +275,7 @@ class Job:
             for rank in self.ranks:
                 if not rank.ended and not rank.silent:
                     with contextlib.suppress(grpc.RpcError, ValueError):  # the collector may have been stopped
-                        rank.send_report()
+                        rank.send_report(seconds=REPORT_SECONDS)
 
     def step(self, group: Group | None = None, op: str = "all_reduce", **more: Any) -> None:
         """One collective that all members join and complete."""

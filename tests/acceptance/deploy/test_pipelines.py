@@ -31,8 +31,8 @@ class Gateway:
     def __init__(self, receive: str) -> None:
         self.channel = grpc.insecure_channel(receive)
 
-    def send(self, method: str, data: bytes) -> bytes:
-        return unary(self.channel, method)(data, timeout=20, wait_for_ready=True)
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return unary(self.channel, method)(data, wait_for_ready=True, **options)
 
 
 @contextlib.contextmanager

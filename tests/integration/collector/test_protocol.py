@@ -9,6 +9,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -100,7 +101,7 @@ def test_a_job_is_followed_over_http_as_over_grpc(shared: Collector) -> None:
     class OverHttp:
         """Plays the ranks' requests to the other port."""
 
-        def send(self, method: str, data: bytes) -> bytes:
+        def send(self, method: str, data: bytes, **options: Any) -> bytes:
             answer = shared.post({TRACES: "/v1/traces", LOGS: "/v1/logs"}[method], data)
             assert answer.status == 200
             return answer.body

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -237,8 +238,8 @@ class Watched:
         self.channel = grpc.secure_channel(target.endpoint, target.credentials)
         self.headers = target.headers
 
-    def send(self, method: str, data: bytes) -> bytes:
-        return unary(self.channel, method)(data, metadata=self.headers, timeout=10)
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return unary(self.channel, method)(data, metadata=self.headers, **options)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -69,8 +70,8 @@ class Player:
     def __init__(self, collector: Collector, token: str) -> None:
         self.collector, self.token = collector, token
 
-    def send(self, method: str, data: bytes) -> bytes:
-        return self.collector.send(method, data, metadata=bearer(self.token))
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return self.collector.send(method, data, metadata=bearer(self.token), **options)
 
 
 @pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 405), ("", 405)])
