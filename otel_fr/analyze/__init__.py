@@ -1,6 +1,6 @@
 """The offline analyzer: flight-recorder files -> evidence -> match engine -> output.
 
-`cli` reads the options. `analysis.load` does the rest in this order: `otel_fr.dump.read` reads the files, `assemble`
+`cli` reads the options. `analysis.load` does the rest in this order: `otel_fr.dumps.read` reads the files, `assemble`
 builds the runs and their evidence from them, `otel_fr.match` judges the newest run. `output` has one module for each
 form of the result, and `collectives` lists the calls of each collective for them. `notes` are what the files leave
 open.

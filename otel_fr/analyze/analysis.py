@@ -12,8 +12,8 @@ from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run, build_runs
 from otel_fr.analyze.collectives import Collective, collectives_of
 from otel_fr.analyze.notes import Note, NoteKind
-from otel_fr.dump.model import Dump, Problem
-from otel_fr.dump.read import load_folder
+from otel_fr.dumps.model import Dump, Problem
+from otel_fr.dumps.read import load_folder
 from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 

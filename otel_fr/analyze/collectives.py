@@ -14,8 +14,8 @@ import numpy as np
 
 from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run
-from otel_fr.dump.columns import P2P
-from otel_fr.dump.entry import Entry
+from otel_fr.dumps.columns import P2P
+from otel_fr.dumps.entry import Entry
 from otel_fr.match import CallState, Group
 from otel_fr.match.model import Stream
 

@@ -105,7 +105,7 @@ def uninstall() -> None:
 
 
 def request_dump(reason: str) -> None:
-    """See `otel_fr.dump`."""
+    """See `otel_fr.dumps`."""
     session = _state.session
     if session is not None:
         session.request_dump(reason)

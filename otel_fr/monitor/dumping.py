@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from otel_fr.config import Config
-from otel_fr.dump.write import DumpContents, is_ours, write_dump
+from otel_fr.dumps.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import RingFormatError, RingReader
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from otel_fr.dump.columns import STATES, STREAMS, CallSite, Entries, Label, Table, codes, floats, indices, integers
-from otel_fr.dump.entry import Entry
+from otel_fr.dumps.columns import STATES, STREAMS, CallSite, Entries, Label, Table, codes, floats, indices, integers
+from otel_fr.dumps.entry import Entry
 from otel_fr.match import Signature
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from otel_fr.dump.write import DumpContents, write_dump
+from otel_fr.dumps.write import DumpContents, write_dump
 from otel_fr.identity import group_id, run_id
 from otel_fr.ring import (
     KIND_COLLECTIVE,

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Sequence
 
-from otel_fr.dump.columns import NONE
-from otel_fr.dump.model import Dump, Problem
+from otel_fr.dumps.columns import NONE
+from otel_fr.dumps.model import Dump, Problem
 
 _NUMBER = re.compile(r"\d+")
 _SAME_MOMENT_NS = 60 * 1_000_000_000

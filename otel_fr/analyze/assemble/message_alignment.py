@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Codes, Integers, Table
-from otel_fr.dump.model import Dump
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, Codes, Integers, Table
+from otel_fr.dumps.model import Dump
 
 MIN_SHARED = 2
 """Collectives that both ranks must have recorded before their message counts between them are compared."""

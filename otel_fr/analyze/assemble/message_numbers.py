@@ -8,9 +8,9 @@ import numpy as np
 
 from otel_fr.analyze.assemble.message_alignment import SharedCollectives, align, shared_collectives
 from otel_fr.analyze.assemble.messages import Messages, Pair
-from otel_fr.dump import operation_names
-from otel_fr.dump.columns import COMPLETED, Indices, Mask, Table
-from otel_fr.dump.model import Dump
+from otel_fr.dumps import operation_names
+from otel_fr.dumps.columns import COMPLETED, Indices, Mask, Table
+from otel_fr.dumps.model import Dump
 from otel_fr.match.legal import alike
 from otel_fr.match.model import Signature
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from otel_fr.analyze.assemble.messages import Messages, Pair
-from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Integers
-from otel_fr.dump.model import Dump
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, Integers
+from otel_fr.dumps.model import Dump
 from otel_fr.match.model import MessagePattern
 
 MIN_STEPS = 3

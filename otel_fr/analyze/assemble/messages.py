@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from otel_fr.analyze.assemble.message_alignment import PairEnd
-from otel_fr.dump.columns import COMPLETED, NONE, P2P, Entries, Indices, Integers, Mask, Table
-from otel_fr.dump.model import Dump
+from otel_fr.dumps.columns import COMPLETED, NONE, P2P, Entries, Indices, Integers, Mask, Table
+from otel_fr.dumps.model import Dump
 from otel_fr.match.model import Signature
 
 

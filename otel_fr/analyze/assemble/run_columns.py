@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from otel_fr.dump.columns import COLLECTIVE, COMPLETED, Indices, Mask
-from otel_fr.dump.model import Dump
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, Indices, Mask
+from otel_fr.dumps.model import Dump
 from otel_fr.match.device import NEEDS_EVERY_RANK
 from otel_fr.match.legal import is_even, own_difference
 from otel_fr.match.model import Group, Signature

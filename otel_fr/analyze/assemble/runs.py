@@ -16,9 +16,9 @@ from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.run_columns import RunColumns
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS
-from otel_fr.dump.columns import P2P, Mask
-from otel_fr.dump.model import Dump, GroupInfo, Problem
-from otel_fr.dump.read import MAX_RANKS
+from otel_fr.dumps.columns import P2P, Mask
+from otel_fr.dumps.model import Dump, GroupInfo, Problem
+from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of

@@ -10,7 +10,7 @@ from tabulate import tabulate
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import group_entries
 from otel_fr.analyze.output.overview import View, clean
-from otel_fr.dump.entry import Entry
+from otel_fr.dumps.entry import Entry
 from otel_fr.match import Group
 
 

@@ -19,8 +19,8 @@ from otel_fr import semconv as names
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.collectives import Collective, moment
-from otel_fr.dump.entry import Entry
-from otel_fr.dump.model import Dump
+from otel_fr.dumps.entry import Entry
+from otel_fr.dumps.model import Dump
 from otel_fr.incident import IncidentData
 from otel_fr.incident_trace import resource_spans, root_span
 from otel_fr.match import CallState, Group

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.notes import NoteKind
-from otel_fr.dump.model import Dump
+from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
 from otel_fr.presentation import collective_text, group_text, ranks_by_text, ranks_text, site_text
 

@@ -9,7 +9,7 @@ from typing import Any
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
-from otel_fr.dump.model import Dump
+from otel_fr.dumps.model import Dump
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
 from otel_fr.presentation import collective_text, ranks_by_text, ranks_text, site_text

@@ -17,7 +17,7 @@ from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import CollectiveKey, entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import View, clean
-from otel_fr.dump.entry import Entry
+from otel_fr.dumps.entry import Entry
 from otel_fr.match import CallState, Finding, Group, Signature
 
 _LONGEST = 1e9

@@ -15,7 +15,7 @@ from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
 from otel_fr.analyze.output.text import to_text
 from otel_fr.analyze.output.timeline import MAX_CALLS, timeline
-from otel_fr.dump.read import load
+from otel_fr.dumps.read import load
 from tests.support.paths import DUMPS
 from tests.support.torch_files import entry, write
 from tests.support.waiting import PATIENCE
@@ -25,8 +25,8 @@ def test_many_large_files_read_in_processes_say_the_same(tmp_path: Path, monkeyp
     for number in range(20):
         shutil.copytree(DUMPS / "nvrx_lock_gil_2nd", tmp_path / "files", dirs_exist_ok=True)
         (tmp_path / "files" / f"notes{number}").write_text("none")
-    monkeypatch.setattr("otel_fr.dump.read.PARALLEL_BYTES", 0)
-    monkeypatch.setattr("otel_fr.dump.read._PIECE_BYTES", 1)
+    monkeypatch.setattr("otel_fr.dumps.read.PARALLEL_BYTES", 0)
+    monkeypatch.setattr("otel_fr.dumps.read._PIECE_BYTES", 1)
     alone, together = analyze(tmp_path / "files"), analyze(tmp_path / "files", workers=2)
     assert together.findings == alone.findings
     assert sorted(p.path for p in together.problems) == sorted(p.path for p in alone.problems)

@@ -86,6 +86,13 @@ def test_before_torch_is_imported(tmp_path: Path) -> None:
     assert done.stdout == "True True\n", done.stderr
 
 
+def test_no_module_hides_a_function_of_the_package() -> None:
+    code = "import otel_fr, pkgutil; names = {found.name for found in pkgutil.iter_modules(otel_fr.__path__)}\n"
+    code += "print(names & set(otel_fr.__all__))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.stdout == "set()\n", done.stderr
+
+
 def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     code = (
         "import otel_fr, sys; otel_fr.instrument(); otel_fr.dump(); otel_fr.uninstrument();"

@@ -10,7 +10,7 @@ import pytest
 from otel_fr import identity
 from otel_fr.config import Config
 from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed, WatchRequest
-from otel_fr.dump.read import load
+from otel_fr.dumps.read import load
 from otel_fr.monitor import control
 from otel_fr.monitor.otlp import GrpcTarget
 from otel_fr.monitor.rank_identity import RankIdentity

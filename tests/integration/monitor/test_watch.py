@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from otel_fr import identity
-from otel_fr.dump.read import load
-from otel_fr.dump.write import is_ours
+from otel_fr.dumps.read import load
+from otel_fr.dumps.write import is_ours
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from otel_fr.analyze import FAULT, HEALTHY, UNUSABLE
 from otel_fr.analyze import load as analyze
 from otel_fr.analyze.output.text import to_json, to_text
-from otel_fr.dump.read import load
+from otel_fr.dumps.read import load
 from otel_fr.incident import FIELDS
 from tests.support.paths import DUMPS
 from tests.support.verdicts import cause_incidents

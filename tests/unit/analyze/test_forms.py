@@ -188,7 +188,7 @@ def test_the_three_forms_of_the_database_say_the_same(tmp_path: Path) -> None:
 
 def test_the_pickle_holds_plain_values_only(tmp_path: Path) -> None:
     from otel_fr.analyze.output.database import write_database
-    from otel_fr.dump.safe_parse import parse
+    from otel_fr.dumps.safe_parse import parse
 
     write_database(load(hostile_folder(tmp_path / "files")), tmp_path / "db.pkl")
     assert set(parse((tmp_path / "db.pkl").read_bytes())) >= set(TABLES)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from otel_fr.analyze import load
 from otel_fr.analyze.assemble.message_alignment import PairEnd, SharedCollectives, align
-from otel_fr.dump.columns import COMPLETED, IN_FLIGHT
+from otel_fr.dumps.columns import COMPLETED, IN_FLIGHT
 from tests.support.torch_files import entry, write
 
 STEPS = 40

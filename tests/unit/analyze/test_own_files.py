@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from otel_fr import identity
 from otel_fr.analyze import HEALTHY, Analysis, load
 from otel_fr.analyze.output.text import to_json, to_text
-from otel_fr.dump.write import write_dump
+from otel_fr.dumps.write import write_dump
 from otel_fr.incident import FIELDS
 from otel_fr.match import Ending
 from otel_fr.ring import RecordState

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from otel_fr.analyze.assemble.run_columns import RunColumns
 from otel_fr.analyze.assemble.runs import build_runs
-from otel_fr.dump.entry import Entry
-from otel_fr.dump.model import Dump, GroupInfo
+from otel_fr.dumps.entry import Entry
+from otel_fr.dumps.model import Dump, GroupInfo
 from otel_fr.match import CallState, Finding, Signature, diagnose
 from tests.support.entries import entries_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from otel_fr.config import Config
-from otel_fr.dump.write import DumpContents, is_ours, write_dump
+from otel_fr.dumps.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor import dumping
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RingReader, RingWriter

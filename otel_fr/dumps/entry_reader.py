@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from otel_fr.dump import fields
-from otel_fr.dump.columns import (
+from otel_fr.dumps import fields
+from otel_fr.dumps.columns import (
     NONE,
     STATES,
     STREAMS,
@@ -33,7 +33,7 @@ from otel_fr.dump.columns import (
     indices,
     integers,
 )
-from otel_fr.dump.safe_parse import UnreadableDump
+from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.match.model import CallState, Signature, Sizes, Stream
 
 MAX_NUMBERS = 100_000_000

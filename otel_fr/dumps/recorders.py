@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from otel_fr.dump import fields, operation_names
-from otel_fr.dump.columns import COMPLETED, NONE, P2P, STATES, STREAMS, Label, codes, integers
-from otel_fr.dump.entry_reader import (
+from otel_fr.dumps import fields, operation_names
+from otel_fr.dumps.columns import COMPLETED, NONE, P2P, STATES, STREAMS, Label, codes, integers
+from otel_fr.dumps.entry_reader import (
     EntryReader,
     Kind,
     RawColumns,
@@ -20,7 +20,7 @@ from otel_fr.dump.entry_reader import (
     seconds_column,
     times_column,
 )
-from otel_fr.dump.resolve import BATCH_ENDS
+from otel_fr.dumps.resolve import BATCH_ENDS
 from otel_fr.identity import encode_ranks
 from otel_fr.match.model import CallState
 

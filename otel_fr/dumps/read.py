@@ -17,14 +17,14 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dump import files, operation_names, resolve
-from otel_fr.dump.columns import COLLECTIVE, COMPLETED
-from otel_fr.dump.entry_reader import Signatures
-from otel_fr.dump.fields import integer
-from otel_fr.dump.model import Dump, GroupInfo, Problem, Source
-from otel_fr.dump.recorders import OtelFrReader, PyTorchReader, group_key, numbered_groups
-from otel_fr.dump.ring_files import read_ring
-from otel_fr.dump.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
+from otel_fr.dumps import files, operation_names, resolve
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED
+from otel_fr.dumps.entry_reader import Signatures
+from otel_fr.dumps.fields import integer
+from otel_fr.dumps.model import Dump, GroupInfo, Problem, Source
+from otel_fr.dumps.recorders import OtelFrReader, PyTorchReader, group_key, numbered_groups
+from otel_fr.dumps.ring_files import read_ring
+from otel_fr.dumps.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
 
 MAX_RANKS = 1_000_000

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dump import pickle_tuples, safe_parse
-from otel_fr.dump.read import load
-from otel_fr.dump.safe_parse import UnreadableDump, parse
+from otel_fr.dumps import pickle_tuples, safe_parse
+from otel_fr.dumps.read import load
+from otel_fr.dumps.safe_parse import UnreadableDump, parse
 from tests.support.torch_files import PLAIN_CONFIG, PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
 
 CHILD = """
 import resource, sys
-from otel_fr.dump.read import load
-from otel_fr.dump.safe_parse import UnreadableDump
+from otel_fr.dumps.read import load
+from otel_fr.dumps.safe_parse import UnreadableDump
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 for path in sys.argv[1:]:

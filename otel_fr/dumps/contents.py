@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from otel_fr.dump import torchview
+from otel_fr.dumps import torchview
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_MONITORED, STREAM_P2P, encode_ranks
 from otel_fr.ring import KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
 

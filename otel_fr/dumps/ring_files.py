@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dump.contents import DumpContents
-from otel_fr.dump.safe_parse import UnreadableDump
+from otel_fr.dumps.contents import DumpContents
+from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.ring import ProcessState, RingFormatError, RingReader, pid_namespace, process_start_ns
 
 _SAME_BOOT_NS = 600 * 1_000_000_000

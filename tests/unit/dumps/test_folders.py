@@ -15,9 +15,9 @@ import pytest
 from otel_fr.analyze import FAULT, HEALTHY
 from otel_fr.analyze import load as analyze
 from otel_fr.analyze.output.text import to_text
-from otel_fr.dump.files import rank_of_name
-from otel_fr.dump.read import load, load_folder
-from otel_fr.dump.safe_parse import UnreadableDump
+from otel_fr.dumps.files import rank_of_name
+from otel_fr.dumps.read import load, load_folder
+from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.ring import RecordState
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature

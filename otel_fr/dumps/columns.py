@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from otel_fr.dump.entry import Entry
+from otel_fr.dumps.entry import Entry
 from otel_fr.match.model import CallState, Signature, Stream
 
 Integers = npt.NDArray[np.int64]

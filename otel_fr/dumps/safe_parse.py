@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dump.pickle_rows import KnownRows
-from otel_fr.dump.pickle_tuples import CODES as TUPLE_CODES
-from otel_fr.dump.pickle_tuples import NestedTuple, TupleCheck, walk
+from otel_fr.dumps.pickle_rows import KnownRows
+from otel_fr.dumps.pickle_tuples import CODES as TUPLE_CODES
+from otel_fr.dumps.pickle_tuples import NestedTuple, TupleCheck, walk
 
 MIB = 1024 * 1024
 

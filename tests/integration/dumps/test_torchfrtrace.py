@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.dump.torchview import view
+from otel_fr.dumps.torchview import view
 from otel_fr.ring import KIND_MONITORED, RecordState
 from tests.support.rings import OPERATIONS, RankRing, signature
 from tests.support.waiting import PATIENCE

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dump.model import Dump
-from otel_fr.dump.pickle_rows import KnownRows
-from otel_fr.dump.read import load
-from otel_fr.dump.safe_parse import UnreadableDump
+from otel_fr.dumps.model import Dump
+from otel_fr.dumps.pickle_rows import KnownRows
+from otel_fr.dumps.read import load
+from otel_fr.dumps.safe_parse import UnreadableDump
 from tests.support.paths import DUMPS
 from tests.support.rings import OPERATIONS, RankRing, signature
 from tests.support.waiting import PATIENCE
@@ -134,7 +134,7 @@ def test_what_skeletons_skip_is_what_is_allowed_one_by_one(rows: list[tuple[list
 CHILD = """
 import random, resource, sys
 from pathlib import Path
-from otel_fr.dump.read import load_folder
+from otel_fr.dumps.read import load_folder
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 folder, seed = Path(sys.argv[1]), int(sys.argv[2])
 rnd = random.Random(seed)

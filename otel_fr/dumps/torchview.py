@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from otel_fr.dump.operation_names import TORCH_NAMES
+from otel_fr.dumps.operation_names import TORCH_NAMES
 
 Sizes = Sequence[Sequence[int]]
 _NO_SIZES: list[list[int]] = [[]]

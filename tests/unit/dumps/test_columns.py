@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dump import resolve
-from otel_fr.dump.columns import Entries, codes
-from otel_fr.dump.entry import Entry
-from otel_fr.dump.entry_reader import EntryReader
-from otel_fr.dump.read import load
-from otel_fr.dump.recorders import OtelFrReader, PyTorchReader
-from otel_fr.dump.safe_parse import UnreadableDump
+from otel_fr.dumps import resolve
+from otel_fr.dumps.columns import Entries, codes
+from otel_fr.dumps.entry import Entry
+from otel_fr.dumps.entry_reader import EntryReader
+from otel_fr.dumps.read import load
+from otel_fr.dumps.recorders import OtelFrReader, PyTorchReader
+from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.match import CallState, Signature
 from otel_fr.ring import RecordState
 from tests.support.entries import entries_of

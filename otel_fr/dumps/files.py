@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from otel_fr.dump.safe_parse import Limits, UnreadableDump
+from otel_fr.dumps.safe_parse import Limits, UnreadableDump
 
 MAX_FILES = 100_000
 """Files of a folder that are examined."""

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dump.read import load, load_folder
-from otel_fr.dump.write import is_ours, write_dump
+from otel_fr.dumps.read import load, load_folder
+from otel_fr.dumps.write import is_ours, write_dump
 from otel_fr.match.model import CallState
 from otel_fr.ring import KIND_MONITORED, RecordState, SignatureDef
 from tests.support.rings import OPERATIONS, RUN, SIDES, RankRing, signature

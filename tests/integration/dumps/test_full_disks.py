@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.dump.read import load
+from otel_fr.dumps.read import load
 from tests.support.mounts import tmpfs
 from tests.support.rings import RankRing, signature
 

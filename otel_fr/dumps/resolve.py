@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from otel_fr.dump import operation_names
-from otel_fr.dump.columns import COLLECTIVE, COMPLETED, NONE, P2P, Codes, Entries, Integers, Mask
+from otel_fr.dumps import operation_names
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, NONE, P2P, Codes, Entries, Integers, Mask
 from otel_fr.match.model import Signature
 
 BATCH_ENDS = (operation_names.COALESCED, *operation_names.UNEVEN_LISTS)

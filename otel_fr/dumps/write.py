@@ -10,7 +10,7 @@ import pickle
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from otel_fr.dump.contents import DumpContents
+from otel_fr.dumps.contents import DumpContents
 
 __all__ = ["DumpContents", "is_ours", "write_dump"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from otel_fr.dump.columns import Entries
+from otel_fr.dumps.columns import Entries
 
 Source = Literal["otel-fr", "pytorch", "torchcomms"]
 

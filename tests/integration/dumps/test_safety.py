@@ -20,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from otel_fr.dump.model import Dump
-from otel_fr.dump.read import load, load_folder
-from otel_fr.dump.safe_parse import Limits, UnreadableDump, parse
+from otel_fr.dumps.model import Dump
+from otel_fr.dumps.read import load, load_folder
+from otel_fr.dumps.safe_parse import Limits, UnreadableDump, parse
 from tests.support.torch_files import PLAIN_ENTRY, plain_file
 from tests.support.waiting import PATIENCE
 
@@ -150,7 +150,8 @@ def test_a_file_made_to_exhaust_the_reader_is_refused_cheaply(tmp_path: Path, na
     path = tmp_path / "trace_0"
     path.write_bytes(data)
     code = (
-        "import sys, resource; from otel_fr.dump.read import load; from otel_fr.dump.safe_parse import UnreadableDump\n"
+        "import sys, resource; from otel_fr.dumps.read import load\n"
+        "from otel_fr.dumps.safe_parse import UnreadableDump\n"
         "resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))\n"
         "try: load(sys.argv[1])\n"
         "except UnreadableDump as error: print('refused:', error, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
