@@ -40,7 +40,7 @@ def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
         assert [i["culprit_ranks"] for i in running.causes()] == [[1]]
 
 
-def test_with_nobody_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int]) -> None:
+def test_with_no_server_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{free_address()}"})
 
 

@@ -59,7 +59,7 @@ class Collector:
         return stream(self.channel, method)
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        # A collector that has ended never becomes ready, so nobody waits for it.
+        # A collector that has ended never becomes ready, so the call does not wait for it.
         given = {"timeout": PATIENCE, "wait_for_ready": self.process.poll() is None, **options}
         return self.unary(method)(data, **given)
 
@@ -122,7 +122,7 @@ class Collector:
         return int(found[1]) * 1024
 
     def kill(self) -> None:
-        """As an out-of-memory kill or a power cut would: no last words."""
+        """As an out-of-memory kill or a power cut would: nothing is sent or saved at the end."""
         self.channel.close()
         self.process.kill()
         self.process.wait()

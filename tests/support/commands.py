@@ -20,20 +20,20 @@ def script_environment(**values: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), **values}
 
 
-def otel_fr(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+def otel_fr(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """Run ``otel-fr``; ``env`` is added to the environment."""
-    return run(*OTEL_FR, *words, **env)
+    return run(*OTEL_FR, *arguments, **env)
 
 
-def python(code: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program given as text."""
-    return run(sys.executable, "-c", code, *words, **env)
+    return run(sys.executable, "-c", code, *arguments, **env)
 
 
 def run(*command: object, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command; its exit status is for the caller to check."""
     return subprocess.run(
-        [str(word) for word in command],
+        [str(argument) for argument in command],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -48,7 +48,7 @@ def documents(path: Path) -> list[Any]:
 
 
 def get(url: str) -> Any:
-    """The JSON (or text) at an address; None while nobody answers."""
+    """The JSON (or text) at an address; None while there is no answer."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             text = answer.read().decode()
@@ -97,8 +97,8 @@ def recorded(expression: str) -> set[str]:
 
 def known_metrics(folder: Path) -> set[str]:
     """The names on the metrics page of a collector that has everything switched on that has metrics of its own."""
-    nobody = f"http://127.0.0.1:{free_port()}"
-    options = ["--forward", nobody, "--alertmanager", nobody, "--webhook", nobody, "--data", str(folder / "data")]
+    absent = f"http://127.0.0.1:{free_port()}"
+    options = ["--forward", absent, "--alertmanager", absent, "--webhook", absent, "--data", str(folder / "data")]
     with running(folder, *options) as collector:
         return metric_names(collector.get("/metrics"))
 

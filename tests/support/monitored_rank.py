@@ -29,7 +29,7 @@ class Played:
     ring: Path
     folder: Path
 
-    def tell(self, do: str, **values: Any) -> None:
+    def send_command(self, do: str, **values: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **values}) + "\n")
         self.process.stdin.flush()
@@ -39,7 +39,7 @@ class Played:
         return json.loads(self.process.stdout.readline())
 
     def do(self, do: str, **values: Any) -> Any:
-        self.tell(do, **values)
+        self.send_command(do, **values)
         return self.read()["done"]
 
     def monitor_alive(self) -> bool:
@@ -59,7 +59,7 @@ class Played:
 
     def end(self, do: str, **values: Any) -> int:
         """Let the rank end; its exit status."""
-        self.tell(do, **values)
+        self.send_command(do, **values)
         return self.process.wait(PATIENCE)
 
     @property

@@ -1,4 +1,4 @@
-"""Ports for programs that must be told theirs."""
+"""Free ports, for programs that need theirs in their configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain-Python idea of what a ring holds, and programs whose every record can be told from its number alone."""
+"""A plain-Python idea of what a ring holds, and programs whose every record follows from its number alone."""
 
 from __future__ import annotations
 

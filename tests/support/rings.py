@@ -119,7 +119,7 @@ class RankRing:
     ) -> None:
         """Issue one call ``age_s`` seconds ago; unless it is in flight, it ended ``took_s`` later.
 
-        ``waited_s``: for how long somebody waits for it whose waiting alone tells its end; 0: nobody does.
+        ``waited_s``: for how long a thread has waited for a call whose end only a wait observes; 0: no thread waits.
         """
         if what.operation in ("send", "recv"):
             kind = KIND_P2P

@@ -10,12 +10,12 @@ from otel_fr_collector.settings import Settings
 
 
 def load_settings(
-    words: str = "", env: dict[str, str] | None = None, file: str | None = None, folder: Path | None = None
+    command_line: str = "", env: dict[str, str] | None = None, file: str | None = None, folder: Path | None = None
 ) -> Settings:
     """From a command line, the environment and the text of a configuration file, which is put into ``folder``."""
     parser = argparse.ArgumentParser()
     loading.add_arguments(parser)
-    arguments = words.split()
+    arguments = command_line.split()
     if file is not None:
         assert folder is not None
         path = folder / "collector.toml"

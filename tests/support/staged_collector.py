@@ -27,7 +27,7 @@ from tests.support.waiting import PATIENCE
 
 _T = TypeVar("_T")
 AHEAD = 3_600.0
-"""Seconds by which the ranks' last words lie in the future, so that none falls silent during a test."""
+"""Seconds by which the ranks' last reports lie in the future, so that none falls silent during a test."""
 
 
 class Stage:

@@ -179,7 +179,7 @@ def quick(folder: Path, collector: str, alertmanager: str) -> Path:
 
 @needs_prometheus
 @needs_alertmanager
-def test_a_hung_job_reaches_alertmanager_by_both_ways_and_is_told_once(tmp_path: Path) -> None:
+def test_a_hung_job_reaches_alertmanager_by_both_ways_and_alerts_once(tmp_path: Path) -> None:
     """Collector -> scrape -> rule -> Alertmanager, and the collector's own post, which inhibits the rule's alert."""
     alerts, prometheus = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
 
@@ -204,13 +204,13 @@ def test_a_hung_job_reaches_alertmanager_by_both_ways_and_is_told_once(tmp_path:
             job.step()
             waiting = job.skip(1)
             assert wait_for(lambda: len(incidents()) == 2), (incidents(), (tmp_path / "prometheus.log").read_text())
-            told = incidents()
-            open_ = told["TorchDistributedIncidentOpen"]
+            by_name = incidents()
+            open_ = by_name["TorchDistributedIncidentOpen"]
             assert open_["labels"]["job_id"] == "job-7"
             assert open_["labels"]["category"] == "missing_rank"
             assert open_["annotations"]["runbook_url"].endswith("/missing_rank.md")
-            assert open_["status"]["inhibitedBy"] == [told[ALERT_NAME]["fingerprint"]]
-            assert told[ALERT_NAME]["status"]["state"] == "active"
+            assert open_["status"]["inhibitedBy"] == [by_name[ALERT_NAME]["fingerprint"]]
+            assert by_name[ALERT_NAME]["status"]["state"] == "active"
             for call in [*waiting, job.ranks[1].issue(job.world)]:
                 job.ranks[call.rank].complete(call)
             assert wait_for(lambda: not incidents()), incidents()

@@ -114,13 +114,13 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
             job.step()
             job.skip(1)
 
-        def told() -> list[str]:
+        def reported_jobs() -> list[str]:
             return sorted(name for one in collectors for name in jobs_seen(one))
 
-        assert wait_for(lambda: len(told()) >= count), told()
+        assert wait_for(lambda: len(reported_jobs()) >= count), reported_jobs()
         for job in jobs:
             job.all_reported()
-        assert told() == sorted(job.id for job in jobs)
+        assert reported_jobs() == sorted(job.id for job in jobs)
         assert all(one["category"] == "missing_rank" for each in collectors for one in jobs_seen(each).values())
         assert sum(bool(jobs_seen(one)) for one in collectors) >= 2, "every run went to the same collector"
 

@@ -42,7 +42,7 @@ if fault == "healthy":
         work.wait()
     dist.barrier()
 elif fault == "posted":
-    # Messages under way behind a long computation: nobody waits for them until it is over.
+    # Messages under way behind a long computation: no thread waits for them until it is over.
     for _ in range(2):
         got = torch.zeros(64)
         works = [dist.irecv(got, (rank - 1) % world), dist.isend(data, (rank + 1) % world)]

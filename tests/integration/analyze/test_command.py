@@ -22,15 +22,15 @@ from tests.support.waiting import PATIENCE
 @pytest.mark.parametrize(
     ("folder", "status"), [("fr01_matched_allreduce_and_singletons", 0), ("tc01_torchcomms_json_hang", 1)]
 )
-def test_the_exit_status_tells_health_from_fault(folder: str, status: int) -> None:
+def test_the_exit_status_shows_whether_there_is_a_fault(folder: str, status: int) -> None:
     text = otel_fr("analyze", DUMPS / folder)
-    told = otel_fr("analyze", DUMPS / folder, "--format", "json")
-    assert (text.returncode, told.returncode) == (status, status)
-    assert text.stderr == told.stderr == ""
-    assert len(json.loads(told.stdout)["incidents"]) == status
+    as_json = otel_fr("analyze", DUMPS / folder, "--format", "json")
+    assert (text.returncode, as_json.returncode) == (status, status)
+    assert text.stderr == as_json.stderr == ""
+    assert len(json.loads(as_json.stdout)["incidents"]) == status
 
 
-def test_unusable_input_is_told_apart_and_explained(tmp_path: Path) -> None:
+def test_unusable_input_has_its_own_exit_status_and_an_explanation(tmp_path: Path) -> None:
     (tmp_path / "trace_0").write_bytes(b"")
     for path in (tmp_path, tmp_path / "trace_0", tmp_path / "none"):
         done = otel_fr("analyze", path, "--format", "json" if path.is_dir() else "text")
@@ -46,7 +46,7 @@ def test_wrong_use_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         (["--transform-ft"], "--group-world-size"),
         (["-j", "--format", "html"], "--output FILE.json"),
@@ -57,19 +57,19 @@ def test_wrong_use_is_explained() -> None:
         (["--format", "pdf"], "invalid choice"),
     ],
 )
-def test_wrong_flags_are_explained(words: list[str], said: str, tmp_path: Path) -> None:
+def test_wrong_flags_are_explained(arguments: list[str], said: str, tmp_path: Path) -> None:
     one_missing(tmp_path)
-    done = otel_fr("analyze", tmp_path, *[word.format(tmp=tmp_path) for word in words])
+    done = otel_fr("analyze", tmp_path, *[argument.format(tmp=tmp_path) for argument in arguments])
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
 
-def test_every_flag_of_torchfrtrace_is_taken(tmp_path: Path) -> None:
+def test_every_flag_of_torchfrtrace_is_accepted(tmp_path: Path) -> None:
     """Its own parser says which there are."""
     config = pytest.importorskip("torch.distributed.flight_recorder.components.config_manager")
-    known = {word for action in config.JobConfig().parser._actions for word in action.option_strings}
+    known = {flag for action in config.JobConfig().parser._actions for flag in action.option_strings}
     offered = otel_fr("analyze", "--help").stdout
-    assert [word for word in sorted(known) if f"{word}" not in offered] == []
+    assert [flag for flag in sorted(known) if f"{flag}" not in offered] == []
     one_missing(tmp_path / "files")
     flags = ["-p", "trace_", "-o", tmp_path / "db.json", "-v", "--allow-incomplete-ranks", "--mismatch_cap", "3"]
     flags += ["--print_stack_trace", "--selected-ranks", "0", "--pg-filters", "default_pg", "--", tmp_path / "files"]
@@ -78,7 +78,7 @@ def test_every_flag_of_torchfrtrace_is_taken(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "db.json").read_text())["collectives"]
 
 
-def test_output_that_cannot_be_written_is_told_and_the_verdict_still_printed(tmp_path: Path) -> None:
+def test_output_that_cannot_be_written_is_reported_and_the_verdict_still_printed(tmp_path: Path) -> None:
     (tmp_path / "db.sqlite").mkdir()
     done = otel_fr("analyze", one_missing(tmp_path / "files"), "-o", tmp_path / "db.sqlite")
     assert done.returncode == 2
@@ -115,11 +115,11 @@ def test_ranks_of_torchft_are_moved_to_their_replica(tmp_path: Path) -> None:
     assert incident["process_group"]["ranks"] == [2, 3]
 
 
-def on_terminal(*words: object, **env: str) -> str:
+def on_terminal(*arguments: object, **env: str) -> str:
     """What the command writes to a terminal of 100 columns."""
     outer, inner = pty.openpty()
     settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
-    command = [*OTEL_FR, *map(str, words)]
+    command = [*OTEL_FR, *map(str, arguments)]
     process = subprocess.Popen(command, stdout=inner, stderr=inner, stdin=inner, env=settings)
     os.close(inner)
     said = b""
@@ -165,19 +165,19 @@ def test_analyze_imports_neither_torch_nor_the_collector() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def waiting_process(*words: str) -> subprocess.Popen[bytes]:
+def waiting_process(*arguments: str) -> subprocess.Popen[bytes]:
     """A process that ends with status 7 when it gets SIGUSR1; it is ready when this returns."""
     code = (
         "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1});"
         " print(flush=True); signal.sigwait({signal.SIGUSR1}); sys.exit(7)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     return process
 
 
-def test_dump_asks_the_monitors_of_this_users_ranks_and_nobody_else(tmp_path: Path) -> None:
+def test_dump_asks_only_the_monitors_of_this_users_ranks(tmp_path: Path) -> None:
     folder = tmp_path / f"otel-fr-{os.getuid()}"
     monitor, stranger = waiting_process("otel_fr.monitor"), waiting_process("something-else")
     try:

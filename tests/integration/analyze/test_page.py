@@ -88,12 +88,12 @@ def test_the_keys_lead_to_the_culprit_and_what_waits_for_it(tmp_path: Path, open
     page = open_page(one_missing(tmp_path / "files"))
     page.focus("#chart")
     page.keyboard.press("c")
-    told = page.inner_text("#details")
-    assert told.startswith("rank 2 (culprit): all_reduce number 3 of group default_pg (0), NOT MADE. The fault shows")
+    shown = page.inner_text("#details")
+    assert shown.startswith("rank 2 (culprit): all_reduce number 3 of group default_pg (0), NOT MADE. The fault shows")
     page.keyboard.press("w")
-    told = page.inner_text("#details")
-    assert told.startswith("rank 0 (waiting): all_reduce number 3 of group default_pg (0), in flight")
-    assert "/job/train.py:42 step" in told
+    shown = page.inner_text("#details")
+    assert shown.startswith("rank 0 (waiting): all_reduce number 3 of group default_pg (0), in flight")
+    assert "/job/train.py:42 step" in shown
     page.keyboard.press("ArrowLeft")
     assert "all_reduce number 2 of group default_pg (0), completed, took 500 ms" in page.inner_text("#details")
     page.keyboard.press("ArrowDown")

@@ -209,7 +209,7 @@ def test_uninstrument_leaves_no_trace_and_can_be_undone(tmp_path: Path) -> None:
         dist.all_reduce(torch.ones(2))
         print(path.exists())
         otel_fr.instrument()
-        dist.all_reduce(torch.ones(2))  # of a group whose earlier calls nobody counted
+        dist.all_reduce(torch.ones(2))  # of a group whose earlier calls were not counted
         dist.destroy_process_group()
         start()
         dist.all_reduce(torch.ones(2))

@@ -1,4 +1,4 @@
-"""The rank's process beside its monitor: how that is started, what it is told, and how the rank ends."""
+"""The rank's process beside its monitor: how it is started, what is sent to it, and how the rank ends."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def monitors(ring: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if str(ring).encode() in words and words[0] == sys.executable.encode():
+            if str(ring).encode() in arguments and arguments[0] == sys.executable.encode():
                 found.append(int(entry.name))
     return found
 
 
-def test_the_monitor_is_nobodys_child_and_holds_nothing_of_the_job(tmp_path: Path) -> None:
+def test_the_monitor_is_not_a_child_of_the_rank_and_holds_nothing_of_the_job(tmp_path: Path) -> None:
     # A module of the job's, named as one that the monitor needs.
     for name in ("argparse", "json", "grpc"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
@@ -195,7 +195,7 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
         rank.kill()
 
 
-def test_goodbye_waits_for_the_monitor(tmp_path: Path) -> None:
+def test_the_rank_waits_at_its_end_for_the_monitor(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
         PLAYED
@@ -212,7 +212,7 @@ dist.all_reduce(torch.ones(2))
     assert out == "{'cmd': 'bye'}\nflushed\n"
 
 
-def test_goodbye_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_the_wait_for_the_monitor_is_bounded(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
         """

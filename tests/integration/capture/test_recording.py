@@ -134,7 +134,7 @@ print([record.waited_ns for record in records()])
 
 
 def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight(tmp_path: Path) -> None:
-    """gloo's reduce_scatter has no future, and its wait is not Python's: nobody can tell that nobody waits for it."""
+    """gloo's reduce_scatter has no future, and its wait is not Python's: whether a thread waits is not known."""
     out = single_rank.succeed(
         tmp_path,
         """
@@ -314,15 +314,15 @@ def test_an_exception_of_a_thread_and_of_one_that_handles_it(tmp_path: Path) -> 
         tmp_path,
         """
         session_module.start_monitor = no_monitor
-        heard = []
-        threading.excepthook = lambda args: heard.append(args.exc_type.__name__)
+        seen = []
+        threading.excepthook = lambda args: seen.append(args.exc_type.__name__)
         start()
         def work():
             raise OSError("disk")
         thread = threading.Thread(target=work, name="loader")
         thread.start()
         thread.join()
-        print(heard, ring().exception["type"], ring().exception["thread"])
+        print(seen, ring().exception["type"], ring().exception["thread"])
         """,
     )
     assert out == "['OSError'] OSError loader\n"

@@ -93,7 +93,7 @@ def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Collec
     assert [found["groups"][index]["name"] for index in lanes["tp"]["group"]] == ["a", "a", "b", "b"]
 
 
-def test_ranks_never_heard_of_are_shown_as_such(collector: Collector) -> None:
+def test_unheard_ranks_are_shown_as_unheard(collector: Collector) -> None:
     with Job(collector, 3) as job:
         job.ranks[2].silent = True
         job.step(job.group("pair", [0, 1]))
@@ -158,7 +158,7 @@ def events(url: str, found: list[tuple[str, Any]], opened: threading.Event) -> N
                 opened.set()
 
 
-def test_the_stream_tells_of_jobs_and_of_each_change_and_ends_with_the_collector(collector: Collector) -> None:
+def test_the_stream_reports_jobs_and_each_change_and_ends_with_the_collector(collector: Collector) -> None:
     found: list[tuple[str, Any]] = []
     opened = threading.Event()
     reader = threading.Thread(target=events, args=(collector.http, found, opened), daemon=True)

@@ -102,7 +102,7 @@ def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
         assert "no incident matches" in none.stderr
 
 
-def test_incidents_are_followed_over_a_restart_and_each_change_is_told_once(tmp_path: Path) -> None:
+def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(tmp_path: Path) -> None:
     data = ("--data", str(tmp_path / "data"))
     with contextlib.ExitStack() as stack:
         collector = stack.enter_context(running(tmp_path / "1", *data))
@@ -149,7 +149,7 @@ def test_followed_incidents_are_lines_for_people_too(collector: Collector, tmp_p
 
 
 @pytest.mark.parametrize("command", ["top", "incidents"])
-def test_a_collector_that_is_not_there_or_refuses_is_told_in_one_line(command: str, tmp_path: Path) -> None:
+def test_a_collector_that_is_absent_or_refuses_is_reported_in_one_line(command: str, tmp_path: Path) -> None:
     absent = otel_fr(command, "--collector", "http://127.0.0.1:1")
     assert absent.returncode == 3
     assert "cannot reach a collector at http://127.0.0.1:1: Connection refused. Is it running" in absent.stderr
@@ -177,7 +177,7 @@ def test_a_collector_that_is_not_there_or_refuses_is_told_in_one_line(command: s
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not here to make a certificate")
-def test_a_certificate_is_trusted_only_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_certificate_is_trusted_only_where_it_is_configured(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=collector"]

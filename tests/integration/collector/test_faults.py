@@ -161,7 +161,7 @@ def test_a_deadlock_across_groups_names_its_circle(collector: Collector) -> None
         assert (incident["category"], incident["culprit_ranks"]) == ("deadlock", [0, 1])
 
 
-def test_a_send_that_nobody_receives_is_named(collector: Collector) -> None:
+def test_a_send_without_a_receive_is_named(collector: Collector) -> None:
     with Job(collector, 2) as job:
         job.step()
         job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=3)
@@ -170,7 +170,7 @@ def test_a_send_that_nobody_receives_is_named(collector: Collector) -> None:
         assert incident["trace_id"]
 
 
-def test_a_receive_that_is_posted_accuses_nobody_until_somebody_waits_for_it(collector: Collector) -> None:
+def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: Collector) -> None:
     with Job(collector, 2) as job:
         job.step()
         posted = job.ranks[1].issue(job.world, "recv", kind="p2p", peer=0, tag=3, posted=True)
@@ -265,7 +265,7 @@ def test_flight_recorder_files_are_named(collector: Collector) -> None:
         assert collector.causes()[0]["id"] == incident["id"]
 
 
-def test_a_collector_that_was_held_up_accuses_nobody(collector: Collector) -> None:
+def test_a_collector_that_was_suspended_reports_no_fault(collector: Collector) -> None:
     """While it is stopped a rank joins late, but well within the stall time: its old knowledge looks like a stall."""
     with Job(collector, 2) as job:
         job.step()

@@ -104,10 +104,10 @@ def test_a_backend_that_comes_late_gets_everything_in_order_after_a_restart_too(
 
 
 def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
-    """One is fast, one slow, one refuses all: none holds up another, nor the correlation."""
+    """One is fast, one slow, one refuses all: none delays another, nor the correlation."""
     with grpc_backend() as fast, http_backend() as slow, grpc_backend() as refusing:
         slow.delay, refusing.refuses = 0.2, True
-        options = [word for one in (fast, slow, refusing) for word in ("--forward", one.url)]
+        options = [argument for one in (fast, slow, refusing) for argument in ("--forward", one.url)]
         with running(tmp_path, *options) as collector, Job(collector, 2) as job:
             sent = {spans(n) for n in range(1, 31)}
             for data in sent:
@@ -209,7 +209,7 @@ def test_two_collectors_do_not_share_a_folder(tmp_path: Path) -> None:
         assert "in use by another collector" in done.stderr
 
 
-def test_without_a_folder_the_end_waits_for_the_backends_but_not_for_ever(tmp_path: Path) -> None:
+def test_without_a_folder_the_end_waits_for_the_backends_for_a_bounded_time(tmp_path: Path) -> None:
     with grpc_backend() as backend:
         backend.delay = 0.2
         with running(tmp_path / "slow", "--forward", backend.url) as collector:

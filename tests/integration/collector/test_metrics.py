@@ -31,8 +31,8 @@ def test_the_reference_has_every_metric() -> None:
 def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Metric]:
     """A scrape of a collector with every option that has metrics of its own, except TLS, while an incident is open."""
     folder = tmp_path_factory.mktemp("metrics")
-    nobody = f"http://127.0.0.1:{free_port()}"
-    options = ["--forward", nobody, "--alertmanager", nobody, "--webhook", nobody, "--data", str(folder / "data")]
+    absent = f"http://127.0.0.1:{free_port()}"
+    options = ["--forward", absent, "--alertmanager", absent, "--webhook", absent, "--data", str(folder / "data")]
     with running(folder, *options) as collector, Job(collector, 2) as job:
         job.step()
         job.skip(1)

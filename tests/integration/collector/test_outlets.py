@@ -70,7 +70,7 @@ def stall_and_recover(collector: Collector) -> str:
     return number
 
 
-def test_every_alertmanager_is_told_and_told_of_the_end(tmp_path: Path, alerts: AlertSink) -> None:
+def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: AlertSink) -> None:
     second = AlertSink()
     options = ("--alertmanager", alerts.url, "--alertmanager", second.url + "/")
     with running(tmp_path, *options) as collector:
@@ -90,7 +90,7 @@ def test_every_alertmanager_is_told_and_told_of_the_end(tmp_path: Path, alerts: 
         assert first["annotations"]["incident_id"] == number
         assert first["annotations"]["sequence_id"] == "2"
         assert "rank 1 did not join" in first["annotations"]["summary"]
-        assert first["endsAt"] > last["endsAt"]  # held up while it fired, in the past once resolved
+        assert first["endsAt"] > last["endsAt"]  # in the future while it fired, in the past once resolved
         assert first["labels"] == last["labels"]
 
 
@@ -198,7 +198,7 @@ def test_a_backend_that_is_down_costs_no_incident(tmp_path: Path) -> None:
         assert wait_for(lambda: collector.metric(waiting) == 3)  # two ranks' spans and the incident's own
 
 
-def test_monitors_that_watch_are_told(tmp_path: Path) -> None:
+def test_monitors_receive_commands(tmp_path: Path) -> None:
     with running(tmp_path) as collector, Job(collector, 2) as job:
         request = control_pb2.WatchRequest(job_id=job.id, run_id=job.run, rank=0)
         other = control_pb2.WatchRequest(job_id=job.id, run_id="another run", rank=0)
@@ -226,7 +226,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
         assert "Traceback" not in collector.err_file.read_text()
 
 
-def test_what_waits_to_settle_is_told_before_the_end(tmp_path: Path) -> None:
+def test_unsettled_findings_are_published_before_the_process_ends(tmp_path: Path) -> None:
     with running(tmp_path) as collector, Job(collector, 2) as job:
         job.step()
         job.skip(1)
@@ -247,14 +247,14 @@ def test_what_waits_to_settle_is_told_before_the_end(tmp_path: Path) -> None:
         ("--incidents", "/nowhere/at/all/incidents.jsonl", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"),
     ],
 )
-def test_settings_that_cannot_be_used_are_told_at_once(options: tuple[str, ...]) -> None:
+def test_settings_that_cannot_be_used_are_reported_at_once(options: tuple[str, ...]) -> None:
     done = otel_fr("collector", *options)
     assert done.returncode == 2
     assert options[1].split(":")[0] in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_address_in_use_is_told_at_once(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_at_once(tmp_path: Path) -> None:
     with running(tmp_path) as collector:
         taken = collector.http.removeprefix("http://")
         for options in (

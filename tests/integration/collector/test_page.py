@@ -139,7 +139,7 @@ def _color(page: Any, name: str) -> list[int]:
     return [int(text[i : i + 2], 16) for i in (1, 3, 5)]
 
 
-def test_the_map_is_walked_by_arrow_keys_and_tells_of_each_rank(stage: Stage, watched: Watched) -> None:
+def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, watched: Watched) -> None:
     run = stage.job(256)
     stage.hang(run, 70)
     page = watched.page
@@ -271,7 +271,7 @@ def test_a_hostile_name_is_only_text(stage: Stage, watched: Watched) -> None:
     expect(page.locator("h1")).to_have_text("Unknown job")
     page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
     expect(page.locator("h1")).to_have_text(HOSTILE)
-    # The job that is not known is told as such; the browser notes its 404 as an error, which it is.
+    # The page reports that the job is not known; the browser logs the 404 as an error.
     watched.problems = [text for text in watched.problems if "404" not in text]
 
 
@@ -289,7 +289,7 @@ def test_nothing_foreign_could_run_or_be_loaded(stage: Stage) -> None:
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_a_lost_collector_is_told_and_found_again(tmp_path: Path, browser: Any) -> None:
+def test_a_lost_collector_is_reported_and_found_again(tmp_path: Path, browser: Any) -> None:
     own = Watched(browser)
     page = own.page
     with running(tmp_path) as collector, Job(collector, 2) as job:

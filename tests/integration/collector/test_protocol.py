@@ -1,4 +1,4 @@
-"""OTLP by the book, over gRPC and HTTP: bodies, encodings, limits, and what a client is told."""
+"""OTLP as specified, over gRPC and HTTP: bodies, encodings, limits, and the answers to clients."""
 
 from __future__ import annotations
 
@@ -136,15 +136,15 @@ def test_what_a_span_lacks_is_a_partial_success_over_http_too(shared: Collector)
         (bytes(8 * MIB + 1), PROTOBUF, {}, 413),
     ],
 )
-def test_a_bad_request_is_told_why_in_its_own_language(
+def test_a_rejected_request_gets_the_reason_in_its_encoding(
     shared: Collector, body: bytes, kind: str, headers: dict[str, str], status: int
 ) -> None:
     answer = shared.post("/v1/traces", body, kind, **headers)
     assert answer.status == status
     if kind == "application/json":
-        told = json.loads(answer.body)
-        assert told["code"] == 3
-        assert told["message"]
+        error = json.loads(answer.body)
+        assert error["code"] == 3
+        assert error["message"]
     else:
         found = Status.FromString(answer.body)
         assert found.code in (3, 8, 12)
@@ -153,7 +153,7 @@ def test_a_bad_request_is_told_why_in_its_own_language(
 
 
 def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> None:
-    """384 MiB of zeros in less than 1 MiB: both doors refuse it, and the process never holds more than the limit."""
+    """384 MiB of zeros in less than 1 MiB: both ports refuse it, and the process never holds more than the limit."""
     bomb = zlib.compressobj(9, wbits=31)
     packed = b"".join([bomb.compress(bytes(64 * MIB)) for _ in range(6)]) + bomb.flush()
     assert len(packed) < MIB
@@ -182,7 +182,7 @@ def test_spans_are_taken_over_grpc_compressed_too(shared: Collector, compression
 
 
 def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Path) -> None:
-    """The disk of the queue is held up, so requests pile up: the next are sent away for a time, and taken later."""
+    """The queue file is locked, so requests pile up: further ones are rejected for a time, and accepted later."""
     import sqlite3
 
     options = ("--max-queue-size", "1MiB", "--client-queue-size", "1MiB", "--max-request-size", "1MiB")
@@ -229,7 +229,7 @@ def test_one_client_cannot_send_faster_than_its_rate(tmp_path: Path) -> None:
         assert collector.metric(REJECTED, reason="client_limit") == statuses.count(503)
 
 
-def test_opentelemetrys_own_exporter_comes_back_when_it_is_told_and_is_taken(tmp_path: Path) -> None:
+def test_opentelemetrys_own_exporter_retries_when_asked_to_and_is_accepted(tmp_path: Path) -> None:
     with running(tmp_path, "--client-rate", "0.5") as collector:
         exporter = OTLPSpanExporter(endpoint=f"http://{collector.grpc}", insecure=True)
         with TracerProvider().get_tracer("web").start_as_current_span("GET /") as span:
@@ -265,7 +265,7 @@ def test_connections_of_one_client_are_bounded(tmp_path: Path) -> None:
         with socket.create_connection((host, int(port)), timeout=10) as further:
             assert _is_closed(further)
         held.pop().close()
-        assert wait_for(lambda: _is_taken(collector))
+        assert wait_for(lambda: _is_accepted(collector))
 
 
 def _is_closed(connection: socket.socket) -> bool:
@@ -275,7 +275,7 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def _is_taken(collector: Collector) -> bool:
+def _is_accepted(collector: Collector) -> bool:
     try:
         return collector.post("/v1/traces", spans(1)).status == 200
     except OSError:
@@ -306,7 +306,7 @@ _MESSAGES: dict[str, type[Message]] = {
     method=st.sampled_from([TRACES, LOGS, METRICS]),
 )
 @example(changes=[(233, 0, bytes(4))], method=TRACES)  # lengths near the start of the span
-def test_a_mutilated_request_is_taken_or_refused_and_never_a_fault(
+def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error(
     shared: Collector, changes: list[tuple[int, int, bytes]], method: str
 ) -> None:
     """A valid request with bytes changed, cut out or doubled is either still OTLP, or is answered with the reason.
@@ -385,7 +385,7 @@ def _decodes_where_read(body: bytes) -> bool:
         max_leaves=15,
     )
 )
-def test_any_json_is_taken_or_refused_and_never_a_fault(shared: Collector, body: object) -> None:
+def test_any_json_is_accepted_or_rejected_and_never_an_internal_error(shared: Collector, body: object) -> None:
     assert shared.post("/v1/traces", json.dumps(body).encode(), "application/json").status in (200, 400)
 
 

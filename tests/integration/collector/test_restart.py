@@ -24,7 +24,7 @@ def listed(collector: Collector) -> list[dict[str, object]]:
     return found
 
 
-def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path) -> None:
+def test_an_open_incident_continues_after_sigkill_and_is_published_once(tmp_path: Path) -> None:
     alerts, hook = AlertSink(), Receiver()
     options = ("--alertmanager", alerts.url, "--webhook", hook.url + "/in")
     with contextlib.ExitStack() as stack:
@@ -37,7 +37,7 @@ def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path)
         opened = first.wait_cause()
         assert wait_for(lambda: alerts.posts and hook.requests)
         assert wait_for(lambda: _noted(tmp_path))
-        told = len(hook.requests)
+        posts_before = len(hook.requests)
         first.kill()
         before = alerts.posts[-1][0]
         alerts.posts.clear()
@@ -51,7 +51,7 @@ def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path)
         job.all_reported()
         assert wait_for(lambda: second.metric("otel_fr_collector_judgement_duration_seconds_count") >= 2)
         assert second.lines() == []
-        assert len(hook.requests) == told
+        assert len(hook.requests) == posts_before
         assert second.metric("otel_fr_incidents_opened_total", category="missing_rank") == 0
 
         for call in [*waiting, job.ranks[1].issue(job.world)]:
@@ -59,7 +59,7 @@ def test_an_open_incident_goes_on_after_sigkill_and_is_told_once(tmp_path: Path)
         closed = second.wait_cause(lambda one: one["state"] == "resolved")
         assert closed["id"] == opened["id"]
         assert len(second.lines()) == 1
-        assert wait_for(lambda: len(hook.requests) == told + 1)
+        assert wait_for(lambda: len(hook.requests) == posts_before + 1)
         assert json.loads(hook.requests[-1][3])["change"] == "resolved"
         assert wait_for(lambda: alerts.posts[-1][0]["endsAt"] < before["endsAt"])
 
@@ -110,7 +110,7 @@ def test_a_job_without_an_incident_is_not_accused_by_a_new_collector(tmp_path: P
 
 
 def test_how_a_rank_died_is_remembered(tmp_path: Path) -> None:
-    """It is said once; the collector that heard it is gone."""
+    """It is reported once, to the collector that is gone."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(start(tmp_path, 1))
         job = stack.enter_context(Job(first, 3))
@@ -236,7 +236,7 @@ def collector_fails(*options: str) -> str:
     return done.stderr
 
 
-def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> None:
+def test_a_data_folder_that_cannot_be_used_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "--data" in collector_fails("--data", str(tmp_path / "file"))
     with start(tmp_path, 1):
@@ -247,7 +247,7 @@ def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (("--retention-days", "never"), "not a number of at least"),
         (("--retention-size", "ten"), "64MiB"),
@@ -259,5 +259,5 @@ def test_a_data_folder_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> No
         (("--grafana", "http://x/", "--grafana-token-file", "/nowhere"), "/nowhere"),
     ],
 )
-def test_settings_of_the_outlets_are_checked_at_the_start(options: tuple[str, ...], words: str) -> None:
-    assert words in collector_fails(*options)
+def test_settings_of_the_outlets_are_checked_at_the_start(options: tuple[str, ...], message: str) -> None:
+    assert message in collector_fails(*options)

@@ -127,11 +127,11 @@ def test_a_renewal_that_cannot_be_used_leaves_the_old_certificate(tmp_path: Path
         assert collector.get("/healthz") == "ok\n"
         certificates.cert.write_bytes(b"half a certific")
 
-        def told() -> bool:
+        def is_reported() -> bool:
             collector.get("/healthz")
             return "the old ones stay" in collector.err_file.read_text()
 
-        assert wait_for(told)
+        assert wait_for(is_reported)
 
 
 def test_an_expired_certificate_is_refused_by_clients_and_at_the_start(

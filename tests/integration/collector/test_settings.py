@@ -69,7 +69,7 @@ def test_check_starts_nothing_and_makes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unreadable_configuration_file_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_configuration_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("grpc = ")
     done = otel_fr("collector", "--check", "--config", str(path))

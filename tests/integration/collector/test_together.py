@@ -63,7 +63,7 @@ def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
         assert sorted(names) == [False, True, True, True]  # one root, and one span of each rank
 
 
-def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_was_told(tmp_path: Path) -> None:
+def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_was_published(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         backend = stack.enter_context(grpc_backend())
         first = stack.enter_context(start(tmp_path, 1, "--forward", backend.url))
@@ -90,7 +90,7 @@ def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_wa
         assert len(spans_of(backend, trace)) == taken
 
 
-def test_a_stop_while_ranks_are_on_their_way_back_accuses_nobody(tmp_path: Path) -> None:
+def test_a_stop_before_all_ranks_have_reconnected_reports_no_fault(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         job = orphaned(stack, tmp_path)
         for rank in range(4):
@@ -103,7 +103,7 @@ def test_a_stop_while_ranks_are_on_their_way_back_accuses_nobody(tmp_path: Path)
 
 
 def test_what_the_end_brings_to_light_is_sent_on_as_well(tmp_path: Path) -> None:
-    """The disagreement has not settled when the collector is stopped: it is told then, and so is its trace."""
+    """The mismatch has not settled when the collector is stopped: it is published then, and so is its trace."""
     with grpc_backend() as backend, running(tmp_path, "--forward", backend.url) as collector, Job(collector, 3) as job:
         job.step()
         job.all_reported()
@@ -114,9 +114,9 @@ def test_what_the_end_brings_to_light_is_sent_on_as_well(tmp_path: Path) -> None
         for rank in job.ranks:
             rank.send_report()
         assert collector.stop(signal.SIGTERM) == 0
-        told = collector.causes()
-        assert [one["category"] for one in told] == ["op_mismatch"]
-        assert len(spans_of(backend, told[0]["trace_id"])) == 1, collector.err_file.read_text()
+        published = collector.causes()
+        assert [one["category"] for one in published] == ["op_mismatch"]
+        assert len(spans_of(backend, published[0]["trace_id"])) == 1, collector.err_file.read_text()
 
 
 def test_backends_that_take_no_traces_are_not_sent_those_of_incidents(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_backends_that_take_no_traces_are_not_sent_those_of_incidents(tmp_path: 
         assert backend.tried == []
 
 
-def test_what_was_heard_is_not_undone_by_what_is_read_late() -> None:
+def test_new_reports_are_not_overwritten_by_state_that_is_read_late() -> None:
     """The file could be read only some time after the start: rank 0 has reported and died since, rank 1 is unheard."""
     run = Runs().get(RunId("job-7", 0, "r"), 0.0)
     assert run is not None

@@ -35,15 +35,15 @@ def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Collector]:
         yield collector
 
 
-def test_who_has_no_token_or_a_wrong_one_is_told_so(guarded: Collector) -> None:
+def test_a_client_without_a_token_or_with_a_wrong_one_gets_the_reason(guarded: Collector) -> None:
     for metadata in ((), bearer("writer-9876543210"), (("authorization", "Basic !!!"),), bearer("")):
         assert refused(partial(guarded.send, TRACES, spans(1), metadata=metadata)) == (grpc.StatusCode.UNAUTHENTICATED)
     answer = guarded.post("/v1/traces", spans(1), Authorization="Bearer nonsense")
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
-    for authorization, words in (("", "a token is needed"), ("Bearer nonsense", "the token is not known")):
+    for authorization, message in (("", "a token is needed"), ("Bearer nonsense", "the token is not known")):
         answer = guarded.fetch("/api/v1/incidents", **({"Authorization": authorization} if authorization else {}))
         assert (answer.status, answer.headers["www-authenticate"].split()[0]) == (401, "Bearer")
-        assert words in json.loads(answer.body)["error"]
+        assert message in json.loads(answer.body)["error"]
     writer = guarded.fetch("/api/v1/jobs", Authorization=f"Bearer {WRITER}")
     assert (writer.status, json.loads(writer.body)) == (403, {"error": "the token is valid for writing only"})
     assert guarded.fetch("/healthz").status == 200
@@ -130,7 +130,7 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
             assert wait_for(lambda: len(get("incidents", READER)["incidents"]) == 2)
             assert [one["job"] for one in get("incidents", TEAM_READER)["incidents"]] == ["team-a/train"]
             assert get("incidents?job=team-b/train", TEAM_READER) == {"incidents": []}
-            # What the listener was told a moment ago serves all who may see as much, for a second.
+            # An answer is reused for a second, for all tokens with the same access.
             shown = wait_for(lambda: [one["job"] for one in get("jobs", TEAM_READER)["jobs"]])
             assert shown == ["team-a/train"]
             everything = get("incidents", READER)["incidents"]

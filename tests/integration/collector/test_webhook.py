@@ -117,7 +117,7 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_holds_nothin
             lambda: collector.metric("otel_fr_collector_deliveries_total", outlet=name, outcome="sent") == 4
         )
     ids = [headers["webhook-id"] for _, _, headers, _ in hook.requests]
-    assert len(set(ids)) == 2  # an attempt that is repeated can be told by its id
+    assert len(set(ids)) == 2  # a repeated attempt has the id of the first
 
 
 def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Receiver) -> None:
@@ -132,10 +132,10 @@ def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Rece
             files.append(str(rank.rank))
             rank.send_report("torch.flight_recorder.written", file=f"/dumps/rank_{rank.rank}")
             assert wait_for(lambda: collector.causes()[0]["flight_recorder_files"].keys() >= set(files))
-        told = len(collector.lines())
+        published = len(collector.lines())
         recover(job, waiting)
         assert wait_for(lambda: collector.causes()[0]["state"] == "resolved")
-        assert told >= 5
+        assert published >= 5
         before = len(hook.requests)
         hook.status = 200
         assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
@@ -149,8 +149,8 @@ def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Rece
 def test_a_post_that_was_never_taken_is_made_after_a_restart(tmp_path: Path, hook: Receiver) -> None:
     hook.status = 500
     options = ("--webhook", hook.url, "--data", str(tmp_path / "data"))
-    for life in ("1", "2"):
-        (tmp_path / life).mkdir()
+    for subfolder in ("1", "2"):
+        (tmp_path / subfolder).mkdir()
     with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
         job.step()
         job.skip(1)
@@ -191,10 +191,10 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(tmp_path:
 
 
 def mark_and_restart(tmp_path: Path, grafana: FakeGrafana, between: Callable[[], None] = lambda: None) -> None:
-    """A mark is made, the collector is killed, and the next one hears that the job goes on."""
+    """A mark is made, the collector is killed, and the job goes on with the next one."""
     options = (*annotated(tmp_path, grafana), "--data", str(tmp_path / "data"))
-    for life in ("1", "2"):
-        (tmp_path / life).mkdir()
+    for subfolder in ("1", "2"):
+        (tmp_path / subfolder).mkdir()
     with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
         job.step()
         waiting = job.skip(1)

@@ -66,7 +66,7 @@ def torchfrtrace(folder: Path) -> str:
 
 
 def verdict(said: str) -> list[str]:
-    """The lines that tell of a fault."""
+    """The lines that report a fault."""
     signs = (
         "Not all ranks",
         "missing ranks",
@@ -102,7 +102,7 @@ def test_the_missing_rank_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_receive_that_nobody_posted_is_named(tmp_path: Path) -> None:
+def test_a_receive_that_was_never_posted_is_named(tmp_path: Path) -> None:
     for rank in range(WORLD):
         ring = RankRing(tmp_path / "rings", rank, WORLD)
         every_operation(ring)

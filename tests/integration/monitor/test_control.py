@@ -25,7 +25,7 @@ def watcher(sink: Sink) -> WatchRequest:
     return found
 
 
-def test_the_collector_may_ask_for_the_file_and_tell_of_failed_peers(tmp_path: Path) -> None:
+def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Path) -> None:
     with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         request = watcher(sink)
         assert (request.job_id, request.attempt, request.rank) == ("job-7", 1, 0)
@@ -40,7 +40,7 @@ def test_the_collector_may_ask_for_the_file_and_tell_of_failed_peers(tmp_path: P
         assert rank.stderr.count("rank 3 failed: rank 3 was killed") == 1
 
 
-def test_a_file_that_is_asked_for_after_a_clean_end_tells_of_that_end(tmp_path: Path) -> None:
+def test_a_file_that_is_requested_after_a_clean_end_contains_that_end(tmp_path: Path) -> None:
     with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         watcher(sink)
         rank.end("leave", code=0, clean=True)

@@ -45,7 +45,7 @@ def _wait_for_end(rank: RankProcess) -> None:
 
 @pytest.mark.parametrize(("code", "exit_code", "number"), ENDINGS)
 @pytest.mark.parametrize("reaped", [False, True], ids=["zombie", "reaped"])
-def test_exit_code_and_signal_are_told(code: str, exit_code: int, number: int, reaped: bool) -> None:
+def test_exit_code_and_signal_are_known(code: str, exit_code: int, number: int, reaped: bool) -> None:
     with _start(code) as process:
         rank = RankProcess(process.pid, process_start_ns(process.pid) or 0)
         assert rank.alive()
@@ -59,11 +59,11 @@ def test_exit_code_and_signal_are_told(code: str, exit_code: int, number: int, r
         found = rank.how_ended()
         rank.close()
     if reaped and not found.known:
-        pytest.skip("this kernel does not tell how a reaped process ended (Linux 6.15 does)")
+        pytest.skip("this kernel does not report how a reaped process ended (Linux 6.15 does)")
     assert found == Exit(code=exit_code, signal=number, known=True)
 
 
-def test_without_a_pidfd_a_reaped_process_ended_nobody_knows_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_pidfd_the_ending_of_a_reaped_process_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_pidfd(_pid: int) -> int:
         raise OSError(38, "not implemented")
 

@@ -28,7 +28,7 @@ def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path:
         rank.do("issue", n=3000)
         deadline = time.monotonic() + PATIENCE
         while not rank.stderr:
-            assert time.monotonic() < deadline, "nobody was told that the endpoint is down"
+            assert time.monotonic() < deadline, "the monitor has not reported that the endpoint is down"
             time.sleep(0.02)
         assert rank.do("say_bye") < 0.5, "the endpoint is known to be down"
         rank.end("leave", clean=True)
@@ -37,7 +37,7 @@ def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path:
         assert rank.stderr.startswith("otel-fr[rank 0]: ")
 
 
-def test_a_crash_is_told_to_a_dead_endpoint_for_five_seconds_at_most_and_the_file_is_written(tmp_path: Path) -> None:
+def test_a_crash_is_sent_to_a_dead_endpoint_for_five_seconds_at_most_and_the_file_is_written(tmp_path: Path) -> None:
     with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}) as rank:
         rank.do("issue", n=10)
         rank.end("die", number=9)
@@ -55,7 +55,7 @@ def test_a_slow_endpoint_delays_the_rank_s_exit_by_less_than_two_seconds(tmp_pat
         rank.end("leave", clean=True)
 
 
-def test_what_a_dead_endpoint_cost_is_told_and_the_rest_arrives_when_it_comes_back(tmp_path: Path) -> None:
+def test_losses_at_a_dead_endpoint_are_reported_and_the_rest_arrives_when_it_returns(tmp_path: Path) -> None:
     port, issued = free_port(), 30_000
     with grpc_sink() as reports:
         env = {
@@ -77,7 +77,7 @@ def test_what_a_dead_endpoint_cost_is_told_and_the_rest_arrives_when_it_comes_ba
             with grpc_sink(port=port) as sink:
                 sink.wait(lambda: sink.spans, what="the first spans")
                 # What was given up may have arrived all the same.
-                reports.wait(lambda: len(sink.spans) + dropped() >= issued, what="each span arrived or told as dropped")
+                reports.wait(lambda: len(sink.spans) + dropped() >= issued, what="each span arrived or was dropped")
                 assert len(sink.spans) <= kept
                 rank.end("leave", clean=True)
 
@@ -160,7 +160,7 @@ def test_who_reads_the_job_s_output_to_its_end_is_not_kept_waiting_by_the_monito
         assert not Path(f"/proc/{monitor}/exe").exists()
 
 
-def test_a_ring_that_cannot_be_read_is_told_and_ends_the_monitor(tmp_path: Path) -> None:
+def test_a_ring_that_cannot_be_read_is_reported_and_ends_the_monitor(tmp_path: Path) -> None:
     (tmp_path / "ring").write_bytes(b"no ring" * 1000)
     command = [sys.executable, "-m", "otel_fr.monitor", "--ring", str(tmp_path / "ring")]
     found = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)

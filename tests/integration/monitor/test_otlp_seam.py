@@ -136,7 +136,7 @@ def test_grpc_to_the_http_port_is_warned_of(port: int, warned: bool, caplog: pyt
     assert ("OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in caplog.text) is warned
 
 
-def test_the_control_client_is_told_the_exporter_s_endpoint_and_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_control_client_gets_the_exporter_s_endpoint_and_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     def target(**env: str) -> Any:
         for key, value in env.items():
             monkeypatch.setenv(key, value)

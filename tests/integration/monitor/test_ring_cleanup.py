@@ -1,4 +1,4 @@
-"""Ring files left behind do not fill the shared memory for ever."""
+"""Ring files left behind do not accumulate in shared memory."""
 
 from __future__ import annotations
 

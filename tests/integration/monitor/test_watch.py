@@ -1,4 +1,4 @@
-"""A real monitor of a real process: what it tells, and when."""
+"""A real monitor of a real process: what it reports, and when."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_user_s_resource_attributes_are_kept(sink: Sink, tmp_path: Path) -> 
 
 
 def test_progress_comes_each_second_with_rising_numbers_and_true_counts(sink: Sink, rank: Played) -> None:
-    rank.tell("issue", n=30, every=0.1)
+    rank.send_command("issue", n=30, every=0.1)
     reports = sink.wait(lambda: len(found := sink.named("torch.rank.progress")) >= 3 and found[:3])
     assert rank.read()["done"] is None
     gaps = [later.at - earlier.at for earlier, later in itertools.pairwise(reports)]
@@ -108,7 +108,7 @@ def test_reports_come_quickly_around_the_time_when_verdicts_fall(sink: Sink, ran
     assert after[0].at - still.at > 0.7
 
 
-def test_a_stalled_call_is_told_once_with_stacks_and_a_file(sink: Sink, rank: Played) -> None:
+def test_a_stalled_call_is_reported_once_with_stacks_and_a_file(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=3)
     start = time.monotonic()
     rank.do("issue", complete=None)
@@ -136,7 +136,7 @@ def test_a_stalled_call_is_told_once_with_stacks_and_a_file(sink: Sink, rank: Pl
     assert "site" not in moved.report
 
 
-def test_an_idle_rank_is_told_of_once_per_idle_time_and_no_file_is_written(sink: Sink, rank: Played) -> None:
+def test_an_idle_rank_is_reported_once_per_idle_time_and_no_file_is_written(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=3)
     first = sink.event("torch.rank.idle", where=lambda r: r["groups"][0]["issued"] == 3)
     assert "in main" in first.report["stack"]
@@ -154,7 +154,7 @@ def test_a_rank_that_never_issues_anything_is_idle_too(sink: Sink, rank: Played)
     assert "last" not in event.report
 
 
-def test_a_call_of_unknown_end_is_told_of_as_such(sink: Sink, rank: Played) -> None:
+def test_a_call_of_unknown_end_is_reported_as_unknown(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=3, complete="unknown")
     report = sink.event("torch.collective.stalled").report
     assert [(call["seq"], call["st"]) for call in report["inflight"]] == [(3, "unknown")]
@@ -162,7 +162,7 @@ def test_a_call_of_unknown_end_is_told_of_as_such(sink: Sink, rank: Played) -> N
 
 def test_a_rank_that_holds_the_gil_is_blocked_and_its_stack_is_known(sink: Sink, rank: Played) -> None:
     rank.do("issue", complete=None)
-    rank.tell("hold_gil", seconds=4)
+    rank.send_command("hold_gil", seconds=4)
     assert rank.read() == {"holding": True}
     event = sink.event("torch.collective.stalled")
     assert event.report["python_blocked"] is True
@@ -182,7 +182,7 @@ def test_a_stopped_rank_is_called_stopped_and_progress_goes_on(sink: Sink, rank:
     rank.do("finish")
 
 
-def test_a_failed_call_is_told_at_once_and_a_file_is_written(sink: Sink, rank: Played) -> None:
+def test_a_failed_call_is_reported_at_once_and_a_file_is_written(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=2)
     start = time.monotonic()
     rank.do("issue", complete="failed", timeout_ms=60_000)
@@ -195,7 +195,7 @@ def test_a_failed_call_is_told_at_once_and_a_file_is_written(sink: Sink, rank: P
     assert is_ours(file_of(rank))
 
 
-def test_an_exception_is_told_while_the_rank_still_lives(sink: Sink, rank: Played) -> None:
+def test_an_exception_is_reported_while_the_rank_still_lives(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=2)
     start = time.monotonic()
     rank.do("record_exception", message="bad sample 4711")
@@ -256,7 +256,7 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
 def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=5)
     assert rank.do("say_bye") < 1.9
-    assert len(sink.spans) == 5, "what was queued is there when the rank is told goodbye"
+    assert len(sink.spans) == 5, "what was queued is there when the rank's wait for the monitor ends"
     assert rank.end("leave", clean=True) == 0
     event = sink.event("torch.rank.exited")
     assert event.report["exit"] == {"code": 0, "signal": 0, "clean": True, "known": True}
@@ -266,21 +266,21 @@ def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:
     assert rank.stderr == ""
 
 
-def test_an_exit_code_counts_even_after_a_goodbye(sink: Sink, rank: Played) -> None:
+def test_an_exit_code_counts_even_if_the_state_is_clean(sink: Sink, rank: Played) -> None:
     assert rank.end("leave", code=3, clean=True) == 3
     assert sink.event("torch.rank.exited").report["exit"] == {"code": 3, "signal": 0, "clean": False, "known": True}
 
 
-def test_exit_code_zero_is_clean_even_without_a_goodbye(sink: Sink, rank: Played) -> None:
+def test_exit_code_zero_is_clean_even_if_the_state_is_not(sink: Sink, rank: Played) -> None:
     rank.end("leave", code=0)
     assert sink.event("torch.rank.exited").report["exit"]["clean"] is True
     rank.monitor_end()
     assert not rank.ring.exists()
 
 
-def test_a_rank_that_has_said_goodbye_is_no_longer_called_idle(sink: Sink, rank: Played) -> None:
+def test_a_rank_in_a_clean_state_is_no_longer_reported_idle(sink: Sink, rank: Played) -> None:
     rank.do("issue", n=1)
-    rank.do("goodbye")
+    rank.do("mark_clean")
     sink.event("torch.rank.progress", where=lambda r: r["idle_s"] > 2 * STALL)
     assert sink.named("torch.rank.idle") == []
 

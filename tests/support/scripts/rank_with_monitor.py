@@ -1,4 +1,4 @@
-"""Plays a rank: writes a real ring as told over standard input, one JSON command a line, and starts a real monitor.
+"""Plays a rank: writes a real ring by commands on standard input, one JSON object a line, and starts a real monitor.
 
 Argument: a folder. It prints one JSON line when it is ready and one for each command it has done.
 """
@@ -143,7 +143,7 @@ class Player:
             {"type": "ValueError", "message": message, "stack": "Traceback ...", "site": "train.py:9 load"}
         )
 
-    def goodbye(self) -> None:
+    def mark_clean(self) -> None:
         self.writer.set_state(ProcessState.CLEAN)
 
     def leave(self, code: int = 0, clean: bool = False) -> None:

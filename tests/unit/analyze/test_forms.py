@@ -57,7 +57,7 @@ def test_nothing_in_a_file_is_live_in_the_page(tmp_path: Path) -> None:
     page.encode("utf-8")
 
 
-def test_many_files_are_told_in_few_lines(tmp_path: Path) -> None:
+def test_many_files_are_listed_in_few_lines(tmp_path: Path) -> None:
     report = load(one_missing(tmp_path, world_size=120, culprit=77))
     text = to_text(report)
     assert len(text.splitlines()) < 20
@@ -128,7 +128,7 @@ def test_the_cap_bounds_the_faults_shown(tmp_path: Path) -> None:
     assert "and 3 more faults" in text
 
 
-def test_a_rank_without_a_file_is_told_unless_that_is_not_wanted() -> None:
+def test_a_rank_without_a_file_is_reported_unless_that_is_switched_off() -> None:
     report = load(DUMPS / "nt05_timeout_dump_only_rank0")
     assert "no file for rank 1" in to_text(report)
     assert "no file for rank 1" not in to_text(report, View(incomplete=True))

@@ -1,4 +1,4 @@
-"""One message too many, or one too few: told by what each rank did in the steps before."""
+"""One message too many, or one too few: recognized by what each rank did in the steps before."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def test_a_message_that_was_sent_and_not_yet_taken_is_no_fault_in_rings_that_wra
     assert report.findings == []
 
 
-def test_a_message_that_was_never_sent_is_told_in_rings_that_wrapped(tmp_path: Path) -> None:
-    """The collectives that both have recorded tell how many messages there were."""
+def test_a_message_that_was_never_sent_is_reported_in_rings_that_wrapped(tmp_path: Path) -> None:
+    """The collectives that both have recorded show how many messages there were."""
     report = load(pair_of_ranks(tmp_path, 100, 101, **OPEN))
     (incident,) = report.incidents
     assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("unmatched_p2p", [0], [1])
@@ -62,7 +62,7 @@ def test_a_message_that_was_never_sent_is_told_in_rings_that_wrapped(tmp_path: P
 
 
 @pytest.mark.parametrize("sent", [100, 101])
-def test_without_collectives_in_common_nobody_is_accused(sent: int, tmp_path: Path) -> None:
+def test_without_collectives_in_common_no_culprit_is_named(sent: int, tmp_path: Path) -> None:
     files = {
         0: [entry(n, "send 0->1", 0, p2p_seq_id=n + 1) for n in range(sent - 20, sent)],
         1: [entry(n, "recv 1<-0", 0, p2p_seq_id=n + 1) for n in range(81, 101)],
@@ -101,7 +101,7 @@ def test_calls_open_on_both_sides_need_not_be_one_message(taken: int, tmp_path: 
     assert load(write(tmp_path, files)).findings == []
 
 
-def test_messages_that_completed_and_do_not_fit_are_told(tmp_path: Path) -> None:
+def test_messages_that_completed_and_do_not_fit_are_reported(tmp_path: Path) -> None:
     files = {0: [entry(0, "send 0->1", 0, sizes=[[8]])], 1: [entry(0, "recv 1<-0", 0, sizes=[[9]])]}
     (incident,) = load(write(tmp_path, files)).incidents
     assert incident["category"] == "size_mismatch"

@@ -137,7 +137,7 @@ def test_an_overwritten_ring_is_no_missing_rank(tmp_path: Path) -> None:
     assert (progress.enqueued, progress.completed, progress.first_recorded) == (40, 40, 31)
 
 
-def test_a_file_older_than_what_others_completed_accuses_nobody(tmp_path: Path) -> None:
+def test_a_file_older_than_what_others_completed_names_no_culprit(tmp_path: Path) -> None:
     """Rank 1 wrote its file at a stall that passed; rank 0 wrote its own much later, in another stall."""
     late = RankRing(tmp_path / "rings", 1, 2)
     late.call(STEP, age_s=90)
@@ -169,7 +169,7 @@ def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -
     assert incident["trace_id"] == identity.p2p_trace_id(RUN, group, 0, 1, 0, 20).hex()
 
 
-def test_receives_from_any_source_of_several_senders_accuse_nobody(tmp_path: Path) -> None:
+def test_receives_from_any_source_of_several_senders_name_no_culprit(tmp_path: Path) -> None:
     for rank in range(3):
         ring = RankRing(tmp_path / "rings", rank, 3)
         for _ in range(2):

@@ -18,7 +18,7 @@ def test_a_list_whose_first_pieces_were_overwritten_is_not_compared(tmp_path: Pa
     assert load(write(tmp_path, {0: whole, 1: whole[1:]})).findings == []
 
 
-def test_members_of_a_batch_whose_completed_end_was_left_out_wait_for_nobody(tmp_path: Path) -> None:
+def test_members_of_a_batch_whose_completed_end_was_left_out_are_not_waiting(tmp_path: Path) -> None:
     """PyTorch's "only active" files: members of batches are never marked completed, their ends are, and go."""
     batch = [
         entry(3, "send 1->0", 0, state="scheduled", p2p_seq_id=1),
@@ -28,7 +28,7 @@ def test_members_of_a_batch_whose_completed_end_was_left_out_wait_for_nobody(tmp
     assert load(write(tmp_path, files, **{"0": group("0", "default_pg", [0, 1, 2])})).findings == []
 
 
-def test_such_members_wait_for_nobody_where_the_first_call_of_all_is_one_of_them(tmp_path: Path) -> None:
+def test_such_members_are_not_waiting_where_the_first_call_of_all_is_one_of_them(tmp_path: Path) -> None:
     """The numbers of the calls show that others were left out between them."""
     sends = [entry(n, "send 0->1", 0, state="scheduled", p2p_seq_id=n // 2 + 1) for n in (0, 1, 3, 4)]
     receives = [entry(n, "recv 1<-0", 0, state="scheduled", p2p_seq_id=n // 2 + 1) for n in (0, 1)]

@@ -1,4 +1,4 @@
-"""Open messages whose other half cannot be told, because older calls are missing from the files."""
+"""Open messages whose other half is not known, because older calls are missing from the files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_rank_in_a_message_that_cannot_be_paired_is_not_accused_of_what_waits_
     assert any(note.startswith("messages from rank 0 to rank 2") for note in report.undecided)
 
 
-def test_the_end_of_a_batch_whose_members_were_overwritten_is_nothing_to_be_told(tmp_path: Path) -> None:
+def test_the_end_of_a_batch_whose_members_were_overwritten_is_not_reported(tmp_path: Path) -> None:
     end = entry(12, "coalesced", 0, p2p_seq_id=9, is_p2p=True, sizes=[])
     calls = [end, *(entry(13 + number, "all_reduce", 4 + number) for number in range(2))]
     report = load(write(tmp_path, {0: calls, 1: calls}))

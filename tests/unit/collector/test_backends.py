@@ -70,7 +70,7 @@ def test_what_is_no_backends_url(url: str) -> None:
         parse_backend(url)
 
 
-def test_headers_for_nobody_and_broken_lines_are_refused_without_showing_them(tmp_path: Path) -> None:
+def test_headers_of_unknown_backends_and_broken_lines_are_refused_without_showing_them(tmp_path: Path) -> None:
     path = tmp_path / "headers"
     for line in ("grpc://a authorization s3cret", "grpc://b authorization: s3cret"):
         path.write_text(line)

@@ -196,7 +196,7 @@ def a_run(everything: Runs, name: str = "r") -> Run:
     return run
 
 
-def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invented_ranks_and_groups_are_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_RANKS", 10)
     monkeypatch.setattr(run_module, "MAX_GROUPS", 20)
     monkeypatch.setattr(run_module, "MAX_PROGRESS_ENTRIES", 30)
@@ -216,7 +216,7 @@ def test_ranks_and_groups_that_somebody_invents_find_no_room(monkeypatch: pytest
     assert (usage.ranks, usage.groups, usage.progress_entries, usage.members) == (0, 0, 0, 0)
 
 
-def test_a_job_finds_room_though_somebody_has_invented_a_thousand_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_finds_room_despite_many_invented_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_GROUPS", 100)
     everything = Runs()
     for number in range(10):
@@ -232,7 +232,7 @@ def test_a_job_finds_room_though_somebody_has_invented_a_thousand_groups(monkeyp
     assert everything.evicted()["runs"] == 1
 
 
-def test_a_run_that_holds_more_than_its_share_drives_out_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_over_its_share_evicts_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_GROUPS", 100)
     everything = Runs()
     a_run(everything, "job").add_spans(0, [span(1)], 0.0)
@@ -294,7 +294,7 @@ def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None
     assert 'otel_fr_collector_capacity_exceeded_total{kind="ranks"} ' in text
 
 
-def test_skew_is_told_by_each_ranks_own_clock() -> None:
+def test_skew_is_measured_by_each_ranks_own_clock() -> None:
     """A straggler comes last, so it is in the collective for the shortest time, whatever its clock says."""
     service = Service(Metrics(), Outlets())
     run = a_run(service.runs, "job")

@@ -1,4 +1,4 @@
-"""Sends and receives that are posted, and later waited for: for how long a rank waits, in whatever order it is told."""
+"""Sends and receives that are posted, and later waited for: for how long a rank waits, in any order of reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_wait_that_has_just_begun_is_no_wait_since_the_issue() -> None:
     assert age(reported(NOW, age_s=90.0, wait_s=0.0)) == 0.0
 
 
-def test_a_posted_receive_waits_from_when_somebody_waits_for_it() -> None:
+def test_a_posted_receive_waits_from_when_a_thread_waits_for_it() -> None:
     posted, waited = reported(NOW, age_s=90.0, posted=True), reported(NOW + 5, age_s=95.0, wait_s=1.0)
     assert age(posted, now=NOW + 50) == 0.0
     assert age(posted, waited, now=NOW + 50) == 46.0

@@ -18,7 +18,7 @@ from otel_fr.match import Category, Finding
 RUN = RunId("job-7", 0, "r")
 
 
-def heard(run: Run, *ranks: int, number: int) -> None:
+def add_reports(run: Run, *ranks: int, number: int) -> None:
     for rank in ranks:
         state = run.rank_state(rank)
         assert state is not None
@@ -31,9 +31,9 @@ def make(world: int | None = 3) -> Run:
 
 def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_back() -> None:
     grace, run = RestartGrace(0.0), make()
-    heard(run, 0, 1, number=MAX_FIRST_REPORT_NUMBER + 1)
+    add_reports(run, 0, 1, number=MAX_FIRST_REPORT_NUMBER + 1)
     assert grace.waits_for(run, 1.0)
-    heard(run, 2, number=MAX_FIRST_REPORT_NUMBER + 2)
+    add_reports(run, 2, number=MAX_FIRST_REPORT_NUMBER + 2)
     assert not grace.waits_for(run, 2.0)
     run.ranks[2].report = None
     assert not grace.waits_for(run, 3.0)  # once is enough: from then on silence is silence
@@ -41,7 +41,7 @@ def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_bac
 
 def test_the_patience_with_those_who_do_not_come_back_ends() -> None:
     grace, run = RestartGrace(0.0), make()
-    heard(run, 0, number=100)
+    add_reports(run, 0, number=100)
     assert grace.waits_for(run, 10.0)
     assert grace.waits_for(run, 10.0 + RECONNECT_SECONDS - 0.1)
     assert not grace.waits_for(run, 10.0 + RECONNECT_SECONDS)
@@ -49,7 +49,7 @@ def test_the_patience_with_those_who_do_not_come_back_ends() -> None:
 
 def test_a_rank_that_has_ended_is_not_waited_for() -> None:
     grace, run = RestartGrace(0.0), make()
-    heard(run, 0, 1, number=100)
+    add_reports(run, 0, 1, number=100)
     state = run.rank_state(2)
     assert state is not None
     state.ended = 0.5
@@ -59,11 +59,11 @@ def test_a_rank_that_has_ended_is_not_waited_for() -> None:
 @pytest.mark.parametrize(("started", "number"), [(0.0, MAX_FIRST_REPORT_NUMBER), (-RETURN_SECONDS - 1.0, 100)])
 def test_a_job_that_begins_later_is_judged_at_once(started: float, number: int) -> None:
     grace, run = RestartGrace(started), make()
-    heard(run, 0, number=number)
+    add_reports(run, 0, number=number)
     assert not grace.waits_for(run, 1.0)
 
 
-def test_a_run_that_is_expected_is_waited_for_before_its_first_word_but_not_for_ever() -> None:
+def test_an_expected_run_is_waited_for_before_its_first_report_for_a_bounded_time() -> None:
     grace, run = RestartGrace(0.0), make(None)
     grace.add(run)
     assert grace.waits_for(run, RETURN_SECONDS)

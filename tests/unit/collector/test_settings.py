@@ -55,7 +55,7 @@ def test_what_kubernetes_puts_into_the_environment_is_no_mistake() -> None:
     assert load_settings(env={PREFIX + name: "tcp://10.0.0.1:4317" for name in names}) == Settings()
 
 
-def test_otlp_over_http_listens_beside_grpc_unless_told_otherwise() -> None:
+def test_otlp_over_http_listens_beside_grpc_unless_configured_otherwise() -> None:
     assert str(load_settings().otlp_http_address) == "127.0.0.1:4318"
     assert str(load_settings("--grpc 0.0.0.0:9000").otlp_http_address) == "0.0.0.0:4318"
     assert str(load_settings("--grpc [::1]:0").otlp_http_address) == "[::1]:0"

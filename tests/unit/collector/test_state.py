@@ -98,7 +98,7 @@ def test_calls_over_all_runs_are_bounded() -> None:
     assert runs.evicted() == {"runs": 0, "instances": 2_400 - kept, "calls": 2_400 - kept}
 
 
-def test_the_run_not_heard_of_for_longest_goes_first() -> None:
+def test_the_run_that_has_been_silent_longest_is_evicted_first() -> None:
     runs = Runs(max_runs=2)
     first, second, third = (RunId("job", attempt, str(attempt)) for attempt in range(3))
     for run_id in (first, second, first, third):

@@ -107,7 +107,7 @@ def job(steps: int, batch: int, odd: tuple[int, int] | None, order: random.Rando
 
 
 def concluded(requests: list[Request]) -> list[tuple[object, ...]]:
-    """What is told once all of that has come and settled."""
+    """What is published once all of that has arrived and settled."""
 
     async def feed() -> Service:
         clock = Clock()
@@ -121,9 +121,9 @@ def concluded(requests: list[Request]) -> list[tuple[object, ...]]:
             service.step()
         return service
 
-    told = asyncio.run(feed()).book.everything()
+    incidents = asyncio.run(feed()).book.everything()
     names = ("id", "category", "culprit_ranks", "waiting_ranks", "sequence_id", "operation", "field", "values")
-    return [tuple(str(data[name]) for name in names) for data in map(dict, told)]
+    return [tuple(str(data[name]) for name in names) for data in map(dict, incidents)]
 
 
 jobs = st.tuples(st.integers(1, 6), st.integers(1, 5), st.randoms(use_true_random=False))
@@ -144,7 +144,7 @@ def in_order(streams: list[list[Request]]) -> list[Request]:
 
 @settings(max_examples=60)
 @given(jobs, st.integers(0, WORLD - 1), st.integers(0, 5))
-def test_a_fault_is_told_alike_in_whatever_order_the_requests_come(
+def test_a_fault_is_reported_alike_in_any_order_of_requests(
     drawn: tuple[int, int, random.Random], rank: int, step: int
 ) -> None:
     steps, batch, order = drawn
@@ -219,7 +219,7 @@ def test_the_intake_goes_on_while_a_big_run_is_judged(aside: Callable[[], thread
     assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [2])
 
 
-def test_a_wait_that_ends_while_it_is_judged_is_not_told(aside: Callable[[], threading.Event]) -> None:
+def test_a_wait_that_ends_while_it_is_judged_is_not_reported(aside: Callable[[], threading.Event]) -> None:
     async def scene() -> list[CollectorIncidentData]:
         clock, go = Clock(), aside()
         service = make(clock)
@@ -236,7 +236,7 @@ def test_a_wait_that_ends_while_it_is_judged_is_not_told(aside: Callable[[], thr
     assert asyncio.run(scene()) == []
 
 
-def test_word_that_comes_while_a_run_is_judged_is_no_ground_for_that_verdict(
+def test_a_report_that_arrives_while_a_run_is_judged_is_no_ground_for_that_verdict(
     aside: Callable[[], threading.Event],
 ) -> None:
     """The accused rank's last report is older than the wait; a fresh one must be judged, not merely be there."""
@@ -284,7 +284,7 @@ def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3), st.floats(-1e6, 1e6))
 def test_steps_of_wall_clocks_make_and_lose_no_verdict(ranks: list[float], own: float) -> None:
-    """Neither the senders' clocks nor the collector's own wall clock decide anything: waits are told as durations."""
+    """Neither the senders' clocks nor the collector's own wall clock decide anything: waits come as durations."""
 
     async def scene(fault: bool) -> list[object]:
         clock = Clock()

@@ -14,7 +14,7 @@ from tests.support.tokens import WRITER
     "line",
     ["short write *", f"{WRITER} admin *", f"{WRITER} write", f"{WRITER} write a b"],
 )
-def test_a_token_line_that_cannot_be_used_is_told_by_its_number(tmp_path: Path, line: str) -> None:
+def test_a_token_line_that_cannot_be_used_is_reported_by_its_number(tmp_path: Path, line: str) -> None:
     with pytest.raises(ValueError, match="line 2") as caught:
         parse_tokens(f"# first\n{line}\n")
     assert line.split()[0] not in str(caught.value)

@@ -26,7 +26,7 @@ def test_regular_rank_lists_are_short_whatever_the_world_size(start: int, step: 
 
 @pytest.mark.parametrize("text", ["0-999999999999", "0-10:0", "a", "1-b", "3-1:x"])
 def test_a_rank_list_that_is_not_one_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - int() words its own message
+    with pytest.raises(ValueError):  # noqa: PT011 - the message is that of int()
         identity.decode_ranks(text)
 
 
@@ -41,7 +41,7 @@ def test_all_ranks_compute_the_same_trace_and_their_own_spans() -> None:
     assert {len(span) for span in spans} == {8}
 
 
-def test_what_tells_two_collectives_apart_tells_their_traces_apart() -> None:
+def test_distinct_collectives_have_distinct_traces() -> None:
     run = identity.run_id("job", 0, "nonce")
     group = identity.group_id("1", [0, 1])
     traces = {

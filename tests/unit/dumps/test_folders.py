@@ -81,7 +81,7 @@ def test_what_is_no_dump_is_passed_over_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "state.pkl").write_bytes(pickle.dumps({"epoch": 3, "random": random.Random(1)}))
     (tmp_path / "_SUCCESS").write_bytes(b"")
     (tmp_path / "notes-2.md").write_text("The files have `pg_config` and `collective_seq_id`.")
-    # These two might have been dumps, so their loss is told.
+    # These two might have been dumps, so their loss is reported.
     (tmp_path / "trace_1").write_bytes((HANG / "trace_0").read_bytes()[:300])
     (tmp_path / "trace_2").write_bytes(b"")
     dumps, problems = load_folder(tmp_path)
@@ -94,14 +94,14 @@ def test_what_is_no_dump_is_passed_over_in_one_sentence(tmp_path: Path) -> None:
     assert said["trace_1"].startswith("truncated")
 
 
-def test_progress_is_told_file_by_file_up_to_all(tmp_path: Path) -> None:
+def test_progress_is_reported_file_by_file_up_to_all(tmp_path: Path) -> None:
     for rank in range(3):
         shutil.copy(HANG / "trace_0", tmp_path / f"trace_{rank}")
     (tmp_path / "notes.txt").write_text("none")
-    told: list[tuple[int, int]] = []
-    load_folder(tmp_path, progress=lambda done, of: told.append((done, of)))
-    assert told[-1] == (4, 4)
-    assert told == sorted(told)
+    reported: list[tuple[int, int]] = []
+    load_folder(tmp_path, progress=lambda done, of: reported.append((done, of)))
+    assert reported[-1] == (4, 4)
+    assert reported == sorted(reported)
 
 
 # Rings.
@@ -138,7 +138,7 @@ def test_of_a_ring_and_a_file_of_one_rank_the_newer_counts(tmp_path: Path) -> No
     assert (dump.facts["reason"], len(dump.entries)) == ("ring", 3)
 
 
-def test_damaged_rings_are_told_of_and_cost_nothing_else(tmp_path: Path) -> None:
+def test_damaged_rings_are_reported_and_cost_nothing_else(tmp_path: Path) -> None:
     ring = RankRing(tmp_path / "rings", 0, 1)
     ring.call(STEP)
     whole = Path(ring.writer.path).read_bytes()

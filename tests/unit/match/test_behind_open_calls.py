@@ -68,7 +68,7 @@ def test_what_was_issued_behind_a_collective_that_lacks_a_rank_is_no_fault_of_it
     assert found == [cause]
 
 
-def test_a_receive_posted_early_accuses_nobody_when_what_all_joined_stands_still() -> None:
+def test_a_receive_posted_early_names_no_culprit_when_what_all_joined_stands_still() -> None:
     receive = Signature("recv", ((4,),), ((4,),), ("Float",), ("Float",), peer=1, tag=0)
     found = judge_waiting(
         [

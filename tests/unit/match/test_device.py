@@ -1,4 +1,4 @@
-"""Host or device: counts tell whether a rank does not issue, or does not complete what it issued."""
+"""Host or device: counts show whether a rank does not issue, or does not complete what it issued."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_rank_that_does_not_complete_what_its_peers_completed_is_stuck_on_the_
     assert "rank 1 has completed number 18" in cause.summary
 
 
-def test_completing_later_than_others_is_lag_while_nobody_waits_for_it() -> None:
+def test_completing_later_than_others_is_lag_while_no_rank_waits_for_it() -> None:
     assert job([waits(0, n, TP, GATHER) for n in (19, 20)], {0: {"tp": (20, 18)}, 1: {"tp": (20, 20)}}) == []
 
 
@@ -79,7 +79,7 @@ def test_one_call_of_lag_between_two_files_is_no_fault() -> None:
     assert job([c for c in everybody() if c.rank or c.group == "w" or c.sequence_id >= 18], counts) == []
 
 
-def test_lag_is_told_from_standing_still_by_age_where_it_is_known() -> None:
+def test_lag_is_distinguished_from_a_stall_by_age_where_it_is_known() -> None:
     assert job(everybody(age=0.5), COUNTS) == []
     assert [f.stuck_on for f in job(everybody(age=5.0), COUNTS) if f.caused_by is None] == ["device"]
 
@@ -90,7 +90,7 @@ def test_a_root_that_completes_its_broadcast_early_proves_nothing_about_the_othe
     assert [f for f in job(calls, COUNTS) if f.stuck_on == "device"] == []
 
 
-def test_a_rank_that_completed_all_it_issued_is_held_up_on_the_host() -> None:
+def test_a_rank_that_completed_all_it_issued_is_blocked_on_the_host() -> None:
     calls = [waits(1, n, TP, GATHER) for n in (19, 20)] + [waits(rank, 7, WORLD, SUM) for rank in (1, 2, 3)]
     counts = {**COUNTS, 0: {"tp": (18, 18), "w": (6, 6)}}
     found = job(calls, counts)
@@ -100,7 +100,7 @@ def test_a_rank_that_completed_all_it_issued_is_held_up_on_the_host() -> None:
     assert "on the host" in cause.summary
 
 
-def test_what_the_files_do_not_tell_is_said_instead_of_guessed() -> None:
+def test_what_the_files_do_not_show_is_stated_and_not_guessed() -> None:
     calls = [waits(rank, 7, WORLD, SUM) for rank in range(4)]
     evidence = Evidence(
         groups={"w": WORLD},

@@ -94,7 +94,7 @@ def test_ranks_that_torchrun_ends_and_ranks_that_lost_their_connection_are_victi
     assert cause.call_sites[1] == "train.py:7 load"
 
 
-def test_a_death_is_told_before_anyone_has_waited_for_long() -> None:
+def test_a_death_is_reported_before_any_rank_has_waited_for_long() -> None:
     found = verdict([call(0, 5, age=0.1)], [at(0, 5), at(1, 4, ending=Ending.KILLED, signal=11), at(2, 4, idle=0.1)])
     assert [(f.category, f.culprit_ranks, f.sequence_id) for f in causes(found)] == [(Category.RANK_DEAD, (1,), 5)]
 
@@ -111,7 +111,7 @@ def test_a_stuck_rank_that_torchrun_ended_later_is_still_a_missing_rank() -> Non
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.MISSING_RANK, (1,))]
 
 
-def test_a_collective_that_the_backend_refuses_is_told_with_its_error() -> None:
+def test_a_collective_that_the_backend_refuses_is_reported_with_its_error() -> None:
     error = "ValueError: ProcessGroupGloo::allgather: invalid tensor size"
     ranks = [at(rank, 5, ending=Ending.RAISED, exception=error) for rank in range(3)]
     found = verdict([call(rank, 5, CallState.FAILED, error="collective_failed") for rank in range(3)], ranks)
@@ -168,7 +168,7 @@ def test_wrong_root_is_the_cause_of_the_barrier_that_hangs_behind_it() -> None:
     assert [f.caused_by for f in found if f is not cause] == [cause.key]
 
 
-def test_a_send_that_nobody_receives_blames_the_rank_that_never_posted_the_receive() -> None:
+def test_a_send_without_a_receive_blames_the_rank_that_never_posted_the_receive() -> None:
     calls = [p2p(0, "send", 1), call(1, 2, signature=BARRIER), call(2, 2, signature=BARRIER)]
     found = verdict(calls, [at(0, 1), at(1, 2), at(2, 2)])
     (cause,) = causes(found)
@@ -202,7 +202,7 @@ def test_calls_that_a_wrapped_ring_has_lost_are_not_missing() -> None:
     assert all(1 not in f.culprit_ranks for f in found)
 
 
-def test_a_rank_nobody_has_heard_of_is_accused_with_the_doubt_said() -> None:
+def test_a_rank_of_unknown_state_is_named_and_the_doubt_is_stated() -> None:
     found = verdict([call(0, 5), call(2, 5)], [at(0, 5), Rank(1, ending=Ending.UNKNOWN, complete=False), at(2, 5)])
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
@@ -254,7 +254,7 @@ def test_ranks_that_all_raise_the_same_error_make_one_incident() -> None:
     assert [(f.category, f.culprit_ranks) for f in causes(found)] == [(Category.RANK_DEAD, (0, 1, 2))]
 
 
-def test_a_failure_whose_origin_nothing_shows_is_still_told_without_a_culprit() -> None:
+def test_a_failure_whose_origin_nothing_shows_is_still_reported_without_a_culprit() -> None:
     found = verdict(
         [call(0, 5, CallState.FAILED, error="collective_failed")],
         [
@@ -288,8 +288,8 @@ def test_a_rank_in_a_receive_from_anybody_is_spared_while_a_member_that_waits_no
     assert on_its_way == []
 
 
-def test_a_rank_in_a_message_of_which_nothing_tells_its_other_half_is_not_taken_for_idle() -> None:
-    """Its peer is known, but older calls are lost: it waits, and nobody knows for which message."""
+def test_a_rank_in_a_message_whose_other_half_is_not_known_is_not_taken_for_idle() -> None:
+    """Its peer is known, but older calls are lost: it waits, and for which message is not known."""
     vague = Signature("send", ((4,),), ((4,),), ("Float",), ("Float",), peer=2, any_source=True)
     send = Call(
         rank=0, group="w", stream="p2p", sequence_id=1, record=7, signature=vague, state=CallState.IN_FLIGHT, age=9.0

@@ -58,7 +58,7 @@ def _number(programs: dict[int, list[Op]], rank: int, index: int) -> int:
 
 @given(seeds, depths, st.booleans(), st.booleans())
 @settings(max_examples=400, deadline=None)
-def test_a_rank_that_stops_is_named_and_nobody_else(seed: int, depth: int, killed: bool, ages: bool) -> None:
+def test_only_the_rank_that_stops_is_named(seed: int, depth: int, killed: bool, ages: bool) -> None:
     rng = random.Random(seed)
     world = rng.randint(2, 8)
     programs = random_programs(rng, world, rng.randint(2, 60))
@@ -77,7 +77,7 @@ def test_a_rank_that_stops_is_named_and_nobody_else(seed: int, depth: int, kille
     found = causes(diagnose(evidence))
     waits_for_it = [r for r in others if r not in absent and any(not c.completed for c in machine.issued[r])]
     if not waits_for_it and not killed:
-        assert found == [], "those who could tell of it have left no file"
+        assert found == [], "the ranks that could show it have left no file"
         return
     accused = {culprit for finding in found for culprit in finding.culprit_ranks}
     if absent:

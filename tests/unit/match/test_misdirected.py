@@ -78,14 +78,14 @@ def test_one_wrong_peer_in_a_ring_is_named(seed: int, operation: str, ages: bool
     assert f"rank {culprit} {'sends to' if operation == 'send' else 'receives from'} the wrong rank" in cause.summary
 
 
-def test_a_send_to_the_wrong_rank_is_told_with_the_receive_that_it_would_fit() -> None:
+def test_a_send_to_the_wrong_rank_is_reported_with_the_receive_that_it_would_fit() -> None:
     (cause,) = causes_of([half(0, "send", 2), half(1, "recv", 0), *barrier(2)])
     assert (cause.category, cause.culprit_ranks, cause.p2p) == (Category.UNMATCHED_P2P, (0,), (0, 2, 0, 0))
     assert "rank 0 sends to the wrong rank (or rank 2 left out its recv)" in cause.summary
     assert "rank 1 waits in recv number 1 from rank 0 to rank 1" in cause.summary
 
 
-def test_a_receive_from_the_wrong_rank_is_told_with_the_send_that_it_would_fit() -> None:
+def test_a_receive_from_the_wrong_rank_is_reported_with_the_send_that_it_would_fit() -> None:
     (cause,) = causes_of([half(0, "send", 1), half(1, "recv", 2), *barrier(2)])
     assert (cause.category, cause.culprit_ranks, cause.p2p) == (Category.UNMATCHED_P2P, (1,), (2, 1, 0, 0))
 
@@ -107,7 +107,7 @@ def test_an_order_of_calls_that_blocks_is_a_deadlock_where_no_one_address_is_to_
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1, 2))
 
 
-def test_a_circle_of_many_ranks_is_told_in_a_few_words() -> None:
+def test_a_cycle_of_many_ranks_has_a_short_summary() -> None:
     size = 100
     world = Group("w", "0", "default_pg", tuple(range(size)))
     calls = [half(rank, "recv", (rank - 1) % size) for rank in range(size)]
@@ -125,19 +125,19 @@ def test_a_peer_of_many_messages_is_not_taken_for_the_wrong_one() -> None:
 
 
 def test_two_messages_of_one_pair_are_no_error_of_address() -> None:
-    """The ranks' words may be of different moments."""
+    """The ranks' reports may be of different moments."""
     (cause,) = causes_of([half(0, "send", 1), half(1, "recv", 0, pair_index=1), *barrier(2)])
     assert cause.category is Category.DEADLOCK
 
 
-def test_a_send_to_a_rank_of_which_there_is_no_word_at_all_is_told() -> None:
+def test_a_send_to_a_rank_without_any_evidence_is_reported() -> None:
     (cause,) = judge([half(0, "send", 1)], [Rank(0, idle=9.0)], [WORLD])
     assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (1,))
 
 
 @pytest.mark.parametrize("state", [CallState.IN_FLIGHT, CallState.UNKNOWN])
-def test_a_receive_whose_message_has_come_holds_nobody_up(state: CallState) -> None:
-    """gloo tells the end of a receive only to who waits for it: rank 2 posted one early and is stuck in its code."""
+def test_a_receive_whose_message_has_arrived_blocks_no_rank(state: CallState) -> None:
+    """gloo reports the end of a receive only to a thread that waits: rank 2 posted one early and is stuck in code."""
     found = causes_of(
         [half(2, "recv", 1, state=state), half(1, "send", 2, state=CallState.COMPLETED), *barrier(0, 1)],
     )

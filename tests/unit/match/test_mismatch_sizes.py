@@ -98,7 +98,7 @@ def test_flattened_lists_are_right_if_what_all_send_is_what_all_take() -> None:
     assert judge_signatures(of(4), uneven) == [], "a member whose call is not there may have brought the rest"
 
 
-def test_splits_that_nobody_recorded_are_compared_as_a_whole() -> None:
+def test_splits_that_no_rank_recorded_are_compared_as_a_whole() -> None:
     blind = Signature("all_to_all_single", ((6,),), ((6,),), FLOAT, FLOAT, input_splits=(), output_splits=())
     legal = {0: blind._replace(output_sizes=((4,),)), 1: blind._replace(output_sizes=((8,),))}
     assert judge_signatures(of(2), legal) == []

@@ -62,7 +62,7 @@ def test_a_file_that_pytorch_may_write_itself_is_left_to_it(tmp_path: Path, back
     assert names(config, ("gloo", backend)) == [f"{tmp_path}/otel_fr_trace_3"]
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "trace_3").write_bytes(b"\x80\x02}q\x00X\x07\x00\x00\x00entries")
     assert names(Config(dump_prefix=str(tmp_path / "trace_"))) == [f"{tmp_path}/otel_fr_trace_3"]
 
@@ -88,7 +88,7 @@ class Rank:
         try:
             return self.dumper.results.get(timeout=10)
         except Empty:
-            raise AssertionError("no file was written and no error told") from None
+            raise AssertionError("no file was written and no error reported") from None
 
 
 @pytest.mark.parametrize("fmt", ["pickle", "json"])
@@ -113,20 +113,20 @@ def test_a_later_dump_of_the_same_rank_replaces_the_earlier(tmp_path: Path) -> N
     assert is_ours(path)
 
 
-def test_a_file_of_somebody_else_is_told_as_an_error(tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_reported_as_an_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("mine")
     assert "not written by otel-fr" in Rank(tmp_path).dump(path).error
     assert path.read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_told_as_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_as_an_error(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("a file, not a folder")
     result = Rank(tmp_path).dump(tmp_path / "plain" / "otel_fr_rank_3")
     assert "plain" in result.error
 
 
-def test_a_ring_that_is_gone_is_told_as_an_error(tmp_path: Path) -> None:
+def test_a_ring_that_is_gone_is_reported_as_an_error(tmp_path: Path) -> None:
     rank = Rank(tmp_path)
     rank.writer.unlink()
     assert "cannot be read" in rank.dump(tmp_path / "file").error

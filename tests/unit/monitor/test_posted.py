@@ -1,4 +1,4 @@
-"""Sends and receives that are posted: they hold nobody up before somebody waits for them, and never once dropped."""
+"""Sends and receives that are posted: they block no rank before a thread waits for them, and never once dropped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ring:
         return writer.append(self.group, sig, site, 0, writer.generation, kind, 0, 1, 1, 1, 0, 0, issued)
 
     def oldest(self) -> tuple[int | None, float]:
-        """Record id of the call that counts as the oldest, and for how many seconds somebody has waited for it."""
+        """Record id of the call that counts as the oldest, and for how many seconds a thread has waited for it."""
         self.reporter.follow()
         found = self.reporter.situation(self.now)
         return found.oldest, (self.now - found.oldest_since_ns) / SECOND
@@ -65,8 +65,8 @@ def test_the_call_that_has_been_waited_for_longest_counts(ring: Ring) -> None:
     assert ring.oldest() == (1, 5.0)
 
 
-def test_a_send_whose_work_was_dropped_is_waited_for_by_nobody(ring: Ring) -> None:
-    """Nobody can wait for it any more."""
+def test_a_send_whose_work_was_dropped_is_not_waited_for(ring: Ring) -> None:
+    """No thread can wait for it any more."""
     ticket = ring.issue(60)
     ring.writer.wait(ticket, POSTED)
     ring.writer.complete(ticket, ring.group, 0, RecordState.UNKNOWN, 0)

@@ -38,15 +38,15 @@ def test_reports_come_quickly_from_half_the_window_to_twice_the_window(still: fl
     assert report_interval(at(100 + still, moved=100), STALL) == interval
 
 
-def test_one_stall_is_told_once_and_the_next_one_again() -> None:
+def test_one_stall_is_reported_once_and_the_next_one_again() -> None:
     episodes = Episodes()
-    told = [episodes.new_stall(at(t, oldest=7, issued=0), STALL) for t in (3, 4, 5, 60)]
-    told += [episodes.new_stall(at(t, oldest=9, issued=60), STALL) for t in (61, 64, 65)]
-    assert told == [None, 7, None, None, None, 9, None]
+    results = [episodes.new_stall(at(t, oldest=7, issued=0), STALL) for t in (3, 4, 5, 60)]
+    results += [episodes.new_stall(at(t, oldest=9, issued=60), STALL) for t in (61, 64, 65)]
+    assert results == [None, 7, None, None, None, 9, None]
 
 
-def test_one_idle_time_is_told_once_and_the_next_one_again() -> None:
+def test_one_idle_time_is_reported_once_and_the_next_one_again() -> None:
     episodes = Episodes()
-    told = [episodes.new_idle(at(t, moved=0), STALL) for t in (3, 4, 5)]
-    told += [episodes.new_idle(at(t, moved=6), STALL) for t in (7, 10, 11)]
-    assert told == [False, True, False, False, True, False]
+    results = [episodes.new_idle(at(t, moved=0), STALL) for t in (3, 4, 5)]
+    results += [episodes.new_idle(at(t, moved=6), STALL) for t in (7, 10, 11)]
+    assert results == [False, True, False, False, True, False]

@@ -42,7 +42,7 @@ def test_a_folder_left_open_by_its_owner_is_closed(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_a_folder_that_somebody_else_prepared_is_passed_over(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_symbolic_link_is_skipped(tmp_path: Path) -> None:
     first, second, elsewhere = tmp_path / "first", tmp_path / "second", tmp_path / "elsewhere"
     for folder in (first, second, elsewhere):
         folder.mkdir()
