@@ -17,7 +17,7 @@ from pathlib import Path
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
-from otel_fr_collector.incidents.book import Incident
+from otel_fr_collector.incidents.book import FIRING, Incident
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.migrations import DataError, migrate
@@ -237,7 +237,7 @@ class Store:
             sqlite3.Error: the file cannot be read.
         """
         query = (
-            "SELECT data FROM incidents WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR state = ?2)"
+            "SELECT data, state, memory FROM incidents WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR state = ?2)"
             " AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5 ORDER BY detected DESC LIMIT ?4"
         )
         with contextlib.closing(self._reader()) as db:
@@ -245,7 +245,7 @@ class Store:
         found = []
         for row in reversed(rows):
             with self._skip_unreadable("incident"):
-                found.append(typed(CollectorIncidentData, json.loads(row[0])))
+                found.append(_published(*row))
         return found
 
     def get(self, number: str) -> CollectorIncidentData | None:
@@ -254,11 +254,12 @@ class Store:
         Raises:
             sqlite3.Error: the file cannot be read.
         """
+        query = "SELECT data, state, memory FROM incidents WHERE id = ? ORDER BY detected DESC"
         with contextlib.closing(self._reader()) as db:
-            row = db.execute("SELECT data FROM incidents WHERE id = ? ORDER BY detected DESC", (number,)).fetchone()
+            row = db.execute(query, (number,)).fetchone()
         if row:
             with self._skip_unreadable("incident"):
-                return typed(CollectorIncidentData, json.loads(row[0]))
+                return _published(*row)
         return None
 
     def close(self) -> None:
@@ -370,6 +371,18 @@ class Store:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self._metrics.errors.labels("store").inc()
             _log.error("%s: one %s in it cannot be read and is left out: %r", self.path, what, error)
+
+
+def _published(data: str, state: str, memory: str) -> CollectorIncidentData:
+    """What a row shows of its incident.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is of another form, or open and `Store.load` cannot read
+            it: the collector does not know of it and would never resolve it.
+    """
+    if state == FIRING:
+        return load_incident(json.loads(memory), json.loads(data)).data
+    return typed(CollectorIncidentData, json.loads(data))
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

@@ -162,6 +162,25 @@ def test_an_incident_of_another_form_is_left_out_of_what_the_api_lists(tmp_path:
     store.close()
 
 
+@pytest.mark.parametrize("memory", ["[]", "{", '{"id": 1}'])
+def test_an_open_incident_that_cannot_be_loaded_is_not_listed_as_firing_for_ever(tmp_path: Path, memory: str) -> None:
+    """And a resolved one, of which nothing more can happen, stays listed."""
+    metrics = Metrics()
+    store = Store(tmp_path, metrics, wall=lambda: NOW)
+    store.save([incident(1, FIRING), incident(2, FIRING), incident(3)])
+    with contextlib.closing(sqlite3.connect(store.path)) as db, db:
+        for number in (1, 3):
+            db.execute("UPDATE incidents SET memory = ? WHERE id = ?", (memory, f"{number:016x}"))
+    assert numbers(store) == [2, 3]
+    assert store.get(f"{1:016x}") is None
+    assert store.get(f"{2:016x}") == incident(2, FIRING).data
+    assert store.get(f"{3:016x}") == incident(3).data
+    assert metrics.errors.labels("store")._value.get() == 2
+    store.save([incident(1, FIRING)])  # it is detected again
+    assert sorted(numbers(store)) == [1, 2, 3]
+    store.close()
+
+
 def test_open_incidents_are_loaded_before_any_number_of_resolved_ones(tmp_path: Path) -> None:
     store = Store(tmp_path, Metrics())
     store.save([incident(1, FIRING, NOW - 9_000), *(incident(n, changed=NOW + n) for n in range(2, 30))])
