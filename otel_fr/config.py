@@ -40,7 +40,9 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
-    """The value of the first usable variable; one that is not a number in range is skipped with a warning."""
+    """The value of the first usable variable, or ``default``; one that is not a number in range causes a warning."""
+    unusable: list[tuple[str, str]] = []
+    used = default
     for name in names:
         text = env.get(name, "").strip()
         if not text:
@@ -50,9 +52,12 @@ def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low:
         except ValueError:
             value = float("nan")
         if low <= value <= high:
-            return value
-        _log.warning("%s=%r is not a number from %g to %g; using %g", name, text, low, high, default)
-    return default
+            used = value
+            break
+        unusable.append((name, text))
+    for name, text in unusable:
+        _log.warning("%s=%r is not a number from %g to %g; using %g", name, text, low, high, used)
+    return used
 
 
 def _integer(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
