@@ -49,14 +49,19 @@ def decode_ranks(text: str, limit: int = 1_000_000) -> list[int]:
     ranks: list[int] = []
     for part in text.split(",") if text else []:
         span, _, step_text = part.partition(":")
-        first, dash, last = span.partition("-")
-        step = int(step_text) if step_text else 1
+        first_text, dash, last_text = span.partition("-")
+        try:
+            first = int(first_text)
+            last = int(last_text) if dash else first
+            step = int(step_text) if step_text else 1
+        except ValueError as error:
+            raise ValueError(f"rank list {text[:80]!r} does not have the form '0-3,8-12:2'") from error
         if not dash:
-            ranks.append(int(first))
+            ranks.append(first)
             continue
-        if step < 1 or (int(last) - int(first)) // step >= limit - len(ranks):
+        if step < 1 or (last - first) // step >= limit - len(ranks):
             raise ValueError(f"rank list {text[:80]!r} names too many ranks or has a step below 1")
-        ranks.extend(range(int(first), int(last) + 1, step))
+        ranks.extend(range(first, last + 1, step))
     return ranks
 
 

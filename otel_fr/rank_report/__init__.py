@@ -328,6 +328,10 @@ def parse(body: str) -> RankReport:
             data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError as error:
         raise ValueError("report is nested too deep") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"report is not JSON: {error}") from error
+    except ValueError as error:  # int() refuses texts of thousands of digits
+        raise ValueError("report with a number of too many digits") from error
     version = data.get(VERSION_KEY) if isinstance(data, dict) else None
     if type(version) is not int or version < 1:
         raise ValueError("not a rank report")

@@ -166,6 +166,18 @@ def test_what_is_no_report_is_a_value_error(body: str) -> None:
         parse(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"v":1', "report is not JSON: "),
+        ('{"v":1,"rank":' + "9" * 5_000 + "}", "report with a number of too many digits"),
+    ],
+)
+def test_the_error_says_in_our_words_what_is_wrong(body: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse(body)
+
+
 def test_lone_surrogates_become_question_marks_and_pairs_stay() -> None:
     """As from ``os.fsdecode`` of a file name that is not UTF-8: no file, database or metric could hold them."""
     body = json.loads(REPORT_JSON)
