@@ -100,7 +100,8 @@ def _dump(args: argparse.Namespace) -> int:
             with RingReader.open(path) as reader:
                 rank, pid, monitor = reader.meta.get("rank", "?"), reader.pid, reader.monitor_pid
         except (OSError, RingFormatError) as error:
-            print(f"otel-fr dump: {error}", file=sys.stderr)
+            reason = f"{path}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
+            print(f"otel-fr dump: {reason}", file=sys.stderr)
             continue
         if args.pid not in (None, pid):
             continue

@@ -85,7 +85,7 @@ class Client:
             try:
                 context.load_verify_locations(ca_file)
             except (OSError, ssl.SSLError) as error:
-                raise CollectorError(f"--ca-file {ca_file}: {error}") from error
+                raise CollectorError(f"--ca-file {ca_file}: {error.strerror or error}") from error
         self._http = urllib3.PoolManager(ssl_context=context, timeout=TIMEOUT, retries=False)
 
     @classmethod
@@ -100,7 +100,8 @@ class Client:
             try:
                 token = args.token_file.read_text().strip()
             except (OSError, ValueError) as error:
-                raise CollectorError(f"--token-file {args.token_file}: {error}") from error
+                reason = getattr(error, "strerror", None) or error
+                raise CollectorError(f"--token-file {args.token_file}: {reason}") from error
         if not token.isascii() or not token.isprintable():
             raise CollectorError("the token contains characters that are not allowed in an HTTP header")
         return cls(args.collector, token, args.ca_file)

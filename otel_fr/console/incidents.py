@@ -21,6 +21,8 @@ from otel_fr.printable import printable
 STATES = ("firing", "resolved")
 PAUSE = 2.0
 """Seconds before a stream that broke is requested again."""
+PIPE_WIDTH = 10_000
+"""Characters of a line if stdout is not a terminal: a pipe has no width, and lines must not wrap."""
 COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
 
 
@@ -60,12 +62,20 @@ def _list(client: Client, args: argparse.Namespace) -> int:
         for incident in found:
             print(json.dumps(incident))
     elif found:
-        # A pipe has no width: lines must not wrap.
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-        console.print(_table(found))
+        _print(_table(found))
     else:
         print("no incident matches", file=sys.stderr)
     return 0 if found else 1
+
+
+def _print(table: Table) -> None:
+    if sys.stdout.isatty():
+        Console(highlight=False).print(table)
+        return
+    console = Console(highlight=False, width=PIPE_WIDTH)
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _table(found: list[IncidentHead]) -> Table:
