@@ -1,4 +1,4 @@
-"""How ranks, groups, collectives, call sites and durations are written for a reader: one spelling everywhere.
+"""How ranks, groups, collectives, call sites, counts and durations are written for a reader: one spelling everywhere.
 
 Used by the sentences of the match engine, the terminal, alerts, reports from files and the console commands. It works
 on plain values and imports nothing of otel-fr, so the match engine may import it, and the console needs no engine to
@@ -86,6 +86,11 @@ def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
     for rank, text in texts:
         found.setdefault(text, []).append(rank)
     return found
+
+
+def count_text(count: int, noun: str) -> str:
+    """``"1 job"``, ``"2 jobs"``, ``"0 jobs"``: for nouns whose plural ends with s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def duration_text(seconds: float) -> str:

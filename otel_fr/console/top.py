@@ -14,7 +14,7 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError, JobHead
 from otel_fr.console.client import add_arguments as add_client_arguments
-from otel_fr.presentation import ago_text
+from otel_fr.presentation import ago_text, count_text
 from otel_fr.printable import printable
 
 COLORS = {
@@ -75,7 +75,9 @@ def current(client: Client) -> Group:
     jobs = client.jobs()
     firing = [one for one in client.incidents(state="firing", brief=True) if not one["caused_by"]]
     moment = datetime.now().strftime("%H:%M:%S")
-    head = Text(f"{client.url}  {len(jobs)} jobs, {len(firing)} open incidents  {moment}\n", "dim")
+    head = Text(
+        f"{client.url}  {count_text(len(jobs), 'job')}, {count_text(len(firing), 'open incident')}  {moment}\n", "dim"
+    )
     if not jobs:
         return Group(head, Text("no job has reported yet"))
     faults = [

@@ -26,6 +26,7 @@ from otel_fr.dumps.recorders import OtelFrReader, PyTorchReader, group_key, numb
 from otel_fr.dumps.ring_files import read_ring
 from otel_fr.dumps.safe_parse import DEFAULT_LIMITS, Limits, UnreadableDump, parse, read_bytes
 from otel_fr.identity import decode_ranks
+from otel_fr.presentation import count_text
 
 MAX_RANKS = 1_000_000
 """Members of all process groups of one file together; what a file lists beyond this is ignored."""
@@ -183,8 +184,8 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
     entries = resolve.resolve_batches(recorded, reader.ends)
     kept = resolve.drop_replaced_groups(entries)
     if len(kept) < len(entries):
-        left = len(entries) - len(kept)
-        reader.notes.append(f"{left} calls of process groups that were re-created later were left out")
+        left = count_text(len(entries) - len(kept), "call")
+        reader.notes.append(f"left out of process groups that were re-created later: {left}")
     for key, (name, description) in reader.groups.items():
         groups.setdefault(
             key, GroupInfo(key=key, id="", name=name, description=description, ranks=reader.members.get(key, ()))

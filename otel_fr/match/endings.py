@@ -81,8 +81,8 @@ def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozens
     return frozenset(candidates - victims)
 
 
-def describe_ending(info: Rank) -> str:
-    """How a rank ended, in words: ``"was killed by signal 9 (SIGKILL)"``, ``"raised ValueError: bad sample"``, ..."""
+def ending_text(info: Rank) -> str:
+    """How a rank ended, for a table: ``"killed by signal 9 (SIGKILL)"``, ``"raised ValueError: bad sample"``, ..."""
     if info.ending is Ending.KILLED:
         number = info.signal or 0
         try:
@@ -90,13 +90,23 @@ def describe_ending(info: Rank) -> str:
         except ValueError:
             name = ""
         how = "stopped from outside" if number in STOP_SIGNALS else "killed"
-        return f"was {how} by signal {number}{name}"
+        return f"{how} by signal {number}{name}"
     if info.exception:
         return f"raised {info.exception}"
     if info.ending is Ending.RAISED:
         return f"exited with code {info.exit_code}" if info.exit_code is not None else "exited with an error"
     if info.ending is Ending.CLEAN:
-        return "has ended without an error"
+        return "ended without an error"
     if info.ending is Ending.GONE:
-        return "has ended; how is not known"
-    return "is alive"
+        return "ended; how is not known"
+    return "alive"
+
+
+def describe_ending(info: Rank) -> str:
+    """`ending_text` as the predicate of a sentence: ``"was killed by signal 9 (SIGKILL)"``, ``"is alive"``, ..."""
+    text = ending_text(info)
+    if info.ending is Ending.KILLED:
+        return f"was {text}"
+    if info.exception or info.ending is Ending.RAISED:
+        return text
+    return f"has {text}" if info.ending in (Ending.CLEAN, Ending.GONE) else f"is {text}"

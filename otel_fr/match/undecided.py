@@ -8,6 +8,7 @@ from otel_fr.match.cycles import inverted
 from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import CallState, Evidence
 from otel_fr.match.waiting import Node, fronts
+from otel_fr.presentation import count_text
 
 MAX_QUESTIONS = 4
 """Open collectives that are named; the rest are counted."""
@@ -35,5 +36,5 @@ def open_questions(evidence: Evidence) -> list[str]:
         turned = inverted([open_[key] for key in (first, *rest)])
         questions.append(text if turned is None else f"{text}; if it is blocked: {sentences.inverted_text(*turned)}")
     if len(sets) > MAX_QUESTIONS:
-        questions.append(f"the same holds for {len(sets) - MAX_QUESTIONS} more sets of ranks")
+        questions.append(f"the same holds for {count_text(len(sets) - MAX_QUESTIONS, 'more set')} of ranks")
     return questions

@@ -12,7 +12,7 @@ from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.match import Finding
-from otel_fr.presentation import ranks_text
+from otel_fr.presentation import count_text, ranks_text
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&])")
 _BACKTICKS = re.compile(r"`+")
@@ -31,7 +31,7 @@ def to_markdown(analysis: Analysis, view: View) -> str:
             lines += [f"#### {number} of {len(causes)}: {escape(cause.category.value)}", ""]
         lines += _finding(cause, analysis, view)
     if len(causes) > view.cap:
-        lines += [f"and {len(causes) - view.cap} more faults", ""]
+        lines += [f"and {count_text(len(causes) - view.cap, 'more fault')}", ""]
     lines += _progress(analysis, view)
     lines += _list("Not known", overview.undecided(analysis, view))
     lines += _list("Files", overview.file_lines(analysis, view))
@@ -95,8 +95,8 @@ def _progress(analysis: Analysis, view: View) -> list[str]:
         rows.append([f"**{who}**" if row.role == "culprit" else who, row.role, *cells])
     headers = ["ranks", "", *map(escape, grid.columns)]
     table = tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
-    more = [f"and {len(grid.rows) - MAX_LISTED} more rows", ""] if len(grid.rows) > MAX_LISTED else []
-    more += [f"and {grid.left_out} more columns", ""] if grid.left_out else []
+    more = [f"and {count_text(len(grid.rows) - MAX_LISTED, 'more row')}", ""] if len(grid.rows) > MAX_LISTED else []
+    more += [f"and {count_text(grid.left_out, 'more column')}", ""] if grid.left_out else []
     return [
         "Collectives completed/enqueued, and how far behind the furthest member:",
         "",

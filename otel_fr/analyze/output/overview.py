@@ -9,7 +9,8 @@ from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
-from otel_fr.presentation import collective_text, group_text, ranks_by_text, ranks_text, site_text
+from otel_fr.match.endings import ending_text
+from otel_fr.presentation import collective_text, count_text, group_text, ranks_by_text, ranks_text, site_text
 
 MAX_COLUMNS = 8
 """Process groups with a column each; if there are more, those of one description share one."""
@@ -110,7 +111,7 @@ def verdict(analysis: Analysis) -> str:
         first = headline(found[0])
         return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
     calls = sum(len(dump.entries) for dump in run.dumps)
-    text = f"No fault found in {calls} calls of {ranks_text(dump.rank for dump in run.dumps)}."
+    text = f"No fault found in {count_text(calls, 'call')} of {ranks_text(dump.rank for dump in run.dumps)}."
     open_calls = sum(call.state is CallState.IN_FLIGHT for call in run.evidence.calls)
     return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
 
@@ -130,18 +131,13 @@ def roles(analysis: Analysis) -> dict[int, str]:
     return found
 
 
-def ending_text(rank: Rank, dump: Dump | None) -> str:
-    """The rank's state in a few words."""
+def state_text(rank: Rank, dump: Dump | None) -> str:
+    """The rank's state in a few words, as its file shows it."""
     if dump is not None and dump.source != "otel-fr":
         return dump.source
-    return {
-        Ending.RUNNING: "alive when it was written",
-        Ending.CLEAN: "ended without an error",
-        Ending.RAISED: f"raised {rank.exception}" if rank.exception else f"exited with code {rank.exit_code}",
-        Ending.KILLED: f"killed by signal {rank.signal}",
-        Ending.GONE: "ended; how is not known",
-        Ending.UNKNOWN: "no file",
-    }[rank.ending]
+    if rank.ending is Ending.RUNNING:
+        return "alive when it was written"
+    return "no file" if rank.ending is Ending.UNKNOWN else ending_text(rank)
 
 
 def title(group: Group) -> str:
@@ -180,7 +176,7 @@ def grid(analysis: Analysis, view: View, max_columns: int = 2 * MAX_COLUMNS) -> 
             if id_ in column_of:
                 behind = 0 if progress.enqueued is None else furthest[id_] - progress.enqueued
                 cells[column_of[id_]].append(Cell(id_, progress.enqueued, progress.completed, behind))
-        row = Row([number], role_of.get(number, ""), ending_text(rank, dumps.get(number)), tuple(map(tuple, cells)))
+        row = Row([number], role_of.get(number, ""), state_text(rank, dumps.get(number)), tuple(map(tuple, cells)))
         # Ranks of different groups in one column may have equal progress.
         same = (row.role, row.how, tuple(tuple((c.enqueued, c.completed, c.behind) for c in of) for of in cells))
         known = alike.get(same)
@@ -222,17 +218,17 @@ def file_lines(analysis: Analysis, view: View) -> list[str]:
         return []
     alike: dict[str, list[Dump]] = {}
     for dump in run.dumps:
-        alike.setdefault(ending_text(run.evidence.ranks[dump.rank], dump), []).append(dump)
+        alike.setdefault(state_text(run.evidence.ranks[dump.rank], dump), []).append(dump)
     if view.verbose or len(run.dumps) <= MAX_LISTED:
         how_of = {dump.rank: how for how, dumps in alike.items() for dump in dumps}
-        return [f"rank {d.rank}: {d.path} ({len(d.entries)} calls; {how_of[d.rank]})" for d in run.dumps]
+        return [f"rank {d.rank}: {d.path} ({count_text(len(d.entries), 'call')}; {how_of[d.rank]})" for d in run.dumps]
     lines = []
     for how, dumps in sorted(alike.items(), key=lambda item: len(item[1])):
         calls = [len(dump.entries) for dump in dumps]
-        number = str(calls[0]) if min(calls) == max(calls) else f"{min(calls)} to {max(calls)}"
+        number = "" if min(calls) == max(calls) else f"{min(calls)} to "
         who = f"{ranks_text(dump.rank for dump in dumps)}: {len(dumps)} files" if len(dumps) > 1 else ""
         who = who or f"rank {dumps[0].rank}: {dumps[0].path}"
-        lines.append(f"{who} ({number} calls{' each' if len(dumps) > 1 else ''}; {how})")
+        lines.append(f"{who} ({number}{count_text(max(calls), 'call')}{' each' if len(dumps) > 1 else ''}; {how})")
     return lines
 
 

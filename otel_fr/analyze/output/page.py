@@ -17,7 +17,7 @@ from otel_fr.analyze.output.overview import MAX_LISTED, View, clean
 from otel_fr.analyze.output.timeline import timeline
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding
-from otel_fr.presentation import ranks_text
+from otel_fr.presentation import count_text, ranks_text
 
 MAX_ROWS = 300
 """Rows of the table of ranks; ranks with equal progress share one."""
@@ -34,7 +34,7 @@ def to_html(analysis: Analysis, view: View) -> str:
     ]
     body += [_finding(number, cause, analysis, view) for number, cause in enumerate(causes[: view.cap], 1)]
     if len(causes) > view.cap:
-        body.append(f"<p>and {len(causes) - view.cap} more faults</p>")
+        body.append(f"<p>and {count_text(len(causes) - view.cap, 'more fault')}</p>")
     if analysis.run is not None:
         body += [_timeline(analysis, view), _grid(analysis, view)]
     body.append(_list("Not known", overview.undecided(analysis, view)))
@@ -78,7 +78,8 @@ def _about(analysis: Analysis) -> str:
     parts = [analysis.path]
     if run is not None:
         parts += [f"job {run.job} attempt {run.attempt}"] if run.job else []
-        parts.append(f"{len(run.dumps)} files, {len(analysis.ranks)} ranks, {len(analysis.groups)} process groups")
+        counts = ((run.dumps, "file"), (analysis.ranks, "rank"), (analysis.groups, "process group"))
+        parts.append(", ".join(count_text(len(counted), noun) for counted, noun in counts))
         if run.written_at is not None:
             parts.append(f"written {timestamp(run.written_at)}")
     return " · ".join([*parts, f"analysed {timestamp(analysis.made_at)}"])
@@ -137,8 +138,8 @@ def _grid(analysis: Analysis, view: View) -> str:
             cells.append("<td>" + ", ".join(f"<b>{text}</b>" if late else text for text, late in shown) + "</td>")
         who = f'<th scope="row">{_text(ranks_text(row.ranks))}</th>'
         rows.append(f'<tr class="{row.role}">{who}<td>{row.role}</td><td>{_text(row.how)}</td>{"".join(cells)}</tr>')
-    more = f"<p>and {len(grid.rows) - MAX_ROWS} more rows</p>" if len(grid.rows) > MAX_ROWS else ""
-    more += f"<p>and {grid.left_out} more columns</p>" if grid.left_out else ""
+    more = f"<p>and {count_text(len(grid.rows) - MAX_ROWS, 'more row')}</p>" if len(grid.rows) > MAX_ROWS else ""
+    more += f"<p>and {count_text(grid.left_out, 'more column')}</p>" if grid.left_out else ""
     return (
         "<section><h2>Progress of the ranks</h2><p>Collectives completed/enqueued in each process group, and how many"
         " fewer than the furthest member. Ranks with the same progress share a row.</p>"

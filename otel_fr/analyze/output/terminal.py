@@ -16,7 +16,7 @@ from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import View, clean
 from otel_fr.analyze.output.text import evidence_lines, verdict_lines
-from otel_fr.presentation import rank_list
+from otel_fr.presentation import count_text, rank_list
 
 _STYLES = {
     "verdict": "bold red",
@@ -41,11 +41,12 @@ def show(analysis: Analysis, view: View, console: Console | None = None) -> None
         console.print()
         console.print(_table(grid), soft_wrap=False)
         if len(grid.rows) > _MAX_ROWS:
-            console.print(Text(f"  and {len(grid.rows) - _MAX_ROWS} more rows (--selected-ranks shows any)", "dim"))
-        if grid.left_out:
             console.print(
-                Text(f"  and {grid.left_out} more columns (--pg-filters shows any group; so does --format html)", "dim")
+                Text(f"  and {count_text(len(grid.rows) - _MAX_ROWS, 'more row')} (--selected-ranks shows any)", "dim")
             )
+        if grid.left_out:
+            more = count_text(grid.left_out, "more column")
+            console.print(Text(f"  and {more} (--pg-filters shows any group; so does --format html)", "dim"))
     for style, text in evidence_lines(analysis, view):
         console.print(Text(text, _STYLES.get(style, "")))
 

@@ -12,7 +12,7 @@ from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clea
 from otel_fr.dumps.model import Dump
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
-from otel_fr.presentation import collective_text, ranks_by_text, ranks_text, site_text
+from otel_fr.presentation import collective_text, count_text, ranks_by_text, ranks_text, site_text
 
 _MAX_STACK_LINES = 40
 _MAX_APART = 8
@@ -96,7 +96,9 @@ def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
         lines.extend(_section("Files", overview.file_lines(analysis, view), view))
         lines.extend(_section("Not known", overview.undecided(analysis, view), view))
     lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in analysis.problems], view))
-    others = [f"{o.job or 'unnamed job'} attempt {o.attempt}, {len(o.dumps)} files" for o in analysis.others]
+    others = [
+        f"{o.job or 'unnamed job'} attempt {o.attempt}, {count_text(len(o.dumps), 'file')}" for o in analysis.others
+    ]
     lines.extend(_section("Other runs in this folder, not judged", others, view))
     return _clean(lines)
 
@@ -117,7 +119,7 @@ def _causes(analysis: Analysis, view: View) -> list[Line]:
         followed = [finding.summary for finding in overview.consequences(analysis, cause)]
         lines.extend(_items("Consequences", followed, view, "  ", MAX_FOLLOWED))
     if len(causes) > view.cap:
-        lines += [("", ""), ("", f"and {len(causes) - view.cap} more faults (--mismatch_cap shows more)")]
+        lines += [("", ""), ("", f"and {count_text(len(causes) - view.cap, 'more fault')} (--mismatch_cap shows more)")]
     return lines
 
 
@@ -139,7 +141,9 @@ def _finding(finding: Finding, analysis: Analysis, view: View) -> list[Line]:
         limit = len(text) if view.verbose else _MAX_STACK_LINES
         lines.extend(("stack", f"    {line}") for line in text[:limit])
         if len(text) > limit:
-            lines.append(("stack", f"    ({len(text) - limit} more lines in {analysis.ranks[rank].file})"))
+            lines.append(
+                ("stack", f"    ({count_text(len(text) - limit, 'more line')} in {analysis.ranks[rank].file})")
+            )
     if view.stacks:
         for alike, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines.append(("title", f"  call stack of {ranks_text(alike)}, innermost first:"))

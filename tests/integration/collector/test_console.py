@@ -47,7 +47,7 @@ def test_top_shows_the_jobs_and_what_is_wrong(collector: Collector) -> None:
         done = otel_fr("top", "--collector", collector.http)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert "2 jobs, 1 open incidents" in lines[0]
+    assert "2 jobs, 1 open incident " in lines[0]
     rows = [line.split() for line in lines if "/0 " in line and "ago" in line]
     assert [(row[1], row[2]) for row in rows] == [("incident", "3/3"), ("running", "2/2")]
     assert "rank 1 did not join all_reduce number 2" in done.stdout
@@ -94,6 +94,7 @@ def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
         assert first in listed.stdout
         assert second in listed.stdout
         assert "\x1b" not in listed.stdout
+        assert all(line == line.rstrip() for line in listed.stdout.splitlines())
         chosen = otel_fr("incidents", "--job", "one", "--state", "firing", "--json", OTEL_FR_COLLECTOR=collector.http)
         assert [json.loads(line)["id"] for line in chosen.stdout.splitlines()] == [first]
         assert json.loads(chosen.stdout)["call_sites"]["0"] == "/job/train.py:42 step"
@@ -172,6 +173,7 @@ def test_a_collector_that_is_absent_or_refuses_is_reported_in_one_line(command: 
         done = otel_fr(command, *bad)
         assert done.returncode == 3
         assert len(done.stderr.splitlines()) == 1
+        assert "[Errno" not in done.stderr
     for done in (absent, refused):
         assert len(done.stderr.splitlines()) == 1
 

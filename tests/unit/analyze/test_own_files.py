@@ -118,9 +118,13 @@ def test_a_killed_rank_is_named_and_what_followed_is_not(tmp_path: Path) -> None
             ring.call(STEP, state=RecordState.IN_FLIGHT, age_s=8)
         signal = 9 if rank == 2 else 15
         ring.write(tmp_path / "files", exit={"code": 0, "signal": signal, "clean": False, "known": True})
-    found = json.loads(to_json(load(tmp_path / "files")))["incidents"]
+    report = load(tmp_path / "files")
+    found = json.loads(to_json(report))["incidents"]
     causes = [incident for incident in found if incident["caused_by"] is None]
     assert [(c["category"], c["culprit_ranks"]) for c in causes] == [("rank_dead", [2])]
+    text = to_text(report)
+    assert "(1 call; killed by signal 9 (SIGKILL))" in text
+    assert "(2 calls; stopped from outside by signal 15 (SIGTERM))" in text
 
 
 def test_an_overwritten_ring_is_no_missing_rank(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from otel_fr.presentation import (
     MAX_RANGES,
     ago_text,
     collective_text,
+    count_text,
     duration_text,
     group_text,
     rank_list,
@@ -54,6 +55,14 @@ def test_every_rank_can_be_read_from_a_short_list(ranks: set[int]) -> None:
         first, last, step = found.groups()
         read += range(int(first), int(last or first) + 1, int(step or 1))
     assert read == sorted(ranks)
+
+
+def test_counts_have_the_number_of_their_noun() -> None:
+    assert [count_text(count, "open incident") for count in (0, 1, 2)] == [
+        "0 open incidents",
+        "1 open incident",
+        "2 open incidents",
+    ]
 
 
 def test_a_group_is_written_with_its_description_first() -> None:
