@@ -150,7 +150,7 @@ def test_a_mismatch_that_repeats_every_step_is_one_incident(collector: Collector
         assert len(collector.causes()) == 1
 
 
-def test_a_deadlock_across_groups_names_its_circle(collector: Collector) -> None:
+def test_a_deadlock_across_groups_names_its_cycle(collector: Collector) -> None:
     with Job(collector, 3) as job:
         first, second = job.group("1", [0, 1], "dp"), job.group("2", [0, 1], "tp")
         job.step(first)
@@ -190,7 +190,7 @@ def test_a_rank_that_falls_silent_with_its_host_is_named(collector: Collector) -
         assert incident["culprit_ranks"] == [1]
 
 
-def test_what_follows_from_a_fault_points_to_it_and_alarms_no_one(collector: Collector) -> None:
+def test_consequences_of_a_fault_refer_to_it_and_raise_no_alarm(collector: Collector) -> None:
     with Job(collector, 4) as job:
         three, pair = job.group("1", [0, 1, 2], "three"), job.group("2", [2, 3], "pair")
         job.step(three)
@@ -283,7 +283,7 @@ def test_a_collector_that_was_suspended_reports_no_fault(collector: Collector) -
         assert collector.lines() == []
 
 
-def test_a_rank_whose_monitor_dies_is_not_accused_of_what_it_has_joined(collector: Collector) -> None:
+def test_a_rank_whose_monitor_dies_is_not_named_where_it_has_joined(collector: Collector) -> None:
     with Job(collector, 3) as job:
         job.step()
         for rank in (0, 1):

@@ -123,7 +123,7 @@ def test_each_backend_gets_everything_at_its_own_pace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [grpc_backend, http_backend])
-def test_a_backend_that_says_when_to_come_back_is_left_in_peace_until_then(
+def test_a_backend_that_asks_for_a_delay_gets_no_request_until_then(
     tmp_path: Path, kind: Callable[[], AbstractContextManager[Backend]]
 ) -> None:
     with kind() as backend, running(tmp_path, "--forward", backend.url) as collector:

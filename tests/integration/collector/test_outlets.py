@@ -94,7 +94,7 @@ def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: A
         assert first["labels"] == last["labels"]
 
 
-def test_an_alertmanager_that_fails_is_tried_again_and_holds_nothing_up(tmp_path: Path, alerts: AlertSink) -> None:
+def test_an_alertmanager_that_fails_is_retried_and_delays_nothing(tmp_path: Path, alerts: AlertSink) -> None:
     alerts.status = 500
     with running(tmp_path, "--alertmanager", alerts.url) as collector, Job(collector, 2) as job:
         job.skip(1)

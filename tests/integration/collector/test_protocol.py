@@ -64,7 +64,7 @@ def received(collector: Collector, signal: str = "traces", kind: str = "other") 
         ("deflate", zlib.compress),
     ],
 )
-def test_spans_are_taken_over_http(shared: Collector, encoding: str, encode: Callable[[bytes], bytes]) -> None:
+def test_spans_are_accepted_over_http(shared: Collector, encoding: str, encode: Callable[[bytes], bytes]) -> None:
     before = received(shared)
     answer = shared.post("/v1/traces", encode(spans(1)), Content_Encoding=encoding)
     assert (answer.status, answer.body, answer.headers["content-type"]) == (200, b"", PROTOBUF)
@@ -172,7 +172,7 @@ def test_a_decompression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_spans_are_taken_over_grpc_compressed_too(shared: Collector, compression: grpc.Compression) -> None:
+def test_compressed_spans_are_accepted_over_grpc(shared: Collector, compression: grpc.Compression) -> None:
     before = received(shared)
     assert shared.send(TRACES, spans(1, size=2 * MIB), compression=compression) == b""
     assert received(shared) == before + 1
@@ -181,7 +181,7 @@ def test_spans_are_taken_over_grpc_compressed_too(shared: Collector, compression
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Path) -> None:
+def test_under_load_clients_are_asked_to_retry_and_lose_nothing(tmp_path: Path) -> None:
     """The queue file is locked, so requests pile up: further ones are rejected for a time, and accepted later."""
     import sqlite3
 
@@ -195,10 +195,10 @@ def test_under_load_clients_are_asked_to_come_back_and_lose_nothing(tmp_path: Pa
         call = collector.unary(TRACES)
         waiting = [call.future(spans(n, size=300_000), timeout=60) for n in (1, 2, 3)]
         assert wait_for(lambda: collector.metric("otel_fr_collector_requests_in_flight_bytes") > 900_000)
-        with pytest.raises(grpc.RpcError) as turned_away:
+        with pytest.raises(grpc.RpcError) as rejected:
             call(spans(4, size=400_000), timeout=10)
-        assert turned_away.value.code() == grpc.StatusCode.UNAVAILABLE
-        trailers = {one.key: one.value for one in turned_away.value.trailing_metadata()}
+        assert rejected.value.code() == grpc.StatusCode.UNAVAILABLE
+        trailers = {one.key: one.value for one in rejected.value.trailing_metadata()}
         plain = RetryInfo.FromString(trailers["google.rpc.retryinfo-bin"])
         detail = RetryInfo()
         assert Status.FromString(trailers["grpc-status-details-bin"]).details[0].Unpack(detail)

@@ -69,7 +69,7 @@ def _noted(folder: Path) -> bool:
         return bool(db.execute("SELECT count(*) FROM notes").fetchone()[0])
 
 
-def test_a_rank_that_comes_back_late_is_not_accused_meanwhile(tmp_path: Path) -> None:
+def test_a_rank_that_reconnects_late_is_not_named_meanwhile(tmp_path: Path) -> None:
     """Rank 2 waits like the others; its monitor finds the new collector later than theirs."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(start(tmp_path, 1))

@@ -94,7 +94,7 @@ def test_the_snippet_of_the_documentation_verifies_a_post(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-c", check], check=True, timeout=PATIENCE)
 
 
-def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_holds_nothing_up(
+def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothing(
     tmp_path: Path, hook: Receiver
 ) -> None:
     hook.status = 503
@@ -146,7 +146,7 @@ def test_updates_that_wait_are_replaced_by_newer_ones(tmp_path: Path, hook: Rece
     assert taken[-1]["incident"]["id"] == number
 
 
-def test_a_post_that_was_never_taken_is_made_after_a_restart(tmp_path: Path, hook: Receiver) -> None:
+def test_a_post_that_was_never_accepted_is_sent_after_a_restart(tmp_path: Path, hook: Receiver) -> None:
     hook.status = 500
     options = ("--webhook", hook.url, "--data", str(tmp_path / "data"))
     for subfolder in ("1", "2"):

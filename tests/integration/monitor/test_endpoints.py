@@ -132,7 +132,7 @@ def test_unusable_settings_cost_the_export_and_nothing_else(tmp_path: Path) -> N
         assert "are not exported" in rank.stderr
 
 
-def test_who_reads_the_job_s_output_to_its_end_is_not_kept_waiting_by_the_monitor(tmp_path: Path) -> None:
+def test_a_reader_of_the_job_s_output_does_not_wait_for_the_monitor(tmp_path: Path) -> None:
     """A launcher that captures the output of a rank waits for each holder of the pipe, so also for its monitor."""
     with grpc_sink(mode="slow", delay=4.0) as sink:
         env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=sink.address, OTEL_FR_DUMP_DIR=str(tmp_path))

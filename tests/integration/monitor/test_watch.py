@@ -312,7 +312,7 @@ def test_the_monitor_may_be_killed_without_harm(sink: Sink, rank: Played) -> Non
     assert rank.end("leave", code=0, clean=True) == 0
 
 
-def test_a_rank_that_hangs_up_is_watched_on(sink: Sink, rank: Played) -> None:
+def test_a_rank_that_closes_its_socket_is_still_watched(sink: Sink, rank: Played) -> None:
     rank.do("hang_up")
     rank.do("issue", complete=None)
     assert sink.event("torch.collective.stalled").report["python_blocked"] is True

@@ -69,7 +69,7 @@ def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Pat
     assert str(tmp_path / "files" / "trace_1") in text
 
 
-def test_the_incident_is_the_same_one_however_often_it_is_looked_at(tmp_path: Path) -> None:
+def test_the_incident_is_the_same_one_however_often_it_is_analyzed(tmp_path: Path) -> None:
     report = hang(tmp_path)
     ids = [json.loads(to_json(r))["incidents"][0]["id"] for r in (report, load(tmp_path / "files"))]
     assert ids[0] == ids[1]
@@ -242,7 +242,7 @@ def test_impossible_numbers_cost_nothing(tmp_path: Path, sound: dict[str, Any], 
     assert json.loads(to_json(report))["files"]
 
 
-def test_an_open_receive_from_any_source_is_not_held_against_the_rank_that_has_sent(tmp_path: Path) -> None:
+def test_an_open_receive_from_any_source_does_not_make_its_sender_a_culprit(tmp_path: Path) -> None:
     for rank in range(3):
         ring = RankRing(tmp_path / "rings", rank, 3)
         if rank == 0:

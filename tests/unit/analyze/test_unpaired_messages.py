@@ -21,7 +21,7 @@ def message(record: int, name: str, pg: str, **more: Any) -> dict[str, Any]:
     return entry(record, name, 0, p2p_seq_id=record + 1, process_group=(pg, GROUPS[pg]["desc"]), **more)
 
 
-def test_a_rank_in_a_message_that_cannot_be_paired_is_not_accused_of_what_waits_behind_it(tmp_path: Path) -> None:
+def test_a_rank_in_a_message_that_cannot_be_paired_is_no_culprit_of_what_waits_behind_it(tmp_path: Path) -> None:
     """Stage 1 of one pipeline waits for a message, so it does not come to the all_reduce with the other pipeline's."""
     files = {
         0: [message(n, "send 0->1", "1") for n in range(80, 100)],

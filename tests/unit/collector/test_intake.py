@@ -66,7 +66,7 @@ def test_one_client_does_not_take_the_room_of_the_others() -> None:
             pass
 
 
-def test_a_request_over_the_limit_is_not_asked_to_come_back() -> None:
+def test_a_client_is_not_asked_to_retry_a_request_over_the_limit() -> None:
     with make().admit("a", "", TRACES) as call:
         call.hold(60)
         error = rejected(call, 41)

@@ -39,7 +39,7 @@ def test_a_job_that_was_running_before_is_not_judged_until_all_its_ranks_are_bac
     assert not grace.waits_for(run, 3.0)  # once is enough: from then on silence is silence
 
 
-def test_the_patience_with_those_who_do_not_come_back_ends() -> None:
+def test_the_wait_for_ranks_that_do_not_reconnect_is_bounded() -> None:
     grace, run = RestartGrace(0.0), make()
     add_reports(run, 0, number=100)
     assert grace.waits_for(run, 10.0)

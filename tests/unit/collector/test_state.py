@@ -106,7 +106,7 @@ def test_the_run_that_has_been_silent_longest_is_evicted_first() -> None:
     assert set(runs.by_id) == {first, third}
 
 
-def test_invented_job_names_drive_out_no_job() -> None:
+def test_invented_job_names_evict_no_job() -> None:
     runs = Runs(max_runs=4)
     jobs = [RunId("job", attempt, str(attempt)) for attempt in range(3)]
     for second in range(20):

@@ -103,7 +103,7 @@ def test_two_collectives_that_two_ranks_issued_in_opposite_orders_are_a_deadlock
 @pytest.mark.parametrize(
     ("waiting", "accused"), [((0,), [(0,)]), ((0, 1), [(0,), (2,)])], ids=["alone", "with another"]
 )
-def test_a_rank_out_of_step_that_waits_alone_for_most_of_a_group_accuses_none_of_them(
+def test_a_rank_out_of_step_that_waits_alone_for_most_of_a_group_makes_none_of_them_a_culprit(
     waiting: tuple[int, ...], accused: list[tuple[int, ...]], age: float | None
 ) -> None:
     """Rank 0 left out a call of everybody's: it brings another size there, and comes too early to its next call."""

@@ -189,7 +189,7 @@ def test_a_receive_smaller_than_what_is_sent_is_a_size_mismatch() -> None:
     assert [f.category for f in causes(found)] == [Category.SIZE_MISMATCH]
 
 
-def test_waiting_for_a_rank_that_is_on_the_move_is_lag_and_raises_nothing() -> None:
+def test_waiting_for_a_rank_that_makes_progress_is_lag_and_raises_nothing() -> None:
     assert verdict([call(0, 5), call(2, 5)], [at(0, 5), at(1, 4, idle=0.3), at(2, 5)]) == []
 
 

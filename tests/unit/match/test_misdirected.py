@@ -90,7 +90,7 @@ def test_a_receive_from_the_wrong_rank_is_reported_with_the_send_that_it_would_f
     assert (cause.category, cause.culprit_ranks, cause.p2p) == (Category.UNMATCHED_P2P, (1,), (2, 1, 0, 0))
 
 
-def test_tags_that_differ_accuse_both_ends() -> None:
+def test_tags_that_differ_name_both_ends() -> None:
     (cause,) = causes_of([half(0, "send", 1, tag=1), half(1, "recv", 0, tag=2), *barrier(2)])
     assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (0, 1))
     assert "tags differ" in cause.summary

@@ -164,7 +164,7 @@ def test_everything_is_looked_at_when_the_rank_has_ended(tmp_path: Path) -> None
     assert len(ring.tail.poll(everything=True)) == len(calls)
 
 
-def test_damaged_records_are_passed_over_and_do_not_hold_up_the_rest(ring: Ring) -> None:
+def test_damaged_records_are_skipped_and_do_not_block_the_rest(ring: Ring) -> None:
     for _ in range(3):
         ring.end(ring.issue())
     with ring.writer.path.open("r+b") as file:
