@@ -11,8 +11,9 @@ import socket
 import sys
 from pathlib import Path
 
+from otel_fr import otlp_sender
 from otel_fr.config import Config
-from otel_fr.monitor import logs, otlp
+from otel_fr.monitor import logs
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
@@ -28,11 +29,11 @@ NICENESS = 5
 _log = logging.getLogger("otel_fr.monitor")
 
 
-def _sender(signal_name: otlp.Signal) -> otlp.Sender | None:
+def _sender(signal_name: otlp_sender.Signal) -> otlp_sender.Sender | None:
     if os.environ.get(f"OTEL_{signal_name.upper()}_EXPORTER", "").strip().lower() == "none":
         return None
     try:
-        sender = otlp.sender_from_env(signal_name)
+        sender = otlp_sender.sender_from_env(signal_name)
     except Exception as error:  # noqa: BLE001 - the rank is watched without export, too
         _log.error("%s are not exported: %s: %s", signal_name, type(error).__name__, error)
         return None
@@ -68,11 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
     spans = _sender("traces") if config.export else None
     reports = _sender("logs") if config.export else None
     if any(sender is not None and sender.protocol == "grpc" for sender in (spans, reports)):
-        otlp.warn_about_http_port("traces")
+        otlp_sender.warn_about_http_port("traces")
     exporter = Exporter(spans, reports, reporter.resource)
     reporter.connect(exporter)
     logs.watch_exporters(handler, exporter.note_trouble)
-    target = otlp.grpc_target(reports) if reports is not None else None
+    target = otlp_sender.grpc_target(reports) if reports is not None else None
 
     def wake() -> None:
         with contextlib.suppress(OSError):

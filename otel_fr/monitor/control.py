@@ -12,8 +12,8 @@ from queue import SimpleQueue
 import grpc
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
-from otel_fr.monitor.otlp import GrpcTarget
 from otel_fr.monitor.rank_identity import RankIdentity
+from otel_fr.otlp_sender import GrpcTarget
 
 METHOD = "/otel_fr.control.v1.Control/Watch"
 NOT_OFFERED_SECONDS = 60.0

@@ -17,8 +17,8 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
-from otel_fr.monitor.otlp import Request, Sender
 from otel_fr.monitor.span_builder import SCOPE
+from otel_fr.otlp_sender import Request, Sender
 
 _log = logging.getLogger("otel_fr.monitor")
 

@@ -24,8 +24,8 @@ from otel_fr.dumps.model import Dump
 from otel_fr.incident import IncidentData
 from otel_fr.incident_trace import resource_spans, root_span
 from otel_fr.match import CallState, Group
-from otel_fr.monitor.otlp import sender_from_env
 from otel_fr.otlp_attributes import attributes, utf8
+from otel_fr.otlp_sender import sender_from_env
 
 SERVICE = "otel-fr analyze"
 """``service.name`` of the traces."""

@@ -14,7 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
-from otel_fr.monitor import otlp
+from otel_fr import otlp_sender
 from otel_fr.monitor.export import QueuedReport, reports_request, spans_request
 from otel_fr.otlp_attributes import attribute
 from tests.support.otlp_sink import Sink, grpc_sink, http_sink, make_certificate
@@ -37,9 +37,9 @@ def _sink(protocol: str, tls: tuple[Path, Path] | None) -> AbstractContextManage
 
 def _send_both() -> None:
     chunks = [ScopeSpans(spans=SPANS[:2]).SerializeToString(), ScopeSpans(spans=SPANS[2:]).SerializeToString()]
-    assert otlp.sender_from_env("traces").send(spans_request(RESOURCE, chunks), 3)
+    assert otlp_sender.sender_from_env("traces").send(spans_request(RESOURCE, chunks), 3)
     record = LogRecord(event_name="torch.rank.started", body=AnyValue(string_value='{"n": 1}'))
-    assert otlp.sender_from_env("logs").send(reports_request(RESOURCE, [QueuedReport(record, 0, False)]), 1)
+    assert otlp_sender.sender_from_env("logs").send(reports_request(RESOURCE, [QueuedReport(record, 0, False)]), 1)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -91,7 +91,7 @@ def test_settings_of_one_signal_win_over_the_general_ones(protocol: str, monkeyp
 def test_a_refused_request_is_a_failure(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with grpc_sink(mode=mode) as sink:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.address)
-        sender = otlp.sender_from_env("traces")
+        sender = otlp_sender.sender_from_env("traces")
         assert not sender.send(spans_request(RESOURCE, [ScopeSpans(spans=SPANS).SerializeToString()]), 3)
     assert sink.requests == 1
 
@@ -105,7 +105,7 @@ def test_the_http_encoder_still_encodes_what_is_not_prepared(monkeypatch: pytest
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     with http_sink() as sink:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.address)
-        otlp.sender_from_env("traces")
+        otlp_sender.sender_from_env("traces")
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))
         provider.get_tracer("otel_fr").start_span("theirs").end()
@@ -126,13 +126,13 @@ def test_the_http_encoder_still_encodes_what_is_not_prepared(monkeypatch: pytest
     ],
 )
 def test_protocol_of_the_traces(env: dict[str, str], protocol: str) -> None:
-    assert otlp.protocol_of("traces", env) == protocol
+    assert otlp_sender.protocol_of("traces", env) == protocol
 
 
 @pytest.mark.parametrize(("port", "warned"), [(4318, True), (4317, False)])
 def test_grpc_to_the_http_port_is_warned_of(port: int, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert otlp.warn_about_http_port("traces", {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://h:{port}"}) is warned
+        assert otlp_sender.warn_about_http_port("traces", {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://h:{port}"}) is warned
     assert ("OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in caplog.text) is warned
 
 
@@ -140,7 +140,7 @@ def test_the_control_client_gets_the_exporter_s_endpoint_and_headers(monkeypatch
     def target(**env: str) -> Any:
         for key, value in env.items():
             monkeypatch.setenv(key, value)
-        return otlp.grpc_target(otlp.sender_from_env("logs"))
+        return otlp_sender.grpc_target(otlp_sender.sender_from_env("logs"))
 
     found = target(OTEL_EXPORTER_OTLP_ENDPOINT="http://h:4317", OTEL_EXPORTER_OTLP_HEADERS="X-Tenant=t7")
     assert (found.endpoint, found.insecure, found.headers) == ("h:4317", True, (("x-tenant", "t7"),))

@@ -22,7 +22,7 @@ from otel_fr.monitor.export import (
     ReportQueue,
     SpanQueue,
 )
-from otel_fr.monitor.otlp import Sender
+from otel_fr.otlp_sender import Sender
 
 
 def chunk(count: int, size: int = 10) -> bytes:

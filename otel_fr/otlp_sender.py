@@ -4,7 +4,7 @@ The official exporters read every ``OTEL_EXPORTER_OTLP_*`` variable (headers, TL
 retry as the specification says, but encoding SDK span objects costs more than 30 us of CPU a span, which is over
 the monitor's budget. So the exporters get complete requests: over gRPC by overriding the method that
 translates an exporter's input, over HTTP by replacing the encoder function of its module (the names are the same from
-1.40 to 1.45). The monitor is a process of its own, so no other exporter is affected.
+1.40 to 1.45). The monitor and ``otel-fr analyze`` are processes of their own, so no other exporter is affected.
 """
 
 from __future__ import annotations
