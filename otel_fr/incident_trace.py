@@ -51,7 +51,8 @@ def root_span(data: IncidentData, started: float | None, detected: float) -> Spa
             {
                 names.INCIDENT_ID: data["id"],
                 names.INCIDENT_CATEGORY: data["category"],
-                names.INCIDENT_CULPRITS: data["culprit_ranks"],
+                names.INCIDENT_CULPRITS: data["culprit_ranks"] if data["caused_by"] is None else None,
+                names.INCIDENT_CAUSED_BY: data["caused_by"],
                 names.INCIDENT_WAITING: data["waiting_ranks"],
                 names.INCIDENT_STUCK_ON: data["stuck_on"],
                 names.ERROR_TYPE: data["category"],

@@ -41,7 +41,13 @@ class Case:
         self.lasts = last_calls(self.evidence.calls)
 
     def add(self, finding: Finding) -> None:
-        (self.consequences if finding.caused_by else self.causes).append(finding)
+        """Add a cause, or a consequence, whose culprits are those of its cause."""
+        if finding.caused_by is None:
+            self.causes.append(finding)
+            return
+        finding.culprit_ranks = ()
+        finding.stacks = {}
+        self.consequences.append(finding)
 
     def same_culprits(self, culprits: Iterable[int]) -> str | None:
         """The key of a mismatch already found whose culprits include all of these: the same fault seen again."""

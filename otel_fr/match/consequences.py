@@ -21,9 +21,9 @@ def downstream(case: Case) -> None:
             continue  # All joined it, and every group may have one: reporting these would hide the others.
         missing = sorted({*node.next, *node.culprits}) or [r for r in node.instance.members if r not in node.waiting]
         summary = sentences.downstream_text(node.instance, node.waiting, missing)
-        finding = case.finding(node.instance, Category.MISSING_RANK, missing, node.waiting, summary)
+        finding = case.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)
         finding.caused_by, finding.age = cause, case.age(node)
-        case.consequences.append(finding)
+        case.add(finding)
 
 
 def _cause(case: Case, key: InstanceKey) -> str | None:

@@ -231,6 +231,7 @@ class Finding:
     Attributes:
         key: identifies the fault; it stays the same as evidence grows.
         operation, sequence_id: of the collective in which the fault shows; "" / None: in none.
+        culprit_ranks: the ranks at which the fault originated; () if they are not known, and of a consequence.
         field: what differs ("operation", "input_sizes", "dtype", "root", "reduce_op"), for a mismatch.
         values: rank -> its value of that field, as text.
         call_sites: rank -> ``"file:line function"``: the culprits' and the waiting ranks'.

@@ -87,6 +87,9 @@ class Incident:
         return {
             **data,
             "id": self.id,
+            # A finding that was no consequence by itself may follow from an incident that opened before.
+            "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
+            "stacks": data["stacks"] if self.cause is None else {},
             "caused_by": self.cause,
             "flight_recorder_files": {str(rank): self.files[rank] for rank in sorted(self.files)},
             "run_id": self.run.run,

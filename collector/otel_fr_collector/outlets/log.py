@@ -26,7 +26,7 @@ class LogLines:
             "category": data["category"],
             "job": data["job"],
             "attempt": data["attempt"],
-            "culprits": encode_ranks(sorted(change.incident.finding.culprit_ranks)),
+            "culprits": encode_ranks(data["culprit_ranks"]),
             "caused_by": data["caused_by"],
             "summary": data["summary"],
         }

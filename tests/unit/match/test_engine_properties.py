@@ -68,6 +68,7 @@ def test_one_rank_that_stops_is_the_only_culprit(seed: int, how: str, ring: int)
     }
     assert found[0].category is expected[how]
     assert all(f.caused_by == found[0].key for f in findings if f is not found[0])
+    assert all(f.culprit_ranks == () and not f.stacks for f in findings if f is not found[0])
     assert found[0].group is not None
     assert found[0].group.id in {step.group.id for step in job.program[number:] if rank in step.group.ranks}
     assert str(rank) in found[0].summary

@@ -1,0 +1,73 @@
+"""Consequences name no culprits of their own, whether the match engine or the collector found what they follow from."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from otel_fr_collector.incidents.book import Incident, IncidentBook, IncidentChange
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.outlets.log import LogLines
+from otel_fr_collector.storage.serialization import dump_incident, load_incident
+
+from otel_fr.match import Category, Finding, Group
+
+GROUP = Group("w", "0", "default_pg", (0, 1, 2))
+MISSING = Finding(
+    key="w/collective/5",
+    category=Category.MISSING_RANK,
+    group=GROUP,
+    operation="all_reduce",
+    sequence_id=5,
+    stream="collective",
+    culprit_ranks=(1,),
+    waiting_ranks=(0, 2),
+    stacks={1: "File train.py"},
+    summary="rank 1 did not join all_reduce number 5",
+)
+STALLED = dataclasses.replace(
+    MISSING,
+    key="w/collective/6",
+    sequence_id=6,
+    culprit_ranks=(0,),
+    waiting_ranks=(2,),
+    stacks={0: "File train.py"},
+    summary="rank 0 did not join all_reduce number 6",
+)
+
+
+def opened(findings: list[Finding]) -> tuple[IncidentBook, list[IncidentChange]]:
+    book, run = IncidentBook(lambda: 1_000.0), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    changes: list[IncidentChange] = []
+    for finding in findings:
+        changes += book.update(run, [finding], now=0.0, wall=1_000.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    return book, changes
+
+
+def test_an_incident_that_the_book_attributes_to_an_earlier_one_has_no_culprits() -> None:
+    book, _ = opened([MISSING, STALLED])
+    cause, consequence = book.everything()
+    assert (cause["culprit_ranks"], cause["caused_by"]) == ([1], None)
+    assert (consequence["culprit_ranks"], consequence["stacks"]) == ([], {})
+    assert consequence["caused_by"] == cause["id"]
+    assert "rank 0" in consequence["summary"], "the sentence still says for which rank the others wait"
+
+
+def test_the_log_names_the_cause_of_a_consequence_instead_of_culprits(caplog: pytest.LogCaptureFixture) -> None:
+    _, (cause, consequence) = opened([MISSING, STALLED])
+    for change in (cause, consequence):
+        LogLines().publish(change)
+    first, second = caplog.messages
+    assert "culprits=1" in first
+    assert "culprits" not in second
+    assert f"caused_by={cause.incident.id}" in second
+
+
+def test_a_stored_consequence_of_an_older_version_is_read() -> None:
+    """Older versions kept culprits in consequences: they load, and are published again without."""
+    book, _ = opened([MISSING, STALLED])
+    stored = book.known()[1]
+    published = {**stored.data, "culprit_ranks": [0], "stacks": {"0": "File train.py"}}
+    restored: Incident = load_incident(dump_incident(stored), published)
+    assert restored.cause == stored.cause
+    assert restored.as_data()["culprit_ranks"] == []
