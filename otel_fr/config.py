@@ -111,7 +111,7 @@ class Config:
             rank=_integer(env, ("RANK",), 0),
             local_rank=_integer(env, ("LOCAL_RANK",), 0),
             world_size=_integer(env, ("WORLD_SIZE",), 1),
-            job_id=job_id,
+            job_id=job_id.encode("utf-8", "replace").decode(),  # a variable may be any bytes, telemetry may not
             attempt=_integer(env, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
             buffer_size=int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE)),
             stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),

@@ -18,7 +18,7 @@ STREAM_MONITORED = "monitored_barrier"
 
 def _digest(size: int, *parts: object) -> bytes:
     text = "\x1f".join(str(part) for part in parts)
-    return hashlib.blake2b(text.encode(), digest_size=size).digest()
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).digest()
 
 
 def encode_ranks(ranks: Iterable[int]) -> str:

@@ -80,7 +80,7 @@ FIELDS = tuple(IncidentData.__annotations__)
 def incident_id(run_id: str, key: str) -> str:
     """Id of the incident of a finding in one run: 16 hex digits, the same live and from files."""
     text = "\x1f".join(("incident", run_id, key))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def trace_id(run_id: str, finding: Finding) -> str | None:

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 
+from otel_fr.encodable import encodable
+
 _INT64 = 1 << 63
 
 
 def attribute(key: str, value: object) -> KeyValue:
     """One attribute: an integer, a list of such values, or text; anything else is sent as its text."""
-    return KeyValue(key=key, value=_any_value(value))
+    return KeyValue(key=encodable(key), value=_any_value(value))
 
 
 def attributes(values: Mapping[str, object]) -> list[KeyValue]:
@@ -25,8 +27,7 @@ def attributes(values: Mapping[str, object]) -> list[KeyValue]:
 
 def utf8(value: object) -> str:
     """The value's text; lone surrogates, which files and exceptions may hold and protobuf refuses, become ``?``."""
-    text = str(value)
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return encodable(str(value))
 
 
 def _any_value(value: object) -> AnyValue:

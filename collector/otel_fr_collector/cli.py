@@ -105,6 +105,7 @@ async def _serve(effective: Settings) -> int:
     retention = Retention(effective.retention_days * 86_400.0, effective.retention_size)
     store = Store(effective.data, metrics, retention) if effective.data is not None else None
     outlets = Outlets(
+        metrics,
         terminal=Terminal(None if effective.quiet else sys.stdout),
         file=_incidents_file(effective, metrics),
         others=_others(effective, metrics, links, store),

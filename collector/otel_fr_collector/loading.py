@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from otel_fr.encodable import encodable
 from otel_fr_collector.settings import ENV_PREFIX, OPTIONS, Option, Settings
 
 if sys.version_info >= (3, 11):
@@ -161,14 +162,17 @@ def _parse(option: Option, given: object) -> object:
         return text in ("true", "1", "yes")
     if option.repeat:
         items = given if isinstance(given, list) else [given]
-        return tuple(dict.fromkeys(option.parse(_text(item)) for item in items))
-    return option.parse(_text(given))
+        return tuple(dict.fromkeys(option.parse(_text(option, item)) for item in items))
+    return option.parse(_text(option, given))
 
 
-def _text(value: object) -> str:
+def _text(option: Option, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"{value!r} is not a text or a number")
-    return str(value)
+    text = str(value)
+    if option.parse is not Path and encodable(text) != text:  # the name of a file may be any bytes
+        raise ValueError(f"{text!r} is not UTF-8")
+    return text
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

@@ -74,7 +74,7 @@ _NOT_NOW = ("capacity", "client_limit", "not_stored", "internal")
 _BACKEND = Label("backend", text="the URL of --forward")
 _DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "not_stored", "shutdown")
 _OUTLET = Label("outlet", text="`webhook HOST` or `grafana HOST`")
-_PARTS = ("ingest", "judge", "housekeeping", "forward", "delivery", "incidents_file", "store")
+_PARTS = ("ingest", "judge", "housekeeping", "publish", "control", "forward", "delivery", "incidents_file", "store")
 _DELIVERY = "--webhook or --grafana"
 
 _JOBS = (

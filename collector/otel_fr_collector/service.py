@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from otel_fr_collector.control import Control
+from otel_fr_collector.faults import Faults
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.incident_traces import IncidentTraces
 from otel_fr_collector.gauges import JobGauges
@@ -69,6 +70,7 @@ class Service:
         self._forwarder = forwarder
         self._clock = clock
         self._wall = wall
+        self._faults = Faults(metrics)
         self._last_tick = self._cleaned_at = clock()
         self._grace = RestartGrace(clock())
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
@@ -151,17 +153,21 @@ class Service:
         self.outlets.resume(incidents)
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
+        """Each receiver is notified whatever becomes of the others."""
         if self._persistence is not None:
-            self._persistence.save(changes)
+            with self._faults.caught("store", "incidents could not be stored"):
+                self._persistence.save(changes)
         for change in changes:
             run = self.runs.by_id.get(change.incident.run)
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
             self.outlets.publish(change, now, has_files=has_files)
             if change.kind is ChangeKind.OPENED and change.incident.cause is None:
                 self.metrics.incidents_opened.labels(change.data["category"]).inc()
-                self._command_monitors(change.incident)
+                with self._faults.caught("control", "commands could not be sent to monitors"):
+                    self._command_monitors(change.incident)
             if self._traces is not None:
-                self._traces.publish(change)
+                with self._faults.caught("forward", "an incident's trace could not be sent"):
+                    self._traces.publish(change)
 
     def _command_monitors(self, incident: Incident) -> None:
         """Ask the run's monitors for their flight-recorder files, and send them the ranks that have failed."""

@@ -14,6 +14,7 @@ from opentelemetry.sdk.resources import Resource as SdkResource
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.config import Config
+from otel_fr.encodable import encodable
 from otel_fr.otlp_attributes import attributes
 
 _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
@@ -49,7 +50,7 @@ class RankIdentity:
             attempt=attempt,
             run_id=_text(meta, "run_id") or identity.run_id(job_id, attempt, nonce),
             nonce=nonce,
-            host=_text(meta, "host") or socket.gethostname(),
+            host=_text(meta, "host") or encodable(socket.gethostname()),
             pid=pid,
             service=_text(meta, "service_name"),
         )
@@ -84,7 +85,7 @@ class RankIdentity:
 
 def _text(meta: Mapping[str, object], key: str) -> str:
     value = meta.get(key)
-    return value if isinstance(value, str) else ""
+    return encodable(value) if isinstance(value, str) else ""
 
 
 def _integer(meta: Mapping[str, object], key: str, default: int) -> int:

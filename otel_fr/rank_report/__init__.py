@@ -2,7 +2,7 @@
 
 The one definition of its keys, for the monitor that builds reports and the collector that parses them:
 each key stands once, as the `Key` of a field, with its form, bounds and meaning. docs/telemetry.md lists
-them, and a test compares that list with the fields here. This module imports nothing of otel-fr: the ranks of a group
+them, and a test compares that list with the fields here. The ranks of a group
 stay text here (`otel_fr.identity.encode_ranks`), because the collector decodes each different text once for all ranks.
 
 Versions: ``v`` is an integer. A reader takes 1 to its own `VERSION` and ignores keys it does not know, so a
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Final, NamedTuple, cast
 
+from otel_fr.encodable import load_json
 from otel_fr.rank_report.forms import (
     COUNT,
     INTEGER,
@@ -323,9 +324,7 @@ def parse(body: str) -> RankReport:
     if len(body) > MAX_LENGTH:
         raise ValueError(f"report of more than {MAX_LENGTH} characters")
     try:
-        data = json.loads(body)
-        if "\\ud" in body or "\\uD" in body:  # escaped surrogates: pairs, or alone from paths that are not UTF-8
-            data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+        data = load_json(body)
     except RecursionError as error:
         raise ValueError("report is nested too deep") from error
     except json.JSONDecodeError as error:

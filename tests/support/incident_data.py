@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from otel_fr_collector.incidents.book import RESOLVED, ChangeKind, Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
+
 from otel_fr.incident import CollectorIncidentData
+from otel_fr.match import Category, Finding, Group
 from otel_fr.typed_json import typed
 
 _EXAMPLE: dict[str, Any] = {
@@ -20,3 +25,22 @@ _EXAMPLE: dict[str, Any] = {
 def incident_data(**changed: object) -> CollectorIncidentData:
     """Rank 1 is missing in an all_reduce of two ranks, with these keys changed."""
     return typed(CollectorIncidentData, {**_EXAMPLE, **changed})
+
+
+def incident_change(
+    job: str = "job-7", number: str = "abc", kind: ChangeKind = ChangeKind.OPENED, **changed: Any
+) -> IncidentChange:
+    """Rank 1 is missing in a job; ``changed``: attributes of the finding."""
+    group = Group("g", "0", "default_pg", (0, 1))
+    given = {"summary": "rank 1 did not join", "group": group, **changed}
+    finding = Finding(
+        key="k", category=Category.MISSING_RANK, operation="all_reduce", sequence_id=5, stream="collective",
+        culprit_ranks=(1,), waiting_ranks=(0,), **given,
+    )  # fmt: skip
+    incident = Incident(number, RunId(job, 0, f"run-{job}"), finding, ["k"], None, 0.0, time.time(), None)
+    if kind is ChangeKind.RESOLVED:
+        incident.state, incident.resolved = RESOLVED, time.time()
+    incident.revision = 1
+    incident.take_labels()
+    incident.data = incident.as_data()
+    return IncidentChange(kind, incident, incident.data)

@@ -34,7 +34,7 @@ class Stage:
     """A server at ``url`` whose state tests change by `do`, in its event loop."""
 
     def __init__(self) -> None:
-        self.service = Service(Metrics(), Outlets())
+        self.service = Service(metrics := Metrics(), Outlets(metrics))
         self.loop = asyncio.new_event_loop()
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

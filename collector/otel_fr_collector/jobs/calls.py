@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from otel_fr.encodable import load_json
 from otel_fr.match import Call, CallState, Group, Signature
 from otel_fr.match.instances import InstanceKey, instance_key
 from otel_fr.match.model import Stream
@@ -212,7 +212,7 @@ def parse_json(text: str) -> object:
     if not text or len(text) > MAX_TEXT:
         return None
     try:
-        value: object = json.loads(text)
+        value: object = load_json(text)
     except (ValueError, RecursionError):
         return None
     return value

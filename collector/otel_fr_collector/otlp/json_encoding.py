@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from otel_fr.encodable import load_json
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 
 _REQUESTS: dict[str, type[Message]] = {
@@ -44,7 +44,7 @@ def from_json(signal: str, body: bytes) -> bytes:
         MalformedError: the body is not OTLP/JSON.
     """
     try:
-        data = json.loads(body)
+        data = load_json(body)
         for holder in _holders(data):
             for key in _IDS & holder.keys():
                 # OTLP/JSON writes ids in hex (specification, "JSON Protobuf Encoding"); protobuf's JSON is base64.

@@ -58,6 +58,8 @@ class Alertmanager:
         labels: further labels of every alert (cluster, team).
     """
 
+    name = "alertmanager"
+
     def __init__(
         self,
         urls: Iterable[str],

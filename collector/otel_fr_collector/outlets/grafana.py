@@ -62,9 +62,10 @@ class Grafana:
         self._links = links or Links()
         self._store = store
         self._wall = wall
+        self.name = f"grafana {urlsplit(url).hostname}"
         self._ids: dict[str, int] = {}
         self._http = urllib3.PoolManager(timeout=TIMEOUT)
-        self._queue: DeliveryQueue[_Mark] = DeliveryQueue(f"grafana {urlsplit(url).hostname}", self._deliver, metrics)
+        self._queue: DeliveryQueue[_Mark] = DeliveryQueue(self.name, self._deliver, metrics)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:

@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 class LogLines:
     """One line of the collector's log for each change, in logfmt."""
 
+    name = "log"
+
     def start(self) -> None:
         pass
 

@@ -10,7 +10,13 @@ from otel_fr_collector.incidents.links import Links
 
 
 class Outlet(Protocol):
-    """Publishes every change of every incident to one kind of receiver. No method waits for the receiver."""
+    """Publishes every change of every incident to one kind of receiver. No method waits for the receiver.
+
+    Attributes:
+        name: in logs and metrics; without secrets.
+    """
+
+    name: str
 
     def start(self) -> None:
         """Start publishing; called in a running event loop."""

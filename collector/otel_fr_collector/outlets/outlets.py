@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from otel_fr_collector.faults import Faults
 from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.event_stream import EventStream
 from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.outlet import Outlet
@@ -17,16 +20,23 @@ from otel_fr_collector.outlets.terminal import Terminal
 class Outlets:
     """The terminal, the file and the event stream, which need no start, and the others.
 
+    What one outlet raises is counted and logged, and keeps no other from being notified.
+
     Attributes:
         file: None: there is none.
         others: alerts, webhooks and the like.
         event_stream: clients join it through the API.
     """
 
+    metrics: Metrics
     terminal: Terminal = field(default_factory=lambda: Terminal(None))
     file: IncidentsFile | None = None
     event_stream: EventStream = field(default_factory=EventStream)
     others: list[Outlet] = field(default_factory=list)
+    _faults: Faults = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._faults = Faults(self.metrics)
 
     def start(self) -> None:
         """Begin to deliver; needs a running event loop."""
@@ -36,7 +46,8 @@ class Outlets:
     def resume(self, incidents: Sequence[Incident]) -> None:
         """Restore the incidents known from before a restart, oldest first."""
         for outlet in self.others:
-            outlet.resume(incidents)
+            with self._caught(outlet.name):
+                outlet.resume(incidents)
 
     def publish(self, change: IncidentChange, now: float, *, has_files: bool) -> None:
         """Publish one change, to the file first.
@@ -46,20 +57,32 @@ class Outlets:
             has_files: no further flight-recorder files are expected for the incident.
         """
         if self.file is not None:
-            self.file.write(change.data)
-        self.terminal.publish(change, now, has_files=has_files)
+            with self._caught("incidents file"):
+                self.file.write(change.data)
+        with self._caught("terminal"):
+            self.terminal.publish(change, now, has_files=has_files)
         for outlet in self.others:
-            outlet.publish(change)
-        self.event_stream.publish(change)
+            with self._caught(outlet.name):
+                outlet.publish(change)
+        with self._caught("event stream"):
+            self.event_stream.publish(change)
 
     def step(self, now: float, *, final: bool = False) -> None:
         """Print what is due. ``now``: monotonic; ``final``: the collector stops, so the event stream ends."""
-        self.terminal.step(now, final=final)
+        with self._caught("terminal"):
+            self.terminal.step(now, final=final)
         if final:
             self.event_stream.close()
 
     async def stop(self, seconds: float) -> None:
         """Deliver what is still pending, within ``seconds`` seconds."""
-        await asyncio.gather(*(outlet.stop(seconds) for outlet in self.others))
+        await asyncio.gather(*(self._stop(outlet, seconds) for outlet in self.others))
         if self.file is not None:
             self.file.close()
+
+    async def _stop(self, outlet: Outlet, seconds: float) -> None:
+        with self._caught(outlet.name):
+            await outlet.stop(seconds)
+
+    def _caught(self, outlet: str) -> contextlib.AbstractContextManager[None]:
+        return self._faults.caught("publish", f"{outlet}: incident changes could not be published")

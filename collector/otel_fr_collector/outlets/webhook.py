@@ -81,7 +81,7 @@ class Webhook:
         wall: Callable[[], float] = time.time,
     ) -> None:
         # Paths and queries of webhooks hold their secrets: only the host is shown.
-        self._name = f"webhook {urlsplit(url).hostname}"
+        self.name = f"webhook {urlsplit(url).hostname}"
         self._outlet = "webhook/" + hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
         self._url = url
         self._secret = secret
@@ -89,7 +89,7 @@ class Webhook:
         self._store = store
         self._wall = wall
         self._http = urllib3.PoolManager(retries=RETRIES, timeout=TIMEOUT)
-        self._queue: DeliveryQueue[_Delivery] = DeliveryQueue(self._name, self._deliver, metrics)
+        self._queue: DeliveryQueue[_Delivery] = DeliveryQueue(self.name, self._deliver, metrics)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.book import FIRING, Incident
@@ -120,11 +121,11 @@ class Store:
             return saved
         for memory, data in rows:
             with self._skip_unreadable("incident"):
-                saved.incidents.append(load_incident(json.loads(memory), json.loads(data)))
+                saved.incidents.append(load_incident(load_json(memory), load_json(data)))
         saved.incidents.sort(key=lambda incident: incident.detected)
         for text in runs:
             with self._skip_unreadable("run"):
-                saved.runs.append(load_run(json.loads(text[0])))
+                saved.runs.append(load_run(load_json(text[0])))
         return saved
 
     def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
@@ -381,8 +382,8 @@ def _published(data: str, state: str, memory: str) -> CollectorIncidentData:
             it: the collector does not know of it and would never resolve it.
     """
     if state == FIRING:
-        return load_incident(json.loads(memory), json.loads(data)).data
-    return typed(CollectorIncidentData, json.loads(data))
+        return load_incident(load_json(memory), load_json(data)).data
+    return typed(CollectorIncidentData, load_json(data))
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

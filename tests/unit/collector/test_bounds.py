@@ -79,7 +79,7 @@ def test_spans_with_garbage_in_them_never_raise_and_are_all_counted(
     data = ExportTraceServiceRequest(resource_spans=[of_rank]).SerializeToString()
 
     async def scene() -> Service:
-        service = Service(Metrics(), Outlets())
+        service = Service(metrics := Metrics(), Outlets(metrics))
         await service.take(TRACES, data)
         await service.take(TRACES, data)
         service.step(final=True)
@@ -124,7 +124,7 @@ def test_reports_with_garbage_in_them_never_raise(
     data = ExportLogsServiceRequest(resource_logs=[logs]).SerializeToString()
 
     async def scene() -> Service:
-        service = Service(Metrics(), Outlets())
+        service = Service(metrics := Metrics(), Outlets(metrics))
         await service.take(LOGS, data)
         service.step(final=True)
         return service
@@ -137,7 +137,7 @@ def test_reports_with_garbage_in_them_never_raise(
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_malformed(data: bytes) -> None:
     async def scene() -> None:
-        service = Service(Metrics(), Outlets())
+        service = Service(metrics := Metrics(), Outlets(metrics))
         for signal in (TRACES, LOGS):
             with contextlib.suppress(MalformedError):
                 await service.take(signal, data)
@@ -283,7 +283,7 @@ def test_complete_collectives_are_remembered_in_no_more_than_so_many_streams(mon
 
 def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "MAX_RANKS", 1)
-    service = Service(Metrics(), Outlets())
+    service = Service(metrics := Metrics(), Outlets(metrics))
     service.runs._max_runs = 2
     for name in ("a", "b", "c", "d"):
         run = a_run(service.runs, name)
@@ -296,7 +296,7 @@ def test_what_found_no_room_is_exported(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_skew_is_measured_by_each_ranks_own_clock() -> None:
     """A straggler comes last, so it is in the collective for the shortest time, whatever its clock says."""
-    service = Service(Metrics(), Outlets())
+    service = Service(metrics := Metrics(), Outlets(metrics))
     run = a_run(service.runs, "job")
     for rank, (clock, took) in enumerate([(0, 0.9), (50, 0.1), (-70, 0.5)]):
         start = 10**18 + clock * 10**9

@@ -20,7 +20,7 @@ LIMITS = Limits(max_request_size=100, max_queue_size=250, client_queue_size=150,
 
 
 def make(limits: Limits = LIMITS, now: list[float] | None = None) -> Intake:
-    return Intake(Service(Metrics(), Outlets()), limits, clock=lambda: (now or [0.0])[0])
+    return Intake(Service(metrics := Metrics(), Outlets(metrics)), limits, clock=lambda: (now or [0.0])[0])
 
 
 @settings(max_examples=200)

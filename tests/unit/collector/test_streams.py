@@ -48,7 +48,7 @@ class Clock:
 
 
 def make(clock: Clock) -> Service:
-    return Service(Metrics(), Outlets(), lambda: clock.now, lambda: clock.wall)
+    return Service(metrics := Metrics(), Outlets(metrics), lambda: clock.now, lambda: clock.wall)
 
 
 def resource(rank: int, world: int = WORLD) -> Resource:
