@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from otel_fr.match import sentences
-from otel_fr.match.endings import culprit_deaths, describe_ending
+from otel_fr.match.aborted import separate
+from otel_fr.match.endings import describe_ending
 from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
-from otel_fr.match.model import Call, CallState, Category, Evidence, Finding
-from otel_fr.match.waiting import Node, build
+from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
+from otel_fr.match.waiting import Node
+
+_NOT_ENDED = (Ending.RUNNING, Ending.UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -18,7 +21,8 @@ class Case:
     """The evidence lined up, and the findings so far.
 
     Attributes:
-        deaths: ranks whose ending is a cause. nodes: the wait-for graph. lasts: rank -> its newest call.
+        deaths: ranks whose ending is a cause. aborted: ranks that were aborted because they waited.
+        nodes: the wait-for graph. lasts: rank -> its newest call.
         causes, consequences: the findings, in the order in which they are returned.
         cause_of: instances that a finding explains -> the key of that finding.
     """
@@ -27,6 +31,7 @@ class Case:
     instances: dict[InstanceKey, Instance] = field(init=False)
     mismatches: list[Mismatch] = field(init=False)
     deaths: frozenset[int] = field(init=False)
+    aborted: frozenset[int] = field(init=False)
     nodes: dict[InstanceKey, Node] = field(init=False)
     lasts: dict[int, Call] = field(init=False)
     causes: list[Finding] = field(default_factory=list)
@@ -36,8 +41,7 @@ class Case:
     def __post_init__(self) -> None:
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.instances)
-        self.deaths = culprit_deaths(self.evidence, self.instances.values())
-        self.nodes = build(self.evidence, self.instances, self.mismatches, self.deaths)
+        self.deaths, self.aborted, self.nodes = separate(self.evidence, self.instances, self.mismatches)
         self.lasts = last_calls(self.evidence.calls)
 
     def add(self, finding: Finding) -> None:
@@ -103,6 +107,16 @@ class Case:
                 finding.call_sites[rank] = site
             if info is not None and info.stack and rank in finding.culprit_ranks:
                 finding.stacks[rank] = info.stack
+
+    def tell_endings(self) -> None:
+        """Add to each finding which of its ranks have ended; its summary then says which were aborted."""
+        ranks = self.evidence.ranks
+        for finding in (*self.causes, *self.consequences):
+            aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
+            if aborted:
+                finding.summary += f"; {sentences.aborted_text(aborted, self.evidence)}"
+            ended = [r for r in finding.culprit_ranks if r in ranks and ranks[r].ending not in _NOT_ENDED]
+            finding.ended_ranks = tuple(sorted({*aborted, *ended}))
 
     def unmatched_text(self, instance: Instance, blocker: int) -> str:
         text = sentences.instance_text(instance)

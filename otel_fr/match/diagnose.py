@@ -7,6 +7,7 @@ from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.instances import Instance, InstanceKey
+from otel_fr.match.joined import is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
@@ -33,6 +34,7 @@ class _Diagnosis(Case):
         consequences.other_deaths(self)
         consequences.missed_meeting(self)
         consequences.unexplained_failures(self)
+        self.tell_endings()
         return self.causes + self.consequences
 
     # Causes, strongest evidence first: mismatches, then cycles, then which rank blocks which.
@@ -143,7 +145,7 @@ class _Diagnosis(Case):
             finding.caused_by = self.same_culprits(culprits) or ahead
             if not node.dead and all(self._is_idle_on_device(rank, node.instance) for rank in culprits):
                 finding.stuck_on = "host"
-                finding.summary += f"; {sentences.host_text(culprits)}"
+                finding.summary += f"; {sentences.host_text(self.evidence, culprits)}"
             self.add(finding)
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             if ahead is None:
@@ -172,10 +174,15 @@ class _Diagnosis(Case):
         return Category.UNMATCHED_P2P if node.instance.p2p else Category.MISSING_RANK
 
     def _is_idle_on_device(self, rank: int, instance: Instance) -> bool:
-        """True if it is alive and all its calls in the instance's group completed: it is blocked on the host."""
+        """True if all its calls in the instance's group completed: it is blocked on the host.
+
+        It is alive, or was until it was killed for the fault (a kill of its own accord makes it a dead rank).
+        """
         info = self.evidence.ranks.get(rank)
         progress = info.progress.get(instance.group.id) if info is not None else None
-        if info is None or info.ending is not Ending.RUNNING or progress is None or progress.enqueued is None:
+        if info is None or info.ending not in (Ending.RUNNING, Ending.KILLED):
+            return False
+        if progress is None or progress.enqueued is None:
             return False
         return progress.enqueued == progress.completed
 
@@ -202,12 +209,10 @@ class _Diagnosis(Case):
             if key in self.cause_of or node.behind or not joined or not node.instance.members:
                 continue
             calls = [node.instance.call(rank) for rank in node.instance.members]
-            late = _late(calls)
+            late = stragglers(calls, self.aborted)
             if late:
                 self._stragglers(node, late)
-            elif any(_is_blocked(c, self.evidence.window) for c in calls) and all(
-                c.state is CallState.UNKNOWN or _is_blocked(c, self.evidence.window) for c in calls
-            ):
+            elif is_stalled(calls, self.evidence.window, self.aborted):
                 stalled.append(key)
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):
             node = self.nodes[first]
@@ -233,27 +238,3 @@ class _Diagnosis(Case):
         finding.age = self.age(node)
         self.add(finding)
         self.cause_of[node.instance.key] = finding.key
-
-
-def _is_blocked(call: Call, window: float) -> bool:
-    """It failed, or is known to have been in flight for longer than ``window`` seconds."""
-    return call.state is CallState.FAILED or (
-        call.state is CallState.IN_FLIGHT and call.age is not None and call.age >= window
-    )
-
-
-def _late(calls: list[Call]) -> list[Call]:
-    """Calls that were enqueued after their peers had timed out, judged by each rank's own clock.
-
-    The peers waited for their full timeout; the late rank spent about that long or longer between its previous call and
-    this one.
-    """
-    gave_up = [c for c in calls if c.state is CallState.FAILED and (c.error == "timeout" or _waited_out(c))]
-    if not gave_up or len(gave_up) == len(calls):
-        return []
-    patience = min(c.duration or 0.0 for c in gave_up)
-    return [c for c in calls if c not in gave_up and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
-
-
-def _waited_out(call: Call) -> bool:
-    return call.timeout is not None and call.duration is not None and call.duration >= 0.95 * call.timeout

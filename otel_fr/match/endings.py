@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
+from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
 from otel_fr.match.instances import Instance, has_joined
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
@@ -16,6 +16,10 @@ _STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
 
 _STORE_EXCEPTIONS = ("torch.distributed.DistStoreError", "torch.distributed.DistNetworkError")
 """What torch raises in a rank that timed out waiting for others at the job's store, as when a group is created."""
+
+
+_BACKEND_EXCEPTION = "torch.distributed.DistBackendError"
+"""What torch raises in a rank whose collective timed out or was aborted, also if its backend does not show an end."""
 
 
 def gave_up_at_store(info: Rank) -> bool:
@@ -50,21 +54,57 @@ def _open_calls(calls: Iterable[Call]) -> list[Call]:
     return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED)]
 
 
-def culprit_deaths(evidence: Evidence, instances: Iterable[Instance]) -> frozenset[int]:
+def aborted_ranks(evidence: Evidence) -> frozenset[int]:
+    """Ranks that ended as a watchdog ends them, after a call of theirs had not ended within the window.
+
+    Source of the rule: NCCL's watchdog ends the process with SIGABRT at the call's timeout, or the exception reaches
+    the caller (`_BACKEND_EXCEPTION`). Whether they are victims depends on what they waited for.
+    """
+    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)}
+    times: dict[int, list[float | None]] = {}
+    for call in evidence.calls if ended else ():
+        if call.rank in ended and call.state is not CallState.COMPLETED:
+            times.setdefault(call.rank, []).append(call.duration if call.state is CallState.FAILED else call.age)
+    return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
+
+
+def _ended_as_aborted(info: Rank) -> bool:
+    if info.ending is Ending.KILLED:
+        return info.signal == SIGABRT
+    return info.ending is Ending.RAISED and info.exception.startswith(_BACKEND_EXCEPTION)
+
+
+def _reach(times: Iterable[float | None], window: float) -> bool:
+    """True if the longest of these times is, or may be, as long as the window; those not known say nothing if another
+    is known: a rank's newest call in flight always is."""
+    known = [time for time in times if time is not None]
+    return not known or max(known) >= window
+
+
+def culprit_deaths(
+    evidence: Evidence, instances: Iterable[Instance], excused: frozenset[int] = frozenset()
+) -> frozenset[int]:
     """Ranks whose death is a cause, not a consequence.
 
     A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it
     with SIGTERM and after 30 s with SIGKILL; its own exception may show the signal). If no rank failed otherwise, a
     single rank that was stopped from outside while others go on is the cause.
+
+    Args:
+        excused: ranks that were aborted because they waited (`otel_fr.match.aborted`).
     """
     by_rank: dict[int, list[Call]] = {}
     for call in evidence.calls:
         by_rank.setdefault(call.rank, []).append(call)
-    timed_out = any(call.state is CallState.FAILED and call.error == "timeout" for call in evidence.calls)
+    timed_out = bool(excused) or any(
+        call.state is CallState.FAILED and call.error == "timeout" for call in evidence.calls
+    )
     candidates = {
         r
         for r, info in evidence.ranks.items()
-        if _failed_by_itself(info, by_rank.get(r, ())) and not (timed_out and _was_cleared_away(info))
+        if r not in excused
+        and _failed_by_itself(info, by_rank.get(r, ()))
+        and not (timed_out and _was_cleared_away(info))
     }
     if not candidates:
         stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}

@@ -238,8 +238,10 @@ class Finding:
         stacks: rank -> text, for the culprits.
         p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.
         age: seconds that the longest waiting rank has waited; None: unknown.
-        stuck_on: what blocks a culprit that is alive: ``"host"`` (all its calls completed, and it does not enqueue the
-            one its peers wait for) or ``"device"`` (it enqueued a call that it does not complete); None: not known.
+        stuck_on: what blocks a culprit, or did until its launcher ended it: ``"host"`` (all its calls completed, and it
+            does not enqueue the one its peers wait for) or ``"device"`` (it enqueued a call that it does not complete);
+            None: not known.
+        ended_ranks: culprits that have ended, and waiting ranks that were aborted while they waited.
         summary: one sentence for the user.
     """
 
@@ -260,3 +262,4 @@ class Finding:
     age: float | None = None
     p2p: tuple[int, int, int, int] | None = None
     stuck_on: Literal["host", "device"] | None = None
+    ended_ranks: tuple[int, ...] = ()

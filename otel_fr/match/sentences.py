@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from otel_fr.match.endings import describe_ending
+from otel_fr.match.endings import describe_ending, was_stopped
 from otel_fr.match.instances import Instance
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
@@ -54,6 +54,9 @@ def where_text(evidence: Evidence, rank: int, last: Call | None) -> str:
         return f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"
     text = f"rank {rank} {describe_ending(info)}"
     site = info.exception_site or info.site
+    if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
+        text = f"rank {rank} was {f'still at {site}' if site else 'alive'} when it {describe_ending(info)}"
+        site = ""
     if info.python_blocked and info.ending is Ending.RUNNING:
         text += ", but its Python threads do not run (GIL held in C code, or the process is stopped)"
     elif info.python_blocked:
@@ -186,10 +189,12 @@ def straggler_text(instance: Instance, late: list[Call]) -> str:
     return f"{who} joined {instance_text(instance)} after the others had timed out: {gaps}"
 
 
-def host_text(culprits: Iterable[int]) -> str:
-    """Why ranks are known to be blocked on the host."""
+def host_text(evidence: Evidence, culprits: Iterable[int]) -> str:
+    """Why ranks are known to be blocked on the host, or to have been until they ended."""
     ranks = list(culprits)
-    blocked, enqueued = verb(ranks, "it is", "they are"), verb(ranks, "it", "they")
+    ended = all(evidence.ranks[rank].ending is not Ending.RUNNING for rank in ranks)
+    enqueued = verb(ranks, "it", "they")
+    blocked = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
     return f"{blocked} blocked on the host: every collective {enqueued} enqueued in this group has completed"
 
 
@@ -205,4 +210,18 @@ def endings_text(ranks: list[int], evidence: Evidence) -> str:
     parts = [f"rank {rank} {describe_ending(evidence.ranks[rank])}" for rank in ranks[:MAX_ENDINGS]]
     if len(ranks) > MAX_ENDINGS:
         parts.append(f"and {len(ranks) - MAX_ENDINGS} more")
+    return "; ".join(parts)
+
+
+def aborted_text(ranks: list[int], evidence: Evidence) -> str:
+    """``"ranks 0, 2 were aborted by signal 6 (SIGABRT) while they waited"``; of ranks that raised, the first text."""
+    killed = [rank for rank in ranks if evidence.ranks[rank].ending is Ending.KILLED]
+    raised = [rank for rank in ranks if rank not in killed]
+    parts = []
+    if killed:
+        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
+        parts.append(f"{who} aborted by signal 6 (SIGABRT) while {verb(killed, 'it', 'they')} waited")
+    if raised:
+        others = "" if len(raised) == 1 else f" (likewise {ranks_text(raised[1:])})"
+        parts.append(f"while it waited, rank {raised[0]} {describe_ending(evidence.ranks[raised[0]])}{others}")
     return "; ".join(parts)

@@ -363,6 +363,7 @@ def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
         sorted(finding.stacks),
         finding.p2p,
         finding.stuck_on,
+        finding.ended_ranks,
         cause,
     )
 

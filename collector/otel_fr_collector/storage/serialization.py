@@ -153,6 +153,7 @@ def _finding(data: Json) -> Finding:
             "group": None if group is None else Group(**{**group, "ranks": tuple(group["ranks"])}),
             "culprit_ranks": tuple(data["culprit_ranks"]),
             "waiting_ranks": tuple(data["waiting_ranks"]),
+            "ended_ranks": tuple(data.get("ended_ranks", ())),
             "values": _by_rank(data["values"], str),
             "call_sites": _by_rank(data["call_sites"], str),
             "stacks": _by_rank(data["stacks"], str),

@@ -1,0 +1,60 @@
+"""Collectives that all members joined: which calls are blocked, and which came after their peers had given up."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from otel_fr.match.model import Call, CallState
+
+WAITED_OUT = 0.95
+"""Share of its timeout after which a call that ended, or whose rank was aborted, counts as timed out."""
+
+
+def is_stalled(calls: list[Call], window: float, aborted: Container[int]) -> bool:
+    """True if the calls of all members are blocked, as far as their backends show when they end.
+
+    Args:
+        aborted: ranks that a watchdog ended.
+    """
+    blocked = [_is_blocked(call, window) or (call.rank in aborted and _timed_out(call)) for call in calls]
+    return any(blocked) and all(
+        is_blocked or call.state is CallState.UNKNOWN for call, is_blocked in zip(calls, blocked, strict=True)
+    )
+
+
+def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
+    """Calls that were enqueued after their peers had timed out, judged by each rank's own clock.
+
+    The peers waited for their full timeout, or until a watchdog aborted them; the late rank spent about that long or
+    longer between its previous call and this one.
+    """
+    gave_up = [c for c in calls if _gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED)]
+    if not gave_up or len(gave_up) == len(calls):
+        return []
+    patience = min((c.duration if c.state is CallState.FAILED else c.age) or 0.0 for c in gave_up)
+    return [c for c in calls if c not in gave_up and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
+
+
+def _is_blocked(call: Call, window: float) -> bool:
+    """It failed, or is known to have been in flight for longer than ``window`` seconds."""
+    return call.state is CallState.FAILED or (
+        call.state is CallState.IN_FLIGHT and call.age is not None and call.age >= window
+    )
+
+
+def _timed_out(call: Call) -> bool:
+    """A call whose end is not shown had not ended, if its rank was aborted at the call's timeout."""
+    return (
+        call.state is CallState.UNKNOWN
+        and call.timeout is not None
+        and call.age is not None
+        and call.age >= WAITED_OUT * call.timeout > 0
+    )
+
+
+def _gave_up(call: Call) -> bool:
+    return call.state is CallState.FAILED and (call.error == "timeout" or _waited_out(call))
+
+
+def _waited_out(call: Call) -> bool:
+    return call.timeout is not None and call.duration is not None and call.duration >= WAITED_OUT * call.timeout

@@ -1,0 +1,60 @@
+"""One way in which ranks end, named by argv[1]. Knows nothing of otel-fr. Ends by itself within about 15 s."""
+
+import datetime
+import os
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = 4.0
+"""Seconds after which a watchdog, or gloo's timeout, ends a rank: longer than the tests' stall time."""
+
+how = sys.argv[1]
+by_watchdog = {"watchdog_of_one": (0,), "watchdog_of_all": (0, 2)}.get(how, ())
+timeout = 60.0 if by_watchdog else PATIENCE
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
+rank, world = dist.get_rank(), dist.get_world_size()
+data = torch.ones(64)
+
+
+def idle() -> None:
+    time.sleep(60)  # stands for a dead file server
+
+
+def watchdog() -> None:
+    time.sleep(PATIENCE)
+    os.abort()  # as NCCL's watchdog does when a collective has timed out
+
+
+dist.all_reduce(data)  # number 1
+if how == "healthy_status_1":
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    if rank == 0:
+        sys.exit(1)
+    os._exit(1)
+elif by_watchdog:
+    if rank == 1:
+        idle()
+    if rank in by_watchdog:
+        threading.Thread(target=watchdog, daemon=True).start()
+    dist.all_reduce(data)
+elif how == "stopped":
+    if rank == 1:
+        idle()
+    dist.all_reduce(data)
+elif how == "left":
+    if rank == 1:
+        dist.destroy_process_group()
+        idle()
+    dist.all_reduce(data)
+elif how == "exit_message":
+    if rank == 1:
+        sys.exit("no samples left on this rank")
+    dist.all_reduce(data)
+else:
+    sys.exit(f"no such way: {how}")

@@ -1,0 +1,46 @@
+"""Real torchrun jobs whose ranks end in different ways: the verdict at each moment, and the same from the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.verdicts import cause_incidents
+
+pytestmark = torchrun.needed
+
+
+def _run(folder: Path, how: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], torchrun.Job]:
+    """Run ends.py: every revision of every cause, the causes in the files, and the job."""
+    with torchrun.collector(folder / "collector") as running:
+        job = torchrun.run(folder / "job", "ends.py", how, env=torchrun.endpoint(running))
+    _, report = job.analyze()
+    return cause_incidents(running.lines()), cause_incidents(report["incidents"]), job
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("watchdog_of_one", "rank 0 was aborted by signal 6 (SIGABRT) while it waited"),
+        ("watchdog_of_all", "ranks 0, 2 were aborted by signal 6 (SIGABRT) while they waited"),
+        ("stopped", ""),
+    ],
+)
+def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told: str, tmp_path: Path) -> None:
+    revisions, offline, job = _run(tmp_path, how)
+    assert job.returncode != 0
+    assert len(offline) == 1
+    assert len({revision["id"] for revision in [*revisions, *offline]}) == 1
+    for verdict in (*revisions, *offline):
+        assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], "host")
+        assert verdict["waiting_ranks"] == [0, 2]
+        assert "ends.py" in verdict["call_sites"]["1"]
+        assert "idle" in verdict["stacks"]["1"]
+    assert "is alive at" in revisions[0]["summary"]
+    for last in (revisions[-1], offline[0]):
+        assert told in last["summary"]
+        assert "rank 1 was still at" in last["summary"]
+        assert "idle when it was stopped from outside by signal 15 (SIGTERM)" in last["summary"]

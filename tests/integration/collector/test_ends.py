@@ -1,0 +1,72 @@
+"""How ranks end, played towards a real collector: what it changes in an open incident, and what is no incident."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.collector_process import Collector, running
+from tests.support.played_job import Issued, Job
+
+
+def _cut_short(job: Job, call: Issued) -> None:
+    """Its rank ends: the monitor sends the span of the call in flight."""
+    if call.state == "scheduled":
+        call.error = "rank_exited"
+        job.ranks[call.rank].send_spans([call.span(job.run, time.monotonic())])
+
+
+def _revisions(collector: Collector) -> list[dict[str, Any]]:
+    return [line for line in collector.lines() if line["caused_by"] is None]
+
+
+@pytest.mark.parametrize("state", ["scheduled", "unknown"])
+@pytest.mark.parametrize("victims", [(0,), (0, 2, 3)])
+def test_a_watchdogs_abort_does_not_change_who_is_missing(tmp_path: Path, state: str, victims: tuple[int, ...]) -> None:
+    with running(tmp_path) as collector, Job(collector, 4) as job:
+        job.step()
+        waiting = job.skip(1)
+        for call in waiting:
+            call.state = state
+            if state == "unknown":  # its span is sent when it is enqueued: no end will be seen
+                job.ranks[call.rank].send_spans([call.span(job.run, time.monotonic())])
+        collector.wait_cause()
+        for call in waiting:
+            if call.rank in victims:
+                _cut_short(job, call)
+                job.ranks[call.rank].exit(signal=signal.SIGABRT)
+        collector.wait_cause(lambda incident: "aborted by signal 6" in incident["summary"])
+        for rank in job.ranks:  # torchrun ends the others
+            if not rank.ended:
+                rank.exit(signal=signal.SIGTERM)
+        last = collector.wait_cause(lambda incident: "signal 15" in incident["summary"])
+        assert {(line["category"], tuple(line["culprit_ranks"])) for line in _revisions(collector)} == {
+            ("missing_rank", (1,))
+        }
+        assert len({line["id"] for line in _revisions(collector)}) == 1
+        assert last["waiting_ranks"] == [0, 2, 3]
+        assert last["stuck_on"] == "host"
+
+
+def test_a_rank_that_is_killed_while_its_peers_are_late_is_dead(tmp_path: Path) -> None:
+    with running(tmp_path) as collector, Job(collector, 3) as job:
+        job.step()
+        call = job.ranks[0].issue(job.world)
+        _cut_short(job, call)
+        job.ranks[0].exit(signal=signal.SIGKILL)
+        found = collector.wait_cause()
+        assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [0])
+
+
+def test_a_rank_that_aborts_before_it_has_waited_for_long_is_dead(tmp_path: Path) -> None:
+    with running(tmp_path) as collector, Job(collector, 3) as job:
+        job.step()
+        call = job.ranks[0].issue(job.world)
+        _cut_short(job, call)
+        job.ranks[0].exit(signal=signal.SIGABRT)
+        found = collector.wait_cause()
+        assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [0])

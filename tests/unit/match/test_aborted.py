@@ -1,0 +1,205 @@
+"""Ranks that a watchdog aborts while they wait: the fault that they waited for stays the verdict."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from signal import SIGABRT, SIGKILL, SIGTERM
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature, diagnose
+from tests.support.device_model import Machine, random_programs
+from tests.support.verdicts import causes, judge
+
+WORLD = Group("w", "0", "default_pg", (0, 1, 2))
+SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+PENDING = [CallState.IN_FLIGHT, CallState.UNKNOWN]
+BACKEND_ERROR = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 0."
+
+
+def call(rank: int, number: int, state: CallState = CallState.IN_FLIGHT, group: Group = WORLD, **more: Any) -> Call:
+    given: dict[str, Any] = {"age": 9.0, "timeout": 600.0, "signature": SUM, "record": number, **more}
+    return Call(rank=rank, group=group.id, stream="collective", sequence_id=number, state=state, **given)
+
+
+def rank(number: int, reached: int, *, group: Group = WORLD, done: int | None = None, **more: Any) -> Rank:
+    progress = {group.id: Progress(reached, reached if done is None else done)}
+    return Rank(number, **{"idle": 9.0, "progress": progress, **more})
+
+
+def aborted(number: int, reached: int, **more: Any) -> Rank:
+    return rank(number, reached, done=reached - 1, ending=Ending.KILLED, signal=SIGABRT, **more)
+
+
+def verdict(calls: list[Call], ranks: list[Rank], *groups: Group) -> list[Finding]:
+    return judge(calls, ranks, (WORLD, *groups), 3)
+
+
+def cause(calls: list[Call], ranks: list[Rank], *groups: Group) -> Finding:
+    (found,) = causes(verdict(calls, ranks, *groups))
+    return found
+
+
+MISSING = {
+    "alive": rank(1, 4, site="train.py:9 load"),
+    "stopped by its launcher": rank(1, 4, ending=Ending.KILLED, signal=SIGTERM, site="train.py:9 load"),
+    "silent": Rank(1, ending=Ending.UNKNOWN, complete=False),
+    "ended early": rank(1, 4, ending=Ending.CLEAN),
+}
+
+
+@pytest.mark.parametrize("state", PENDING)
+@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("victims", [(0,), (0, 2)])
+def test_a_rank_that_a_watchdog_aborts_while_it_waits_is_a_victim(
+    state: CallState, missing: str, victims: tuple[int, ...]
+) -> None:
+    peers = [aborted(r, 5) if r in victims else rank(r, 5, done=4) for r in (0, 2)]
+    found = cause([call(0, 5, state), call(2, 5, state)], [*peers, MISSING[missing]])
+    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
+    assert found.sequence_id == 5
+    assert set(victims) <= set(found.ended_ranks)
+    who = "rank 0 was aborted" if victims == (0,) else "ranks 0, 2 were aborted"
+    assert f"{who} by signal 6 (SIGABRT) while" in found.summary
+
+
+def test_an_exception_of_the_backend_after_a_long_wait_is_a_victims() -> None:
+    raised = rank(0, 5, done=4, ending=Ending.RAISED, exception=BACKEND_ERROR)
+    found = cause([call(0, 5, CallState.UNKNOWN)], [raised, rank(1, 4), rank(2, 5)])
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    assert f"while it waited, rank 0 raised {BACKEND_ERROR}" in found.summary
+
+
+def test_an_exception_of_the_rank_itself_is_its_own_fault_however_long_it_waited() -> None:
+    raised = rank(0, 5, done=4, ending=Ending.RAISED, exception="ValueError: bad sample")
+    found = cause([call(0, 5)], [raised, rank(1, 4), rank(2, 4)])
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (0,))
+
+
+@pytest.mark.parametrize("state", PENDING)
+@pytest.mark.parametrize(
+    ("signal", "age", "idle"),
+    [(SIGKILL, 9.0, 9.0), (SIGABRT, 1.0, 9.0), (SIGABRT, 9.0, 0.5)],
+    ids=["killed", "aborted before the window", "waited for a rank that moves"],
+)
+def test_a_rank_whose_end_its_wait_does_not_explain_is_dead(
+    state: CallState, signal: int, age: float, idle: float
+) -> None:
+    dead = rank(0, 5, done=4, ending=Ending.KILLED, signal=signal)
+    found = cause([call(0, 5, state, age=age)], [dead, rank(1, 4, idle=idle), rank(2, 4, idle=idle)])
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (0,))
+
+
+def test_a_rank_aborted_while_it_waits_for_a_dead_rank_is_a_victim_of_that() -> None:
+    dead = rank(1, 4, ending=Ending.KILLED, signal=SIGKILL)
+    found = cause([call(0, 5), call(2, 5)], [aborted(0, 5), dead, aborted(2, 5)])
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (1,))
+
+
+def test_ranks_that_wait_for_an_aborted_rank_wait_for_the_culprit() -> None:
+    """Rank 2 waits in a pair, and in the next call of the world, for rank 0, which was aborted."""
+    pair = Group("p", "1", "pair", (0, 2))
+    calls = [call(0, 5), call(2, 1, group=pair, record=50), call(2, 5)]
+    other = Rank(2, idle=9.0, progress={"w": Progress(5, 4), "p": Progress(1, 0)})
+    findings = verdict(calls, [aborted(0, 5), rank(1, 4), other], pair)
+    (found,) = causes(findings)
+    assert (found.category, found.culprit_ranks, found.sequence_id) == (Category.MISSING_RANK, (1,), 5)
+    assert [f.group.id for f in findings if f.caused_by == found.key and f.group is not None] == ["p"]
+
+
+def test_a_chain_of_aborted_ranks_leads_to_its_end() -> None:
+    pair = Group("p", "1", "pair", (1, 2))
+    middle = aborted(1, 1, group=pair)
+    middle.progress["w"] = Progress(4, 4)
+    last = Rank(2, idle=9.0, progress={"w": Progress(4, 4), "p": Progress(0, 0)})
+    found = cause([call(0, 5), call(1, 1, group=pair, record=50)], [aborted(0, 5), middle, last], pair)
+    assert (found.category, found.culprit_ranks, found.group) == (Category.MISSING_RANK, (2,), pair)
+
+
+def test_ranks_aborted_in_a_deadlock_leave_a_deadlock() -> None:
+    pair = Group("p", "1", "pair", (0, 1))
+    first, second = aborted(0, 5), aborted(1, 1, group=pair)
+    first.progress["p"], second.progress["w"] = Progress(0, 0), Progress(4, 4)
+    calls = [call(0, 5), call(1, 1, group=pair, record=50), call(2, 5)]
+    found = cause(calls, [first, second, rank(2, 5)], pair)
+    assert (found.category, found.culprit_ranks) == (Category.DEADLOCK, (0, 1))
+
+
+def test_ranks_aborted_in_a_collective_that_all_joined_leave_a_stall() -> None:
+    found = cause([call(r, 5) for r in range(3)], [aborted(0, 5), aborted(1, 5), rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
+    assert "ranks 0, 1 were aborted by signal 6 (SIGABRT) while they waited" in found.summary
+
+
+@pytest.mark.parametrize(("age", "is_stall"), [(600.2, True), (300.0, False)])
+def test_an_abort_at_the_timeout_shows_that_a_call_of_unknown_state_had_not_ended(age: float, is_stall: bool) -> None:
+    calls = [call(r, 5, CallState.UNKNOWN, age=age) for r in range(3)]
+    found = cause(calls, [aborted(r, 5) for r in range(3)])
+    expected = (Category.STALLED_COLLECTIVE, ()) if is_stall else (Category.RANK_DEAD, (0, 1, 2))
+    assert (found.category, found.culprit_ranks) == expected
+
+
+def test_a_rank_that_joins_after_its_peer_was_aborted_is_a_straggler() -> None:
+    found = cause(
+        [call(0, 5, age=9.0), call(1, 5, age=0.4, gap=9.5), call(2, 5)], [aborted(0, 5), rank(1, 5), rank(2, 5)]
+    )
+    assert (found.category, found.culprit_ranks) == (Category.STRAGGLER, (1,))
+
+
+def test_a_process_that_does_not_run_and_is_killed_after_its_peers_were_aborted_was_stuck() -> None:
+    killed = rank(1, 4, ending=Ending.KILLED, signal=SIGKILL, python_blocked=True)
+    found = cause([call(0, 5), call(2, 5)], [aborted(0, 5), killed, aborted(2, 5)])
+    assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.RANK_STUCK, (1,), "host")
+
+
+@pytest.mark.parametrize("victims", [(0,), (1,), (0, 1)])
+def test_a_device_that_blocks_others_stays_the_cause_whichever_rank_is_aborted(victims: tuple[int, ...]) -> None:
+    """Rank 1 does not complete number 5, which its peers completed; these wait in number 6, which it has enqueued."""
+    calls = [call(1, 5), *(call(r, 6) for r in range(3))]
+    done = {0: 5, 1: 4, 2: 5}
+    ranks = [rank(r, 6, done=done[r]) for r in range(3)]
+    for r in victims:
+        ranks[r].ending, ranks[r].signal = Ending.KILLED, SIGABRT
+    found = cause(calls, ranks)
+    assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.RANK_STUCK, (1,), "device")
+
+
+def test_a_rank_aborted_in_a_mismatched_collective_leaves_the_mismatch() -> None:
+    odd = SUM._replace(reduce_op="max")
+    found = cause([call(0, 5), call(1, 5, signature=odd), call(2, 5)], [aborted(r, 5) for r in range(3)])
+    assert (found.category, found.culprit_ranks) == (Category.REDUCE_OP_MISMATCH, (1,))
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 8]), st.sampled_from(PENDING))
+@settings(max_examples=300, deadline=None)
+def test_the_rank_that_stops_stays_the_culprit_whichever_ranks_are_aborted(
+    seed: int, depth: int, state: CallState
+) -> None:
+    rng = random.Random(seed)
+    world = rng.randint(2, 8)
+    programs = random_programs(rng, world, rng.randint(2, 60))
+    culprit = rng.randrange(world)
+    programs[culprit] = programs[culprit][: rng.randint(0, len(programs[culprit]))]
+    machine = Machine(programs, depth)
+    machine.run(rng)
+    waiting = [r for r in range(world) if any(not issued.completed for issued in machine.issued[r])]
+    evidence = machine.evidence(rng, still=True, ends={culprit: Rank(culprit, site="train.py:1 load")})
+    if state is CallState.UNKNOWN:
+        calls = [replace(c, state=state) if c.state is CallState.IN_FLIGHT else c for c in evidence.calls]
+        evidence = replace(evidence, calls=calls)
+    before = causes(diagnose(evidence))
+    if culprit in waiting or not before:
+        return
+    for r in rng.sample(waiting, rng.randint(1, len(waiting))):
+        evidence.ranks[r].ending, evidence.ranks[r].signal = Ending.KILLED, SIGABRT
+    for r in rng.sample(range(world), rng.randint(0, world)):
+        if evidence.ranks[r].ending is Ending.RUNNING:
+            evidence.ranks[r].ending, evidence.ranks[r].signal = Ending.KILLED, SIGTERM
+    after = causes(diagnose(evidence))
+    assert [(f.category, f.culprit_ranks, f.key) for f in after] == [
+        (f.category, f.culprit_ranks, f.key) for f in before
+    ]
