@@ -1,11 +1,11 @@
-# make demo | test | test-fast | lint | bench | proto     Everything is installed into .venv first.
+# make demo | test | test-fast | lint | bench | bench-verdicts | proto     Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-fast lint format bench proto clean
+.PHONY: setup demo test test-fast lint format bench bench-verdicts proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -43,6 +43,10 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
+
+# Random jobs with one fault each, and healthy ones; some minutes on two cores.
+bench-verdicts: setup
+	$(BIN)/python benchmarks/verdicts.py
 
 # protoc 29 (grpcio-tools 1.70): the oldest generated code that every protobuf runtime we support accepts.
 proto:

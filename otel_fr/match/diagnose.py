@@ -73,7 +73,7 @@ class _Diagnosis(Case):
                 summary = sentences.misdirected_text(astray)
             elif len(sends) == 1 and minority is None:
                 caller, instance, blocker = sends[0]
-                step = next(inst for rank, inst, _ in steps if rank == blocker)
+                step = steps[(steps.index(sends[0]) + 1) % len(steps)][1]
                 category = Category.UNMATCHED_P2P
                 if self._kept_pattern(blocker, instance, step):
                     culprits, summary = (caller,), sentences.one_more_text(caller, blocker, instance, step)
@@ -97,19 +97,27 @@ class _Diagnosis(Case):
         return MessagePattern(rank, message.group.id, *message.p2p[:3], step.group.id) in self.evidence.kept_patterns
 
     def _walk(self, keys: list[InstanceKey]) -> list[tuple[int, Instance, int]]:
-        """The cycle as (rank, where it waits, the member it waits for), starting with its smallest rank."""
+        """The cycle as (rank, where it waits, the member it waits for), starting with its smallest rank.
+
+        An instance that only waits behind another one of the cycle is passed through: its rank waits in that one.
+        """
         inside = set(keys)
-        rank = min(r for key in keys for r in self.nodes[key].waiting if self._ahead(key, inside))
+        key = min((k for k in keys if self._ahead(k, inside)), key=lambda k: self.nodes[k].waiting)
+        path: list[InstanceKey] = []
+        blockers: dict[InstanceKey, int] = {}
+        while key not in path:
+            path.append(key)
+            node, ahead = self.nodes[key], self._ahead(key, inside)
+            if ahead:
+                blockers[key] = ahead[0]
+            key = next(target for target in (node.next[ahead[0]] if ahead else node.targets) if target in inside)
+        cycle = [k for k in path[path.index(key) :] if k in blockers]
         steps: list[tuple[int, Instance, int]] = []
-        while rank not in {step[0] for step in steps}:
-            key = next(k for k in keys if rank in self.nodes[k].waiting and self._ahead(k, inside))
-            blocker = self._ahead(key, inside)[0]
-            steps.append((rank, self.nodes[key].instance, blocker))
-            rank = blocker
-        start = [step[0] for step in steps].index(rank)
-        cycle = steps[start:]
-        first = min(range(len(cycle)), key=lambda i: cycle[i][0])
-        return cycle[first:] + cycle[:first]
+        for before, key in zip([cycle[-1], *cycle], cycle, strict=False):
+            node, rank = self.nodes[key], blockers[before]
+            steps.append((rank if rank in node.waiting else min(node.waiting), node.instance, blockers[key]))
+        first = min(range(len(steps)), key=lambda i: steps[i][0])
+        return steps[first:] + steps[:first]
 
     def _ahead(self, key: InstanceKey, inside: set[InstanceKey]) -> list[int]:
         return [rank for rank, targets in sorted(self.nodes[key].next.items()) if inside & set(targets)]

@@ -1,0 +1,129 @@
+"""`make bench-verdicts`: random jobs with one fault each, and healthy ones, judged by the match engine.
+
+python benchmarks/verdicts.py [--programs 10000] [--healthy 1000000] [--seed 0] [--processes 2] [--show 0]
+
+Prints by fault and by layout how often the verdict was right (tests/support/random_jobs/scoring.py defines it),
+precision, recall and F1 of the ranks named, and the findings in healthy jobs. The exit status is 1 if the limits of
+docs/verdicts.md are not held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.random_jobs.healthy import HealthyRun, healthy_run  # noqa: E402
+from tests.support.random_jobs.programs import LAYOUTS  # noqa: E402
+from tests.support.random_jobs.scoring import KINDS, Score, cells, judge, random_trial  # noqa: E402
+
+LEAST_RIGHT = 0.995
+"""Share of the programs with a visible fault whose verdict is right, or ambiguous where a second explanation fits."""
+
+
+def _faulty(job: tuple[int, str, str]) -> Score | None:
+    seed, kind, layout = job
+    trial = random_trial(seed, kind, layout)
+    return judge(trial)[0] if trial is not None else None
+
+
+def _healthy(job: tuple[int, str]) -> HealthyRun:
+    return healthy_run(*job)
+
+
+def scores(programs: int, seed: int, pool: multiprocessing.pool.Pool) -> list[Score]:
+    """As many scores as ``programs``, spread evenly over faults and layouts."""
+    found: list[Score] = []
+    seeds = itertools.count(seed)
+    every = list(cells())
+    while len(found) < programs:
+        jobs = [(number, *cell) for number in itertools.islice(seeds, 20) for cell in every]
+        found += [score for score in pool.imap(_faulty, jobs, chunksize=32) if score is not None]
+    return found[:programs]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def row(name: str, found: Iterable[Score]) -> list[str]:
+    """Name, programs, right, ambiguous, wrong, silent, precision, recall, F1."""
+    found = [score for score in found if score.outcome != "unseen"]
+    count = Counter(score.outcome for score in found)
+    hit = sum(score.truth in score.named or score.outcome == "ambiguous" for score in found)
+    false = sum(len(score.accused_wrongly) for score in found)
+    precision, recall = hit / max(1, hit + false), hit / max(1, len(found))
+    f1 = 2 * precision * recall / max(1e-9, precision + recall)
+    shares = [_share(count[outcome], len(found)) for outcome in ("right", "ambiguous", "wrong", "silent")]
+    return [name, str(len(found)), *shares, f"{precision:.4f}", f"{recall:.4f}", f"{f1:.4f}"]
+
+
+def table(head: str, rows: list[list[str]]) -> str:
+    """Markdown."""
+    names = [head, "programs", "right", "ambiguous", "wrong", "silent", "precision", "recall", "F1"]
+    lines = [names, ["---", *["---:"] * (len(names) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def report(found: list[Score]) -> str:
+    """The tables by fault and by layout."""
+    by_kind, by_layout = defaultdict[str, list[Score]](list), defaultdict[str, list[Score]](list)
+    for score in found:
+        by_kind[score.kind].append(score)
+        by_layout[score.layout].append(score)
+    total = row("all", found)
+    kinds = [row(kind, by_kind[kind]) for kind in KINDS]
+    layouts = [row(layout.replace("_", " x "), by_layout[layout]) for layout in LAYOUTS]
+    return table("fault", [*kinds, total]) + "\n\n" + table("layout", [*layouts, total])
+
+
+def is_good(score: Score) -> bool:
+    return score.outcome in ("right", "ambiguous", "unseen")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=10_000)
+    parser.add_argument("--healthy", type=int, default=1_000_000, help="collectives of healthy jobs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--show", type=int, default=0, help="failures to print in full, of each fault and layout")
+    args = parser.parse_args()
+    started = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+        found = scores(args.programs, args.seed, pool) if args.programs else []
+        if found:
+            print(report(found), flush=True)
+        shown = Counter[tuple[str, str]]()
+        for score in found:
+            shown[score.kind, score.layout] += not is_good(score)
+            if not is_good(score) and shown[score.kind, score.layout] <= args.show:
+                print(f"{score.kind}, {score.layout}, seed {score.seed}: {score.outcome}, rank {score.truth},"
+                      f" named {score.named}: {score.summary}")  # fmt: skip
+        collectives = judgements = alarms = 0
+        jobs = ((number, layout) for number in itertools.count(args.seed) for layout in LAYOUTS)
+        while collectives < args.healthy:
+            for run in pool.imap_unordered(_healthy, itertools.islice(jobs, 60), chunksize=5):
+                collectives += run.collectives
+                judgements += run.judgements
+                alarms += len(run.findings)
+                for finding in run.findings[: args.show]:
+                    print(f"healthy, {run.layout}, seed {run.seed}: {finding.category.value}: {finding.summary}")
+    good = sum(map(is_good, found))
+    share = _share(good, len(found))
+    print(f"\n{good} of {len(found)} verdicts right, or ambiguous where a second explanation fits: {share}")
+    print(f"{alarms} findings in {collectives:,} collectives of healthy jobs, judged {judgements:,} times")
+    print(f"{time.monotonic() - started:.0f} s")
+    return 0 if good >= LEAST_RIGHT * len(found) and not alarms else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

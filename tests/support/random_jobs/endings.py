@@ -1,0 +1,127 @@
+"""What happens to the ranks once nothing moves: they wait, time out, are aborted, or the launcher ends them."""
+
+from __future__ import annotations
+
+import random
+from signal import SIGABRT, SIGKILL, SIGTERM
+
+from otel_fr.match import CallState, Ending, Rank
+from tests.support.random_jobs.faults import Fault
+from tests.support.random_jobs.simulation import NEVER, SimulatedCall, Simulation
+from tests.support.random_jobs.views import WINDOW, Ends
+
+
+def natural_ends(job: Simulation, fault: Fault | None = None) -> Ends:
+    """Ranks that came to the end of their program, that a failed call ended, and the faulty rank."""
+    ends = Ends()
+    for rank, at in job.stopped_at.items():
+        if fault is not None and rank == fault.rank and rank in job.stops.host:
+            continue
+        failed = [call for call in job.calls[rank] if call.state is CallState.FAILED]
+        ends.at[rank] = at + 0.01
+        ends.infos[rank] = _raised(rank, failed[0], "Gloo error: message truncated") if failed else _clean(rank)
+    if fault is None:
+        return ends
+    rank = fault.rank
+    if rank in job.stops.host:
+        info = Rank(rank, site="train.py:99 load", python_blocked=fault.blocks_python)
+        if fault.ending:
+            ends.at[rank] = job.stopped_at.get(rank, job.clock)
+        if fault.ending == "clean":
+            info.ending, info.exit_code = Ending.CLEAN, 0
+        elif fault.ending == "raised":
+            info.ending, info.exit_code = Ending.RAISED, 1
+            info.exception, info.exception_site = "ValueError: bad sample 4711", "train.py:99 load"
+        elif fault.ending == "killed":
+            info.ending, info.signal = Ending.KILLED, SIGKILL
+        ends.infos[rank] = info
+    return ends
+
+
+def _clean(rank: int) -> Rank:
+    return Rank(rank, ending=Ending.CLEAN, exit_code=0)
+
+
+def _raised(rank: int, call: SimulatedCall, text: str) -> Rank:
+    return Rank(rank, ending=Ending.RAISED, exit_code=1, exception=f"RuntimeError: {text}", exception_site=call.op.site)
+
+
+def first_open(job: Simulation, rank: int) -> SimulatedCall | None:
+    return next((call for call in job.calls[rank] if call.ended == NEVER), None)
+
+
+def peers_fail(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> float:
+    """The connections of a rank that ended close: calls of its groups fail in its peers, which then end too.
+
+    Returns when the last one ended.
+    """
+    now = max(job.clock, ends.at[fault.rank])
+    gone = [fault.rank]
+    last = now
+    for left in gone:
+        for rank in job.calls:
+            call = first_open(job, rank)
+            if rank in ends.at or call is None or left not in call.op.group.ranks:
+                continue
+            if call.op.is_message and left != call.op.peer:
+                continue
+            last = at = last + rng.uniform(0.001, 0.01)
+            _fail(call, at, "error")
+            ends.at[rank], ends.infos[rank] = at, _raised(rank, call, "Connection closed by peer [10.0.0.7]:2345")
+            gone.append(rank)
+    return _launcher_ends_the_rest(job, fault, ends, rng, last) if rng.random() < 0.5 else last
+
+
+def abort(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> float:
+    """Ranks that have waited for the timeout end: by SIGABRT of a watchdog, or by an exception of the failed call.
+
+    The launcher then ends the rest, or has not yet. Returns when the last one ended.
+    """
+    timeout = rng.uniform(2.5 * WINDOW, 30.0)
+    watchdog = job.behaviour.depth > 1 or rng.random() < 0.3
+    waits = {rank: call for rank in job.calls if rank not in ends.at and (call := first_open(job, rank)) is not None}
+    order = sorted(waits, key=lambda rank: waits[rank].enqueued)
+    if not order:
+        return job.clock
+    launcher = rng.random() < 0.7
+    reaction = rng.choice([0.02, 0.3, 5.0])
+    first = waits[order[0]].enqueued + timeout
+    last = first
+    for rank in order:
+        at = waits[rank].enqueued + timeout
+        if launcher and at > first + reaction:
+            break
+        last = at
+        if watchdog:
+            info = Rank(rank, ending=Ending.KILLED, signal=SIGABRT)
+            if rng.random() < 0.3:
+                _fail(waits[rank], at, "timeout")
+        else:
+            _fail(waits[rank], at, "timeout")
+            info = _raised(rank, waits[rank], f"Timed out waiting {timeout * 1000:.0f}ms for recv operation")
+        ends.at[rank], ends.infos[rank] = at, info
+    return _launcher_ends_the_rest(job, fault, ends, rng, first + reaction) if launcher else last
+
+
+def _launcher_ends_the_rest(job: Simulation, fault: Fault, ends: Ends, rng: random.Random, now: float) -> float:
+    """SIGTERM, which ends a rank or raises in it; SIGKILL after 30 s in one whose Python does not run."""
+    last = max([now, *ends.at.values()])
+    for rank in job.calls:
+        if rank in ends.at:
+            continue
+        info = ends.infos.get(rank) or Rank(rank)
+        ends.infos[rank] = info
+        ends.at[rank] = last + rng.uniform(0.001, 0.05)
+        if info.python_blocked:
+            info.ending, info.signal = Ending.KILLED, SIGKILL
+            ends.at[rank] += 30.0
+        elif rng.random() < 0.3:
+            info.ending, info.exit_code = Ending.RAISED, 1
+            info.exception = "KeyboardInterrupt"
+        else:
+            info.ending, info.signal = Ending.KILLED, SIGTERM
+    return max(ends.at.values())
+
+
+def _fail(call: SimulatedCall, at: float, error: str) -> None:
+    call.state, call.ended, call.error = CallState.FAILED, at, error

@@ -1,0 +1,56 @@
+"""Healthy random jobs, judged at many moments: no finding may come of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from otel_fr.match import Finding, diagnose
+from tests.support.random_jobs.endings import natural_ends
+from tests.support.random_jobs.programs import random_program
+from tests.support.random_jobs.scoring import random_behaviour, random_view
+from tests.support.random_jobs.simulation import Simulation
+from tests.support.random_jobs.views import evidence
+
+MAX_LAG = 1.0
+"""Seconds by which what is known of two ranks may differ in age: monitors report once a second."""
+MOMENTS = 10
+"""How often one job is judged while it runs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HealthyRun:
+    """``collectives``: how many the job completed (messages not counted). ``findings``: those of all judgements."""
+
+    seed: int
+    layout: str
+    collectives: int
+    judgements: int
+    findings: list[Finding]
+
+
+def healthy_run(seed: int, layout: str, steps: int | None = None) -> HealthyRun:
+    """A healthy job of that seed, judged at random moments of its life and after its end, in every form of evidence.
+
+    What is known of the ranks is of different moments, up to `MAX_LAG` apart. When the job has come to its end, calls
+    may lack ages, as in PyTorch's files; before, they have them, because a file without ages is taken to be of a job
+    that makes no progress.
+    """
+    rng = random.Random(f"healthy {layout} {seed}")
+    program = random_program(rng, layout, steps or rng.randint(3, 30))
+    behaviour = random_behaviour(rng)
+    job = Simulation(program, behaviour, rng)
+    job.run()
+    ends = natural_ends(job)
+    assert len(ends.at) == program.world, "a healthy job comes to its end"
+    findings: list[Finding] = []
+    for _ in range(MOMENTS):
+        view = random_view(rng, behaviour)
+        view.ages = True
+        lags = {rank: rng.uniform(0.0, MAX_LAG) for rank in program.calls} if rng.random() < 0.7 else {}
+        moment = rng.uniform(0.0, job.clock + MAX_LAG)
+        findings += diagnose(evidence(job, view, moment, ends, lags))
+    for _ in range(2):
+        findings += diagnose(evidence(job, random_view(rng, behaviour), job.clock + rng.uniform(0.0, 60.0), ends))
+    places = {call.place for calls in job.calls.values() for call in calls if not call.op.is_message}
+    return HealthyRun(seed=seed, layout=layout, collectives=len(places), judgements=MOMENTS + 2, findings=findings)

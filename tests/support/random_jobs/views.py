@@ -1,0 +1,176 @@
+"""What recorders show of a simulated job at one moment: the match engine's evidence."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from otel_fr.match import Call, CallState, Ending, Evidence, Progress, Rank
+from tests.support.random_jobs.simulation import Place, SimulatedCall, Simulation
+
+WINDOW = 2.0
+"""Seconds in flight after which a call counts as waiting."""
+
+
+@dataclass(slots=True, kw_only=True)
+class View:
+    """How a job is recorded.
+
+    Attributes:
+        form: "files": every call that the rings still have, but for collectives that all members completed alike;
+            "live": what the collector keeps: instances with a call in flight or failed, disagreeing ones with their
+            neighbours, and each rank's newest calls.
+        ring: calls that each recorder keeps (files). ages: recorded (PyTorch's files do not have them).
+        ends_shown: False: the backend does not show when calls end. Live, an instance that all members have joined
+            then counts as complete, and of each rank only the newest call of each group is known to be open.
+    """
+
+    form: Literal["files", "live"] = "files"
+    ring: int = 1 << 30
+    ages: bool = True
+    ends_shown: bool = True
+
+
+@dataclass(slots=True)
+class Ends:
+    """How ranks ended, and what else is known of their processes.
+
+    Attributes:
+        at: rank -> when it ended. infos: rank -> what is known of it, without its calls.
+    """
+
+    at: dict[int, float] = field(default_factory=dict)
+    infos: dict[int, Rank] = field(default_factory=dict)
+
+
+def evidence(
+    job: Simulation, view: View, now: float, ends: Ends | None = None, lags: Mapping[int, float] | None = None
+) -> Evidence:
+    """What is known at ``now`` (seconds since the start of the job).
+
+    Args:
+        lags: rank -> seconds by which the newest record known of it is older than ``now``.
+    """
+    ends = ends or Ends()
+    lags = lags or {}
+    moments = {rank: min(now - lags.get(rank, 0.0), ends.at.get(rank, now)) for rank in job.calls}
+    known = {rank: _until(calls, moments[rank]) for rank, calls in job.calls.items()}
+    ranks = {rank: _rank(rank, known[rank], moments[rank], now, view, ends) for rank in job.calls}
+    if view.form == "files":
+        for rank, calls in known.items():
+            lost = calls[: max(0, len(calls) - view.ring)]
+            if any(call.ended > moments[rank] for call in lost):
+                ranks[rank].complete = False
+            known[rank] = calls[len(lost) :]
+    chosen = _of_files(known, moments, view) if view.form == "files" else _live(known, moments, view)
+    joined = set[Place]()
+    if view.form == "live" and not view.ends_shown:
+        joined = {place for place, own in by_place(known).items() if len(own) == _members(own[0]) and _alike(own)}
+    found = [_call(call, moments[call.rank], min(now, ends.at.get(call.rank, now)), view, joined) for call in chosen]
+    groups = {group.id: group for group in job.program.groups}
+    return Evidence(groups=groups, calls=found, ranks=ranks, window=WINDOW, world_size=job.program.world)
+
+
+def _until(calls: list[SimulatedCall], moment: float) -> list[SimulatedCall]:
+    return calls[: bisect_right(calls, moment, key=lambda call: call.enqueued)]
+
+
+def _rank(rank: int, calls: list[SimulatedCall], moment: float, now: float, view: View, ends: Ends) -> Rank:
+    info = replace(ends.infos[rank]) if rank in ends.infos else Rank(rank)
+    info.progress = {}
+    if rank in ends.at and ends.at[rank] > moment:  # its end is not known yet
+        info = Rank(rank)
+    for call in calls:
+        if call.op.is_message:
+            continue
+        progress = info.progress.get(call.op.group.id)
+        if progress is None:
+            progress = info.progress[call.op.group.id] = Progress(0, 0)
+        progress.enqueued = call.number
+        if call.ended <= moment and call.state is CallState.COMPLETED and view.ends_shown:
+            progress.completed = max(progress.completed or 0, call.number)
+    moved = max((max(c.enqueued, c.ended if c.ended <= moment else 0.0) for c in calls[-40:]), default=0.0)
+    info.idle = (ends.at.get(rank, now) if info.ending is not Ending.RUNNING else now) - moved
+    return info
+
+
+def by_place(known: Mapping[int, list[SimulatedCall]]) -> dict[Place, list[SimulatedCall]]:
+    found: dict[Place, list[SimulatedCall]] = {}
+    for calls in known.values():
+        for call in calls:
+            found.setdefault(call.place, []).append(call)
+    return found
+
+
+def _members(call: SimulatedCall) -> int:
+    return 2 if call.op.is_message else len(call.op.group.ranks)
+
+
+def _alike(calls: list[SimulatedCall]) -> bool:
+    return len({call.op.token for call in calls}) == 1
+
+
+def is_decided(calls: list[SimulatedCall], moments: Mapping[int, float]) -> bool:
+    """All members are recorded to have completed it, with arguments that fit."""
+    return (
+        len(calls) == _members(calls[0])
+        and _alike(calls)
+        and all(c.ended <= moments[c.rank] and c.state is CallState.COMPLETED for c in calls)
+    )
+
+
+def _of_files(
+    known: Mapping[int, list[SimulatedCall]], moments: Mapping[int, float], view: View
+) -> list[SimulatedCall]:
+    chosen: list[SimulatedCall] = [calls[-1] for calls in known.values() if calls]
+    newest = set(chosen)
+    for calls in by_place(known).values():
+        if not view.ends_shown or not is_decided(calls, moments):
+            chosen += [call for call in calls if call not in newest]
+    return chosen
+
+
+def _live(known: Mapping[int, list[SimulatedCall]], moments: Mapping[int, float], view: View) -> list[SimulatedCall]:
+    places = by_place(known)
+    chosen: dict[SimulatedCall, None] = {}
+    for calls in known.values():
+        newest: dict[object, SimulatedCall] = {}
+        for call in calls:
+            newest[call.op.group.id] = call
+        chosen.update(dict.fromkeys(newest.values()))
+    for place, calls in places.items():
+        if not _alike(calls):
+            wanted = [place]
+            if len(place) == 2:
+                wanted += [(place[0], place[1] + beside) for beside in (-1, 1)]
+            for key in wanted:
+                chosen.update(dict.fromkeys(places.get(key, ())))
+        elif view.ends_shown and any(c.ended > moments[c.rank] or c.state is CallState.FAILED for c in calls):
+            chosen.update(dict.fromkeys(calls))
+    return list(chosen)
+
+
+def _call(call: SimulatedCall, moment: float, until: float, view: View, joined: set[Place]) -> Call:
+    """``joined``: instances that count as complete because all members have joined them."""
+    ended = call.ended <= moment
+    state = call.state if ended else CallState.IN_FLIGHT
+    if not view.ends_shown and state is not CallState.FAILED:
+        state = CallState.COMPLETED if call.place in joined else CallState.UNKNOWN
+    open_ = state in (CallState.IN_FLIGHT, CallState.UNKNOWN)
+    return Call(
+        rank=call.rank,
+        group=call.op.group.id,
+        stream="p2p" if call.op.is_message else "collective",
+        sequence_id=call.number,
+        record=call.record,
+        signature=call.op.signature,
+        state=state,
+        pair_index=call.pair_index,
+        age=until - call.enqueued if view.ages and open_ else None,
+        duration=call.ended - call.enqueued if not open_ else None,
+        gap=max(0.0, call.gap),
+        error=call.error if state is CallState.FAILED else None,
+        site=call.op.site,
+    )

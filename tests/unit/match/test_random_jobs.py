@@ -1,0 +1,41 @@
+"""Random jobs over common layouts of process groups: what `make bench-verdicts` measures, on fewer jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.random_jobs.healthy import healthy_run
+from tests.support.random_jobs.programs import LAYOUTS
+from tests.support.random_jobs.scoring import judge, random_trial
+
+SEEDS = 20
+RIGHT = ("right", "ambiguous", "unseen")
+SURE = ("Python blocked", "exception", "wrong size", "wrong root", "wrong reduce op")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_healthy_jobs_raise_nothing_at_any_moment(layout: str) -> None:
+    runs = [healthy_run(seed, layout) for seed in range(SEEDS)]
+    assert [(run.seed, run.findings) for run in runs if run.findings] == []
+    assert sum(run.collectives for run in runs) > 50 * SEEDS
+
+
+@pytest.mark.parametrize("kind", SURE)
+def test_the_faulty_rank_is_named(kind: str) -> None:
+    found = [random_trial(seed, kind, layout) for layout in LAYOUTS for seed in range(SEEDS)]
+    scores = [judge(trial)[0] for trial in found if trial is not None]
+    assert [score for score in scores if score.outcome not in RIGHT] == []
+
+
+def test_the_same_seed_gives_the_same_job() -> None:
+    first, second = (random_trial(7, "extra call", "tp_dp_pp") for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.evidence == second.evidence
+
+
+@pytest.mark.parametrize(("kind", "layout", "seed"), [("missing step", "hsdp", 16), ("missing call", "tp_dp_pp", 27)])
+def test_a_cycle_through_an_instance_that_all_joined_has_a_verdict(kind: str, layout: str, seed: int) -> None:
+    trial = random_trial(seed, kind, layout)
+    assert trial is not None
+    assert trial.truth in judge(trial)[0].named
