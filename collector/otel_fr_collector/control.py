@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
 from otel_fr.control.v1 import control_pb2
+from otel_fr_collector.jobs.origins import make_run_id
 from otel_fr_collector.jobs.run import RunId
 
 MAX_PENDING = 16
@@ -32,7 +33,8 @@ class Control:
         """
         if self._count >= MAX_WATCHERS:
             raise TooManyWatchersError
-        run = request.job_id, request.run_id or f"{request.job_id}/{request.attempt}"
+        run_id = make_run_id(request.job_id, request.attempt, request.run_id)
+        run = run_id.job, run_id.run
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
         self._watchers.setdefault(run, set()).add(queue)
         self._count += 1

@@ -16,7 +16,7 @@ from otel_fr_collector.incidents.book import ChangeKind, Incident, IncidentBook,
 from otel_fr_collector.incidents.judge import Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.restart_grace import RestartGrace
-from otel_fr_collector.jobs.ingest import Ingest
+from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
@@ -83,14 +83,18 @@ class Service:
             self._persistence = Persistence(store, self.runs, self.book, self._grace, self._resume, clock, wall)
             self._persistence.restore()
 
-    async def take(self, signal: str, data: bytes) -> bytes:
+    async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
         """Take one OTLP request, and queue it for the backends; returns the response's bytes.
+
+        Args:
+            check_job: called with the job of each resource before anything is taken or forwarded.
 
         Raises:
             MalformedError: it is not an OTLP message of that signal; it is not forwarded either.
+            TooManyError: it has too many parts; it is not forwarded either.
             SpoolError: it was taken, but cannot be queued for the backends; its sender should send it again.
         """
-        response = await self.ingest.take(signal, data)
+        response = await self.ingest.take(signal, data, check_job)
         if self._forwarder is not None:
             await self._forwarder.take(signal, data)
         return response

@@ -4,31 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from google.protobuf.message import DecodeError
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest, ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-    ExportMetricsServiceResponse,
-)
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from otel_fr import semconv as names
 from otel_fr_collector.jobs.calls import Interner
+from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.jobs.span_reader import Origin, Origins, SpanReader, find_text, read_origin
+from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.otlp.partial import parse_trace_request
+from otel_fr_collector.otlp.log_records import LogRecord, read_record
+from otel_fr_collector.otlp.partial import RawRequest, parse_request, resource_of
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
+from otel_fr_collector.otlp.wire import check_request
 
 CHUNK = 500
 """Spans read before the event loop runs other tasks; a request of 64 MiB contains 250,000."""
+CHUNK_BYTES = 256 * 1024
+"""The same in bytes."""
+TURN_SECONDS = 0.01
+"""Seconds of work after which the event loop runs other tasks."""
+PARSE_ON_LOOP = 1 << 20
+"""Bytes of a request up to which it is parsed on the event loop (some milliseconds); larger ones are in a thread."""
 
-CHUNK_REPORTS = 16
+CheckJob = Callable[[str], None]
+
+
+class _Turns:
+    """Lets the event loop run other tasks now and then."""
+
+    def __init__(self) -> None:
+        self._until = time.perf_counter() + TURN_SECONDS
+
+    async def next(self) -> None:
+        """Let other tasks run if the last time was `TURN_SECONDS` ago."""
+        if time.perf_counter() > self._until:
+            await asyncio.sleep(0)
+            self._until = time.perf_counter() + TURN_SECONDS
 
 
 class Ingest:
@@ -51,45 +68,59 @@ class Ingest:
         self._wall = wall
         self._interner = Interner()
         self._spans = SpanReader(self._interner)
-        self._origins = Origins()
+        self._sources = Sources()
 
-    async def take(self, signal: str, data: bytes) -> bytes:
+    async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
         """Take one request; returns the response's bytes.
+
+        Args:
+            check_job: called with the job of each resource before anything is taken; what it raises ends the request.
 
         Raises:
             MalformedError: nothing of the request was taken.
+            TooManyError: it has more resources, scopes or items than are taken.
         """
-        takers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+        takers: dict[str, Callable[[RawRequest], Awaitable[bytes]]] = {
             TRACES: self._traces,
             LOGS: self._logs,
             METRICS: self._measurements,
         }
-        try:
-            response = await takers[signal](data)
-        except DecodeError as error:
-            raise MalformedError(f"the request is not an OTLP {signal} message") from error
-        return response
+        if len(data) > PARSE_ON_LOOP:
+            request = await asyncio.to_thread(_parse, data)
+        else:
+            request = _parse(data)
+        if check_job is not None:
+            await self._check_jobs(request, check_job)
+        return await takers[signal](request)
 
-    async def _traces(self, data: bytes) -> bytes:
-        request = parse_trace_request(data)
+    async def _check_jobs(self, request: RawRequest, check_job: CheckJob) -> None:
+        turns = _Turns()
+        for entry in request.entries:
+            try:
+                source = self._sources.read(resource_of(entry))
+            except SourceError as error:
+                raise MalformedError(str(error)) from error
+            check_job(source.job)
+            await turns.next()
+
+    async def _traces(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         invalid: list[str] = []
-        for resource_spans in request.resource_spans:
+        turns = _Turns()
+        for entry in request.entries:
+            await turns.next()
             try:
-                origin = self._origins.read(resource_spans.resource)
-            except DecodeError:
-                counts["invalid"] += sum(len(scope.spans) for scope in resource_spans.scope_spans)
-                invalid = ["a resource cannot be decoded"]
+                origin = self._sources.read(resource_of(entry)).origin
+            except SourceError as error:
+                counts["invalid"] += sum(len(scope.items) for scope in entry.scopes)
+                invalid = [str(error)]
                 continue
-            for scope_spans in resource_spans.scope_spans:
-                spans = scope_spans.spans
+            for scope in entry.scopes:
+                await turns.next()
                 if origin is None:
-                    counts["other"] += len(spans)
+                    counts["other"] += len(scope.items)
                     continue
-                for start in range(0, len(spans), CHUNK):
-                    if start:
-                        await asyncio.sleep(0)
-                    some = spans[start : start + CHUNK]
+                for some in _chunks(scope.items):
                     before = len(invalid)
                     calls = self._spans.read(some, invalid)
                     counts["otel_fr"] += len(calls)
@@ -99,6 +130,7 @@ class Ingest:
                     run = self._run(origin)
                     if run is not None:
                         run.add_spans(origin.rank, calls, self._clock())
+                    await turns.next()
         self._count(TRACES, counts)
         self._runs.trim(counts["otel_fr"])
         response = ExportTraceServiceResponse()
@@ -106,47 +138,65 @@ class Ingest:
             response.partial_success.error_message = invalid[-1]
         return response.SerializeToString()
 
-    async def _logs(self, data: bytes) -> bytes:
-        request = ExportLogsServiceRequest.FromString(data)
+    async def _logs(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         problem = ""
-        done = 0
-        for resource_logs in request.resource_logs:
-            origin = read_origin(resource_logs.resource)
-            for scope_logs in resource_logs.scope_logs:
-                for record in scope_logs.log_records:
-                    event = record.event_name or find_text(record.attributes, "event.name")
-                    if origin is None or not event.startswith("torch."):
-                        counts["other"] += 1
-                        continue
+        turns = _Turns()
+        for entry in request.entries:
+            await turns.next()
+            try:
+                origin = self._sources.read(resource_of(entry)).origin
+            except SourceError as error:
+                counts["invalid"] += sum(len(scope.items) for scope in entry.scopes)
+                problem = str(error)
+                continue
+            for scope in entry.scopes:
+                await turns.next()
+                if origin is None:
+                    counts["other"] += len(scope.items)
+                    continue
+                for item in scope.items:
                     try:
-                        self._event(origin, record, event)
-                        counts["otel_fr"] += 1
+                        counts["otel_fr" if self._record(origin, item) else "other"] += 1
                     except ValueError as error:
                         counts["invalid"] += 1
                         self._metrics.rank_reports.labels("invalid").inc()
                         problem = str(error)[:200]
-                    done += 1
-                    if done % CHUNK_REPORTS == 0:
-                        await asyncio.sleep(0)
+                    await turns.next()
         self._count(LOGS, counts)
         response = ExportLogsServiceResponse()
         if problem:
             response.partial_success.error_message = problem
         return response.SerializeToString()
 
-    async def _measurements(self, data: bytes) -> bytes:
-        request = ExportMetricsServiceRequest.FromString(data)
-        count = sum(len(s.metrics) for r in request.resource_metrics for s in r.scope_metrics)
+    async def _measurements(self, request: RawRequest) -> bytes:
+        count = 0
+        turns = _Turns()
+        for entry in request.entries:
+            await turns.next()
+            count += sum(len(scope.items) for scope in entry.scopes)
         self._count(METRICS, {"other": count})
         return ExportMetricsServiceResponse().SerializeToString()
 
+    def _record(self, origin: Origin, item: bytes) -> bool:
+        """Take a log record of a rank. False: it is not a rank report.
+
+        Raises:
+            ValueError: it cannot be decoded, or is not a valid report.
+        """
+        record = read_record(item)
+        event = record.event_name
+        if not event.startswith("torch."):
+            return False
+        self._event(origin, record, event)
+        return True
+
     def _event(self, origin: Origin, record: LogRecord, event: str) -> None:
         now = self._clock()
-        report = parse_report(record.body.string_value, self._interner, now=now, wall=self._wall())
+        report = parse_report(record.body, self._interner, now=now, wall=self._wall())
         if report.rank != origin.rank:
             raise ValueError(f"report of rank {report.rank} under a resource of rank {origin.rank}")
-        report.file = report.file or find_text(record.attributes, names.FILE_PATH)
+        report.file = report.file or record.text(names.FILE_PATH)
         if event == names.EVENT_DUMP_FAILED:
             report.file = ""
         run = self._run(origin)
@@ -177,3 +227,27 @@ class Ingest:
         for kind, count in counts.items():
             if count:
                 self._metrics.items_received.labels(signal, kind).inc(count)
+
+
+def _parse(data: bytes) -> RawRequest:
+    check_request(data)
+    return parse_request(data)
+
+
+def _chunks(spans: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The spans in pieces of at most `CHUNK` and about `CHUNK_BYTES`."""
+    for start in range(0, len(spans), CHUNK):
+        some = spans[start : start + CHUNK]
+        if sum(map(len, some)) <= CHUNK_BYTES:
+            yield some
+            continue
+        piece: list[bytes] = []
+        size = 0
+        for span in some:
+            piece.append(span)
+            size += len(span)
+            if size > CHUNK_BYTES:
+                yield piece
+                piece, size = [], 0
+        if piece:
+            yield piece

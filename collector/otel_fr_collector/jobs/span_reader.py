@@ -1,19 +1,17 @@
-"""OTLP resources and spans, read into what the runs keep; what many spans have in common is decoded once."""
+"""OTLP spans, read into what the runs keep; what many spans have in common is decoded once."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr import semconv as names
 from otel_fr.match import Group, Signature
-from otel_fr.rank_report import MAX_GROUP_ID, MAX_RANK
+from otel_fr.rank_report import MAX_GROUP_ID
 from otel_fr.rank_report.forms import MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
@@ -25,7 +23,6 @@ from otel_fr_collector.jobs.calls import (
     stream_of,
     weight_of,
 )
-from otel_fr_collector.jobs.run import RunId
 
 _TEXTS = frozenset(
     {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
@@ -60,58 +57,10 @@ _SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
 MAX_TEMPLATE_BYTES = 16 << 20
 """Bytes of attributes whose meaning is cached."""
 MAX_TAILS = 65_536
-MAX_ORIGIN_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The rank and run that a resource names, and what else it says of them."""
-
-    run: RunId
-    rank: int
-    world_size: int | None = None
-    host: str = ""
-    resource: dict[str, str] = field(default_factory=dict, compare=False)
-
-
-def read_origin(resource: Resource) -> Origin | None:
-    """The rank that a resource names; None: it names none, so its telemetry is not of a rank."""
-    texts: dict[str, str] = {}
-    numbers: dict[str, int] = {}
-    for item in resource.attributes:
-        kind = item.value.WhichOneof("value")
-        if kind == "string_value":
-            texts[item.key] = item.value.string_value[:MAX_NAME]
-        elif kind == "int_value":
-            numbers[item.key] = item.value.int_value
-    rank = numbers.get(names.RANK)
-    if rank is None or not 0 <= rank <= MAX_RANK:
-        return None
-    job, attempt = texts.get(names.JOB_ID, ""), numbers.get(names.JOB_ATTEMPT, 0)
-    run = texts.get(names.RUN_ID, "") or f"{job}/{attempt}"
-    kept = {key: value for key, value in texts.items() if key in (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)}
-    world = numbers.get(names.WORLD_SIZE)
-    world = world if world is not None and 0 < world <= MAX_RANK + 1 else None
-    return Origin(RunId(job, attempt, run), rank, world, texts.get(names.HOST_NAME, ""), kept)
-
-
-class Origins:
-    """Origins by the bytes of their resource: a monitor sends the same with every request."""
-
-    def __init__(self) -> None:
-        self._known: Cache[bytes, tuple[Origin | None]] = Cache(MAX_ORIGIN_BYTES)
-
-    def read(self, resource: bytes) -> Origin | None:
-        """As `read_origin`.
-
-        Raises:
-            DecodeError: the bytes are not a resource.
-        """
-        weight = 512 + 3 * len(resource)
-        known = self._known.get(resource, weight)
-        if known is None:
-            known = self._known.put(resource, (read_origin(Resource.FromString(resource)),), weight)
-        return known[0]
+MAX_SPAN = 256 << 10
+"""Bytes of a span that is decoded."""
+MAX_ATTRIBUTES = 256
+"""Attributes of a span that is decoded; SDKs send at most 128 of them by default."""
 
 
 class SpanReader:
@@ -128,8 +77,12 @@ class SpanReader:
         self._tails: Cache[bytes, tuple[int, int, int]] = Cache(MAX_TAILS)
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(MAX_TEMPLATE_BYTES)
 
-    def read(self, spans: Iterable[bytes], invalid: list[str]) -> list[SpanCall]:
+    def read(self, spans: Sequence[bytes], invalid: list[str]) -> list[SpanCall]:
         """The spans that describe a call; for those that cannot be read, the reason is added to ``invalid``."""
+        if max(map(len, spans), default=0) > MAX_SPAN:
+            small = [span for span in spans if len(span) <= MAX_SPAN]
+            invalid += [f"a span is larger than {MAX_SPAN} bytes"] * (len(spans) - len(small))
+            spans = small
         found: list[SpanCall] = []
         append = found.append
         known_head, known_tail = self._heads.young.get, self._tails.young.get
@@ -178,7 +131,7 @@ class SpanReader:
         template = self._heads.get(first + shared, weight)
         if template is None:
             name, common = _decode(first), _decode(shared)
-            if name is None or name.attributes or common is None:
+            if name is None or name.attributes or common is None or len(common.attributes) > MAX_ATTRIBUTES:
                 return None
             if any(item.key in _OF_ONE_CALL for item in common.attributes):
                 return None
@@ -199,6 +152,8 @@ class SpanReader:
         if _GROUP_KEY not in span:
             return None
         decoded = Span.FromString(span)
+        if len(decoded.attributes) > MAX_ATTRIBUTES:
+            raise ValueError(f"a span has more than {MAX_ATTRIBUTES} attributes")
         own: dict[str, int] = {}
         shared: list[KeyValue] = []
         for item in decoded.attributes:
@@ -233,7 +188,7 @@ def _decode(piece: bytes) -> Span | None:
 def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
     """Sequence id, record and pair index; None: the piece is not whole fields, or has others as well."""
     span = _decode(piece)
-    if span is None:
+    if span is None or len(span.attributes) > len(_OF_ONE_CALL):
         return None
     sequence, record, pair = -1, 0, 0
     for item in span.attributes:
@@ -307,11 +262,6 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
         error=error,
         timeout=None if timeout is None else timeout / 1_000,
     )
-
-
-def find_text(attributes: Iterable[KeyValue], key: str) -> str:
-    """A text attribute's value, or ""."""
-    return next((item.value.string_value for item in attributes if item.key == key), "")
 
 
 def _names(value: AnyValue) -> tuple[str, ...]:

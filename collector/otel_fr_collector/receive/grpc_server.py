@@ -29,6 +29,8 @@ _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Export = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
 _Watch = Callable[[bytes, _Context], AsyncIterator[bytes]]
 
+MAX_WATCH = 16 << 10
+"""Bytes of a WatchRequest, which names a job and a run; it is kept as long as its stream."""
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
 
 
@@ -89,10 +91,8 @@ def _watch(control: Control, intake: Intake) -> _Watch:
     async def handle(data: bytes, context: _Context) -> AsyncIterator[bytes]:
         try:
             with intake.admit(_client(context), _authorization(context), None) as request:
-                try:
-                    watch = control_pb2.WatchRequest.FromString(await _unpack(request, data))
-                except ValueError:
-                    raise malformed("the request is not a WatchRequest") from None
+                watch = _read_watch(await _unpack(request, data))
+                request.release()  # what stays is bounded by MAX_WATCH and by the number of streams
                 if request.access.prefix:
                     intake.check_job(request.access, watch.job_id)
                 async with contextlib.aclosing(control.watch(watch)) as commands:
@@ -105,6 +105,15 @@ def _watch(control: Control, intake: Intake) -> _Watch:
             await _abort(context, error)
 
     return handle
+
+
+def _read_watch(data: bytes) -> control_pb2.WatchRequest:
+    if len(data) > MAX_WATCH:
+        raise RejectedError(Reason.TOO_LARGE, f"a WatchRequest is larger than {MAX_WATCH} bytes")
+    try:
+        return control_pb2.WatchRequest.FromString(data)
+    except ValueError:
+        raise malformed("the request is not a WatchRequest") from None
 
 
 async def _unpack(request: IncomingRequest, data: bytes) -> bytes:

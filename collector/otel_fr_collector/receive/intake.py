@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,9 @@ from enum import Enum
 
 from otel_fr_collector.forward.spool import SpoolError
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Tokens
-from otel_fr_collector.otlp import partial
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, MalformedError
+from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.inflate import CorruptError, Inflater
 from otel_fr_collector.service import Service
 
@@ -26,6 +27,8 @@ MAX_REQUESTS = 4_096
 """Requests in flight, of all clients."""
 PARALLEL = 16
 """Requests that are decoded and correlated at once. Rank reports do not count: they are small and alerts need them."""
+LARGE = 4 << 20
+"""Bytes from which requests are decoded one at a time: decoding takes as much memory again."""
 READ_SECONDS = 30.0
 """In which a request must have arrived once it has begun."""
 _MAX_CLIENTS = 10_000
@@ -121,6 +124,11 @@ class IncomingRequest:
             self._chunks.clear()  # now, not when the last traceback is gone
             raise
 
+    def release(self) -> None:
+        """Stop counting the bytes: they are no longer kept."""
+        self._intake.release(self)
+        self.size = 0
+
     def add(self, chunk: bytes) -> None:
         """Keep what has arrived; raises as `hold`."""
         self.hold(len(chunk))
@@ -176,6 +184,7 @@ class Intake:
         self._client_bytes: dict[str, int] = {}
         self._buckets: dict[str, tuple[float, float]] = {}
         self._parallel = asyncio.Semaphore(PARALLEL)
+        self._large = asyncio.Lock()
         self._metrics.watch_intake(
             lambda: self._requests,
             lambda: self._bytes,
@@ -224,8 +233,12 @@ class Intake:
 
     def _end(self, request: IncomingRequest, signal: str | None) -> None:
         self._requests -= signal is not None
-        self._bytes -= request.size
         _subtract(self._client_requests, request.client, 1)
+        self.release(request)
+
+    def release(self, request: IncomingRequest) -> None:
+        """See `IncomingRequest.release`."""
+        self._bytes -= request.size
         _subtract(self._client_bytes, request.client, request.size)
 
     def hold(self, request: IncomingRequest, size: int) -> None:
@@ -247,15 +260,16 @@ class Intake:
             RejectedError: it is not accepted.
         """
         try:
-            if request.access.prefix:
-                self._check_jobs(request.access, data)
-            if signal == LOGS:
-                response = await self._service.take(signal, data)
-            else:
-                async with self._parallel:
-                    response = await self._service.take(signal, data)
+            async with contextlib.AsyncExitStack() as stack:
+                if len(data) > LARGE:
+                    await stack.enter_async_context(self._large)
+                if signal != LOGS:
+                    await stack.enter_async_context(self._parallel)
+                response = await self._service.take(signal, data, self._check_of(request.access))
         except MalformedError as error:
             raise malformed(str(error)) from error
+        except TooManyError as error:
+            raise RejectedError(Reason.TOO_LARGE, str(error)) from error
         except SpoolError as error:
             raise _retry(Reason.NOT_STORED, "the request cannot be written to the forward queue now") from error
         except RejectedError:
@@ -278,9 +292,8 @@ class Intake:
                 Reason.DENIED, f"the token is for jobs that begin with {access.prefix!r}, not for {job[:200]!r}"
             )
 
-    def _check_jobs(self, access: Access, data: bytes) -> None:
-        for job in set(partial.job_names(data)):
-            self.check_job(access, job)
+    def _check_of(self, access: Access) -> Callable[[str], None] | None:
+        return functools.partial(self.check_job, access) if access.prefix else None
 
     def _authorise(self, authorization: str) -> Access:
         if self.tokens is None:

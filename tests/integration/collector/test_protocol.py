@@ -29,9 +29,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
-from otel_fr_collector.jobs.span_reader import read_origin
+from otel_fr_collector.jobs.origins import SourceError, read_source
 from otel_fr_collector.otlp import partial
 from otel_fr_collector.otlp import status as otlp_status
+from otel_fr_collector.otlp.log_records import read_record
 
 from otel_fr import semconv
 from tests.support.collector_process import PROTOBUF, Collector, running
@@ -311,8 +312,8 @@ def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error
 ) -> None:
     """A valid request with bytes changed, cut out or doubled is either still OTLP, or is answered with the reason.
 
-    What cannot be decoded within one resource or span costs only that: it is a 200 whose partial success names it.
-    What otel-fr does not read, such as the spans of other software, is not decoded.
+    What cannot be decoded within one resource, span or log record costs only that: it is a 200 whose partial success
+    names it. What otel-fr does not read, such as the spans of other software and all metrics, is not decoded.
     """
     with Job(shared, 1, "fuzz") as job:
         job.quiet()
@@ -326,8 +327,8 @@ def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error
     answer = shared.post(_PATHS[method], body)
     if _decodes(_MESSAGES[method], body):
         assert answer.status == 200
-    elif method == TRACES and answer.status == 200:
-        assert (b"cannot be decoded" in answer.body) is not _decodes_where_read(body)
+    elif answer.status == 200:
+        assert (b"cannot be decoded" in answer.body) is not _decodes_where_read(method, body)
     else:
         assert answer.status == 400
     assert shared.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
@@ -357,16 +358,34 @@ def _decodes(message: type[Message], data: bytes) -> bool:
     return True
 
 
-def _decodes_where_read(body: bytes) -> bool:
-    """Whether every resource of a trace request can be decoded, and every call in otel-fr's resources."""
-    for entry in partial.parse_trace_request(body).resource_spans:
-        if not _decodes(Resource, entry.resource):
+def _decodes_where_read(method: str, body: bytes) -> bool:
+    """Whether every resource of a request can be decoded, and every call and log record in otel-fr's resources."""
+    if method == METRICS:
+        return True
+    for entry in partial.parse_request(body).entries:
+        resource = partial.resource_of(entry)
+        if not _decodes(Resource, resource):
             return False
-        if read_origin(Resource.FromString(entry.resource)) is None:
+        try:
+            source = read_source(Resource.FromString(resource))
+        except SourceError:
             continue
-        calls = [span for scope in entry.scope_spans for span in scope.spans if semconv.GROUP_ID.encode() in span]
-        if not all(_decodes(Span, span) for span in calls):
+        if source.origin is None:
+            continue
+        items = [item for scope in entry.scopes for item in scope.items]
+        if method == LOGS:
+            if not all(_is_record(item) for item in items):
+                return False
+        elif not all(_decodes(Span, item) for item in items if semconv.GROUP_ID.encode() in item):
             return False
+    return True
+
+
+def _is_record(data: bytes) -> bool:
+    try:
+        read_record(data)
+    except ValueError:
+        return False
     return True
 
 

@@ -95,7 +95,7 @@ def test_rank_reports_do_not_wait_behind_spans(monkeypatch: pytest.MonkeyPatch) 
         blocked = asyncio.Event()
         service = intake._service
 
-        async def take(signal: str, data: bytes) -> bytes:
+        async def take(signal: str, data: bytes, check_job: object) -> bytes:
             if signal == TRACES:
                 await blocked.wait()
             return b""
@@ -117,7 +117,7 @@ def test_a_fault_of_ours_is_an_answer_and_not_the_end(monkeypatch: pytest.Monkey
     async def play() -> RejectedError:
         intake = make()
 
-        async def take(signal: str, data: bytes) -> bytes:
+        async def take(signal: str, data: bytes, check_job: object) -> bytes:
             raise KeyError("odd")
 
         monkeypatch.setattr(intake._service, "take", take)

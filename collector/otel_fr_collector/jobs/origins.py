@@ -1,0 +1,122 @@
+"""Where telemetry comes from: the job, run and rank that a resource names, read in one place.
+
+Tokens are checked for the job that `read_source` returns, and the run is identified by the same value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_fr import semconv as names
+from otel_fr.rank_report import MAX_RANK
+from otel_fr.rank_report.forms import MAX_NAME
+from otel_fr_collector.jobs.bounded import Cache
+from otel_fr_collector.jobs.run import RunId
+
+MAX_CACHED_BYTES = 8 << 20
+MAX_RESOURCE = 256 << 10
+"""Bytes of a resource; the attributes of a process, with its command line, are a few kilobytes."""
+MAX_ATTRIBUTES = 1_024
+
+_TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.HOST_NAME})
+_NUMBERS = frozenset({names.RANK, names.JOB_ATTEMPT, names.WORLD_SIZE})
+_KEPT = (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)
+
+
+class SourceError(ValueError):
+    """A resource cannot be read, or does not say clearly what it is of."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The rank and run that a resource names, and what else it says of them."""
+
+    run: RunId
+    rank: int
+    world_size: int | None = None
+    host: str = ""
+    resource: dict[str, str] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a resource says about its sender.
+
+    Attributes:
+        job: for which a token must be valid. The job id, which is also the job of ``origin``; for telemetry that is
+            not of a rank and has no job id, the service's name.
+        origin: None: the telemetry is not of a rank.
+    """
+
+    job: str
+    origin: Origin | None
+
+
+def make_run_id(job: str, attempt: int, run: str) -> RunId:
+    """A run's identity as its ranks send it; without a run id the job and the attempt name the run."""
+    job, run = job[:MAX_NAME], run[:MAX_NAME]
+    return RunId(job, attempt, run or f"{job}/{attempt}")
+
+
+def read_source(resource: Resource) -> Source:
+    """What a resource says about its sender.
+
+    Raises:
+        SourceError: it has one of the attributes read here more than once (OpenTelemetry requires unique keys, and
+            leaves open which one counts), or its job id is not text.
+    """
+    texts: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    seen: set[str] = set()
+    for item in resource.attributes:
+        key = item.key
+        if key not in _TEXTS and key not in _NUMBERS:
+            continue
+        if key in seen:
+            raise SourceError(f"a resource has {key} more than once")
+        seen.add(key)
+        kind = item.value.WhichOneof("value")
+        if kind == "string_value" and key in _TEXTS:
+            texts[key] = item.value.string_value[:MAX_NAME]
+        elif kind == "int_value" and key in _NUMBERS:
+            numbers[key] = item.value.int_value
+        elif key == names.JOB_ID:
+            raise SourceError(f"a resource has a {key} that is not text")
+    job, rank = texts.get(names.JOB_ID, ""), numbers.get(names.RANK)
+    if rank is None or not 0 <= rank <= MAX_RANK:
+        return Source(job or texts.get(names.SERVICE_NAME, ""), None)
+    run = make_run_id(job, numbers.get(names.JOB_ATTEMPT, 0), texts.get(names.RUN_ID, ""))
+    world = numbers.get(names.WORLD_SIZE)
+    world = world if world is not None and 0 < world <= MAX_RANK + 1 else None
+    kept = {key: texts[key] for key in _KEPT if key in texts}
+    return Source(run.job, Origin(run, rank, world, texts.get(names.HOST_NAME, ""), kept))
+
+
+class Sources:
+    """Sources by the bytes of their resource: a monitor sends the same with every request."""
+
+    def __init__(self) -> None:
+        self._known: Cache[bytes, Source] = Cache(MAX_CACHED_BYTES)
+
+    def read(self, resource: bytes) -> Source:
+        """As `read_source`.
+
+        Raises:
+            SourceError: as `read_source`, or the bytes are not a resource.
+        """
+        weight = 512 + 5 * len(resource)
+        known = self._known.get(resource, weight)
+        if known is None:
+            if len(resource) > MAX_RESOURCE:
+                raise SourceError(f"a resource is larger than {MAX_RESOURCE} bytes")
+            try:
+                decoded = Resource.FromString(resource)
+            except DecodeError as error:
+                raise SourceError("a resource cannot be decoded") from error
+            if len(decoded.attributes) > MAX_ATTRIBUTES:
+                raise SourceError(f"a resource has more than {MAX_ATTRIBUTES} attributes")
+            known = self._known.put(resource, read_source(decoded), weight)
+        return known

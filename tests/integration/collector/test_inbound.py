@@ -1,0 +1,140 @@
+"""What a client may send to a real collector: other tenants' jobs keep their incidents, and the collector its speed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_fr import semconv
+from otel_fr.control.v1 import control_pb2
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import WATCH, refused
+from tests.support.otlp_messages import attribute
+from tests.support.tokens import READER, TEAM, bearer, write_tokens
+from tests.support.waiting import PATIENCE
+
+JSON = "application/json"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Collector]:
+    with running(tmp_path / "run", "--tokens", str(write_tokens(tmp_path / "tokens"))) as collector:
+        yield collector
+
+
+def _logs_json(*job_ids: dict[str, Any]) -> bytes:
+    """A rank that has died, as OTLP/JSON; its job id occurs once for each of ``job_ids``."""
+    report = {"v": 1, "rank": 0, "n": 1, "groups": [], "exit": {"code": 0, "signal": 9, "clean": False, "known": True}}
+    record = {"eventName": semconv.EVENT_EXITED, "body": {"stringValue": json.dumps(report)}}
+    attributes = [
+        {"key": semconv.RANK, "value": {"intValue": "0"}},
+        {"key": semconv.SERVICE_NAME, "value": {"stringValue": "team-a/train"}},
+        *({"key": semconv.JOB_ID, "value": value} for value in job_ids),
+    ]
+    entry = {"resource": {"attributes": attributes}, "scopeLogs": [{"logRecords": [record]}]}
+    return json.dumps({"resourceLogs": [entry]}).encode()
+
+
+def test_a_token_for_one_team_makes_no_incident_of_another(guarded: Collector) -> None:
+    other, own = {"stringValue": "team-b/train"}, {"stringValue": "team-a/train"}
+    for values in ((other,), (other, {"intValue": "7"}), ({"intValue": "7"}, other), (other, own), (own, other), ()):
+        answer = guarded.post("/v1/logs", _logs_json(*values), JSON, Authorization=f"Bearer {TEAM}")
+        assert answer.status in (400, 403), (values, answer)
+    assert guarded.post("/v1/logs", _logs_json(own), JSON, Authorization=f"Bearer {TEAM}").status == 200
+    assert guarded.wait_cause()["job"] == "team-a/train"
+    jobs = json.loads(guarded.fetch("/api/v1/jobs", Authorization=f"Bearer {READER}").body)["jobs"]
+    assert [job["job"] for job in jobs] == ["team-a/train"]
+    assert {one["job"] for one in guarded.incidents()} == {"team-a/train"}
+
+
+def test_a_control_stream_without_a_job_needs_a_token_for_all_jobs(guarded: Collector) -> None:
+    request = control_pb2.WatchRequest(run_id="r").SerializeToString()
+    stream = guarded.stream(WATCH)(request, metadata=bearer(TEAM), timeout=10)
+    assert refused(partial(list, stream)) == grpc.StatusCode.PERMISSION_DENIED
+
+
+MIB = 1024 * 1024
+MOST_RESIDENT = 400 * MIB
+SLOWEST_ANSWER = 1.5
+"""Seconds. On an idle machine the answer takes milliseconds; what is tested made it take tens of seconds."""
+
+
+class Watch:
+    """Asks for /healthz all the time while it is entered; keeps the longest time that an answer took, in seconds."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        self.slowest = 0.0
+        self.answers = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def _ask(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            assert self.collector.get("/healthz") == "ok\n"
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            self.answers += 1
+            self._stop.wait(0.02)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE)
+
+
+def _sized(number: int, content: bytes) -> bytes:
+    """A field of a message, as protobuf writes it."""
+    size, head = len(content), bytearray([number << 3 | 2])
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*head, size]) + content
+
+
+def _flood(level: int) -> bytes:
+    """64 MiB of empty resources (0), scopes (1), items (2), attributes of an item (3) or of the resource (4)."""
+    rank = Resource(attributes=[attribute(semconv.RANK, 0), attribute(semconv.JOB_ID, "flood")]).SerializeToString()
+    size = 64 * MIB - 200
+    if level == 0:
+        return b"\x0a\x00" * (size // 2)
+    if level == 1:
+        return _sized(1, _sized(1, rank) + b"\x12\x00" * (size // 2))
+    if level == 2:
+        return _sized(1, _sized(1, rank) + _sized(2, b"\x12\x00" * (size // 2)))
+    if level == 3:
+        key = KeyValue(key=semconv.GROUP_ID, value=AnyValue(string_value="g")).SerializeToString()
+        return _sized(1, _sized(1, rank) + _sized(2, _sized(2, _sized(9, key) + b"\x4a\x00\x32\x00" * (size // 4))))
+    return _sized(1, _sized(1, rank + b"\x0a\x00" * (size // 2)) + _sized(2, _sized(2, b"")))
+
+
+@pytest.mark.parametrize("signal", ["traces", "logs", "metrics"])
+def test_a_small_request_of_many_empty_parts_neither_blocks_the_collector_nor_fills_its_memory(
+    tmp_path: Path, signal: str
+) -> None:
+    with running(tmp_path / "run") as collector, Watch(collector) as watch:
+        statuses = []
+        for level in range(5):
+            packed = gzip.compress(_flood(level), 9)
+            assert len(packed) < 200_000
+            statuses.append(collector.post(f"/v1/{signal}", packed, Content_Encoding="gzip").status)
+        assert statuses == [413, 413, 413, 200, 200]
+        assert collector.metric("otel_fr_collector_internal_errors_total", part="ingest") == 0
+        resident = collector.resident()
+    assert watch.answers
+    assert resident < MOST_RESIDENT, f"{resident / MIB:.0f} MiB"
+    assert watch.slowest < SLOWEST_ANSWER
