@@ -3,7 +3,7 @@
 One name per constant, so that a search finds its writer and its readers. Names follow
 OpenTelemetry's rules (lower case, dots for namespaces, snake_case inside). OpenTelemetry has no
 convention for collectives, so ours begin with ``torch.``; ``service.*``, ``host.*``,
-``process.*``, ``code.*``, ``exception.*``, ``file.*`` and ``error.type`` are OpenTelemetry's own.
+``process.*``, ``thread.*``, ``code.*``, ``exception.*``, ``file.*`` and ``error.type`` are OpenTelemetry's own.
 """
 
 from typing import Final
@@ -71,6 +71,7 @@ EXIT_SIGNAL: Final = "torch.rank.exit.signal"
 EXCEPTION_TYPE: Final = "exception.type"
 EXCEPTION_MESSAGE: Final = "exception.message"
 EXCEPTION_STACKTRACE: Final = "exception.stacktrace"
+THREAD_NAME: Final = "thread.name"
 FILE_PATH: Final = "file.path"
 
 # Values of error.type on the span of a call that failed.

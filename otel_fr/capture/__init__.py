@@ -5,5 +5,5 @@ monitor (`launch`) and installs the kernels (`dispatcher`). A kernel runs for ev
 numbers and writes it into the ring, with `operations` (what each operator is), `groups` (live process groups and their
 counters), `signatures` and `definitions` (what is written once for equal calls) and `sites` (the user's line of code).
 The end of a call comes through `completion` (a future) or `waits` (a wait). `responder` and `stacks` answer the
-monitor; `exceptions` records the exception that ends the rank.
+monitor; `exceptions` records uncaught exceptions.
 """

@@ -1,4 +1,4 @@
-"""Records the exception that ends the rank, before any other exception hook runs."""
+"""Records uncaught exceptions before any other exception hook runs: that of the main thread, and those of threads."""
 
 from __future__ import annotations
 
@@ -13,62 +13,105 @@ from otel_fr.capture.sites import Sites
 
 _MAX_STACK: Final = 6000
 """Characters: the ring keeps 8 kB of an exception; the innermost frames are the end of the text."""
+_MAX_THREAD_STACK: Final = 2500
+"""The same of a thread's exception, which has 4 kB."""
 _MAX_MESSAGE: Final = 1000
+_MAX_DIFFERENT: Final = 64
+"""Different exceptions of threads that are recorded: a service thread may be restarted, and fail, for ever."""
+_MAIN: Final = "MainThread"
+_BARE_THREAD: Final = "in thread started by"
+"""In what ``sys.unraisablehook`` is told of an exception that ends a thread of ``_thread.start_new_thread``."""
 
 RecordException = Callable[[Mapping[str, object]], None]
 
 
 class ExceptionHooks:
-    """Hooks in ``sys.excepthook`` and ``threading.excepthook``; each then calls the previous hook.
+    """Hooks in ``sys.excepthook``, ``threading.excepthook`` and ``sys.unraisablehook``; each then calls the one before.
+
+    Only an exception that the interpreter itself passes to ``sys.excepthook`` in the main thread ends the process. Code
+    that catches an exception may call that hook, too, and so may a thread.
 
     Attributes:
-        recorded: an exception of the main thread was recorded.
+        recorded: the main thread's exception was recorded.
     """
 
-    def __init__(self, record: RecordException, sites: Sites) -> None:
-        """``record`` takes type, message, stack, site and thread; the first call counts."""
+    def __init__(self, record: RecordException, record_of_thread: RecordException, sites: Sites) -> None:
+        """Each ``record`` function takes type, message, stack, site and thread; the first call of ``record`` counts."""
         self.recorded = False
         self._record = record
+        self._record_of_thread = record_of_thread
+        self._seen: set[tuple[object, ...]] = set()
         self._sites = sites
         self._on = True
         previous = self._previous = sys.excepthook
         previous_thread = self._previous_thread = threading.excepthook
+        previous_unraisable = self._previous_unraisable = sys.unraisablehook
 
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
-            self.note(value, trace, "MainThread")
+            if threading.get_ident() == threading.main_thread().ident and value is _last_value():
+                self.note(value, trace)
+            else:
+                self.note_of_thread(value, trace, None)
             return previous(kind, value, trace)
 
         def thread_hook(args: Any) -> Any:
             if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
-                self.note(args.exc_value, args.exc_traceback, getattr(args.thread, "name", "") or "")
+                self.note_of_thread(args.exc_value, args.exc_traceback, args.thread)
             return previous_thread(args)
+
+        def unraisable_hook(args: Any) -> Any:
+            if args.exc_value is not None and _BARE_THREAD in (args.err_msg or ""):
+                self.note_of_thread(args.exc_value, args.exc_traceback, None)
+            return previous_unraisable(args)
 
         self._hook = excepthook
         self._thread_hook = thread_hook
+        self._unraisable_hook = unraisable_hook
         sys.excepthook = excepthook
         threading.excepthook = thread_hook
+        sys.unraisablehook = unraisable_hook
 
-    def note(self, value: BaseException, trace: TracebackType | None, thread: str) -> None:
-        """Record an exception. Never raises."""
+    def note(self, value: BaseException, trace: TracebackType | None) -> None:
+        """Record the exception that ends the main thread. Never raises."""
         if not self._on:
             return
         try:
-            stack = "".join(traceback.format_exception(type(value), value, trace))
-            name = type(value).__qualname__
-            module = type(value).__module__
-            self._record(
-                {
-                    "type": name if module in ("builtins", "__main__") else f"{module}.{name}",
-                    "message": str(value)[:_MAX_MESSAGE],
-                    "stack": stack[-_MAX_STACK:],
-                    "site": self._site(trace),
-                    "thread": thread,
-                }
-            )
-            if thread == "MainThread":
-                self.recorded = True
+            self._record(self._values(value, trace, _MAX_STACK) | {"thread": _MAIN})
+            self.recorded = True
         except Exception:  # noqa: BLE001, S110 - the user's exception is what matters
             pass
+
+    def note_of_thread(
+        self, value: BaseException, trace: TracebackType | None, thread: threading.Thread | None
+    ) -> None:
+        """Record an exception that does not end the process. Never raises.
+
+        Args:
+            thread: None: the present one.
+        """
+        if not self._on or len(self._seen) >= _MAX_DIFFERENT:
+            return
+        try:
+            name = (thread or threading.current_thread()).name
+            values = self._values(value, trace, _MAX_THREAD_STACK) | {"thread": name}
+            # A thread's hook may pass it on to sys.excepthook, and the next thread of its kind may raise it again.
+            key = (values["type"], values["site"])
+            if key not in self._seen:
+                self._seen.add(key)
+                self._record_of_thread(values)
+        except Exception:  # noqa: BLE001, S110 - the user's exception is what matters
+            pass
+
+    def _values(self, value: BaseException, trace: TracebackType | None, max_stack: int) -> dict[str, object]:
+        stack = "".join(traceback.format_exception(type(value), value, trace))
+        name = type(value).__qualname__
+        module = type(value).__module__
+        return {
+            "type": name if module in ("builtins", "__main__") else f"{module}.{name}",
+            "message": str(value)[:_MAX_MESSAGE],
+            "stack": stack[-max_stack:],
+            "site": self._site(trace),
+        }
 
     def _site(self, trace: TracebackType | None) -> str:
         best = last = ""
@@ -82,9 +125,9 @@ class ExceptionHooks:
 
     def note_last(self) -> None:
         """At exit: record the exception that Python has stored, in case another hook did not call this one."""
-        value = getattr(sys, "last_value", None)
+        value = _last_value()
         if not self.recorded and isinstance(value, BaseException):
-            self.note(value, value.__traceback__, "MainThread")
+            self.note(value, value.__traceback__)
 
     def abandon(self) -> None:
         """Stop recording, without removing the hooks."""
@@ -97,3 +140,10 @@ class ExceptionHooks:
             sys.excepthook = self._previous
         if threading.excepthook is self._thread_hook:
             threading.excepthook = self._previous_thread
+        if sys.unraisablehook is self._unraisable_hook:
+            sys.unraisablehook = self._previous_unraisable
+
+
+def _last_value() -> object:
+    """The exception that the interpreter prints, or has printed, because nothing caught it; None: there is none."""
+    return getattr(sys, "last_value", None)

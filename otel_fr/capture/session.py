@@ -66,7 +66,7 @@ class Session:
         except BaseException:
             self._writer.unlink()
             raise
-        self._hooks = ExceptionHooks(self._record_exception, self.recorder.sites)
+        self._hooks = ExceptionHooks(self._record_exception, self._record_thread_exception, self.recorder.sites)
         self._connect()
         atexit.register(self._at_exit)
 
@@ -154,6 +154,11 @@ class Session:
         with self.recorder.lock:
             if self.recorder.on:
                 self._writer.set_exception(values)
+
+    def _record_thread_exception(self, values: Mapping[str, object]) -> None:
+        with self.recorder.lock:
+            if self.recorder.on:
+                self._writer.add_thread_exception(values)
 
     # ---- the end
 

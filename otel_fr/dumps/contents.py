@@ -61,7 +61,7 @@ class DumpContents:
         Args:
             reason: why the file is written (``"stall"``, ``"exit"``, ``"signal"``, ...).
             rank_info: what else is known of the rank, with the keys of the rank report (docs/telemetry.md): ``exit``,
-                ``exception``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
+                ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
 
         Raises:
@@ -78,6 +78,7 @@ class DumpContents:
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
         exception = info.get("exception") or reader.exception
+        of_threads = info.get("thread_exceptions") or reader.thread_exceptions
         facts: dict[str, Any] = {
             "format": FORMAT,
             **meta,
@@ -99,6 +100,8 @@ class DumpContents:
         facts.setdefault("pid", reader.pid)
         if exception:
             facts["exception"] = exception
+        if of_threads:
+            facts["thread_exceptions"] = of_threads
         rank = meta.get("rank")
         return cls(rank if isinstance(rank, int) else 0, plain_dict(facts), groups, records, now, offset)
 

@@ -10,7 +10,19 @@ what followed from them. `undecided` lists what evidence without findings leaves
 
 from otel_fr.match.diagnose import diagnose
 from otel_fr.match.legal import Difference, compare
-from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, Group, Progress, Rank, Signature
+from otel_fr.match.model import (
+    Call,
+    CallState,
+    Category,
+    Ending,
+    Evidence,
+    Finding,
+    Group,
+    Progress,
+    Rank,
+    Signature,
+    ThreadException,
+)
 from otel_fr.match.undecided import open_questions
 
 __all__ = [
@@ -25,6 +37,7 @@ __all__ = [
     "Progress",
     "Rank",
     "Signature",
+    "ThreadException",
     "compare",
     "diagnose",
     "open_questions",

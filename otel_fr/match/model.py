@@ -126,13 +126,27 @@ class Progress:
     first_recorded: int | None = None
 
 
+class ThreadException(NamedTuple):
+    """An uncaught exception of a thread other than the main thread: evidence about its rank, which goes on.
+
+    Attributes:
+        thread: its name. exception, site: as those of `Rank`.
+    """
+
+    thread: str
+    exception: str
+    site: str = ""
+
+
 @dataclass(slots=True)
 class Rank:
     """What is known about one rank.
 
     Attributes:
         ending: how its process ended; ``signal``, ``exit_code`` and ``exception`` have the details.
-        exception: ``"ValueError: bad sample 4711"``. exception_site: ``"file:line function"`` that raised it.
+        exception: of the main thread, ``"ValueError: bad sample 4711"``. exception_site: ``"file:line function"`` that
+            raised it.
+        thread_exceptions: of its other threads, oldest first.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
         idle: seconds since it last enqueued or ended a call; None: unknown.
         site: ``"file:line function"``, the current line of its main thread.
@@ -149,6 +163,7 @@ class Rank:
     exit_code: int | None = None
     exception: str = ""
     exception_site: str = ""
+    thread_exceptions: tuple[ThreadException, ...] = ()
     python_blocked: bool = False
     idle: float | None = None
     site: str = ""

@@ -8,7 +8,7 @@ from otel_fr.match.endings import describe_ending, was_stopped
 from otel_fr.match.instances import Instance
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Call, Ending, Evidence, Group
+from otel_fr.match.model import Call, Ending, Evidence, Group, Rank
 from otel_fr.presentation import (
     collective_text,
     duration_text,
@@ -22,6 +22,8 @@ MAX_STEPS = 6
 """Steps of a cycle that a sentence names."""
 MAX_ENDINGS = 4
 """Ranks whose ending or location a sentence states."""
+MAX_THREADS = 2
+"""Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
 
 
 def group_of(group: Group) -> str:
@@ -63,10 +65,20 @@ def where_text(evidence: Evidence, rank: int, last: Call | None) -> str:
         text += " after its Python threads had stopped running (GIL held in C code, or the process was stopped)"
     if site:
         text += f" at {site}"
+    text += threads_text(info)
     if last is not None:
         number = None if last.stream == "p2p" else last.sequence_id
         text += f"; its last call was {collective_text(last.signature.operation, number)}"
     return text
+
+
+def threads_text(info: Rank) -> str:
+    """``"; its thread prefetch raised ValueError: bad sample at loader.py:8 read"``; "" if no thread raised."""
+    raised = [
+        f"; its thread {item.thread or '(no name)'} raised {item.exception}" + (f" at {item.site}" if item.site else "")
+        for item in info.thread_exceptions[-MAX_THREADS:]
+    ]
+    return "".join(raised)
 
 
 def mismatch_text(mismatch: Mismatch, shift: str) -> str:
@@ -207,7 +219,10 @@ def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[in
 
 def endings_text(ranks: list[int], evidence: Evidence) -> str:
     """How ranks ended; the first `MAX_ENDINGS` one by one."""
-    parts = [f"rank {rank} {describe_ending(evidence.ranks[rank])}" for rank in ranks[:MAX_ENDINGS]]
+    parts = [
+        f"rank {rank} {describe_ending(evidence.ranks[rank])}{threads_text(evidence.ranks[rank])}"
+        for rank in ranks[:MAX_ENDINGS]
+    ]
     if len(ranks) > MAX_ENDINGS:
         parts.append(f"and {len(ranks) - MAX_ENDINGS} more")
     return "; ".join(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -16,7 +16,7 @@ from otel_fr.monitor.tail import Tracked
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
-from otel_fr.ring import STATE_TEXT, GroupProgress, RecordState, RingReader
+from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupProgress, RecordState, RingReader
 
 MAX_DESTROYED = 64
 """Destroyed groups that are still reported."""
@@ -137,7 +137,13 @@ def reported_exception(recorded: Mapping[str, object] | None) -> ReportedExcepti
     if not recorded:
         return None
     type_, message, stack, site = (str(recorded.get(key) or "") for key in ("type", "message", "stack", "site"))
-    return ReportedException(type_, message, stack, site)
+    thread = str(recorded.get("thread") or "")
+    return ReportedException(type_, message, stack, site, "" if thread == MAIN_THREAD else thread)
+
+
+def reported_thread_exceptions(recorded: Iterable[Mapping[str, object]]) -> tuple[ReportedException, ...]:
+    """From the exceptions of threads that the ring holds."""
+    return tuple([item for item in map(reported_exception, recorded) if item is not None])
 
 
 def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:
@@ -165,10 +171,14 @@ def _log_attributes(event: str, report: RankReport) -> dict[str, str | int | Non
     if event == names.EVENT_EXITED and report.exit is not None and report.exit.is_known:
         found[names.EXIT_CODE] = report.exit.code
         found[names.EXIT_SIGNAL] = report.exit.signal
-    if event in (names.EVENT_EXITED, names.EVENT_EXCEPTION) and report.exception is not None:
-        found[names.EXCEPTION_TYPE] = report.exception.type or None
-        found[names.EXCEPTION_MESSAGE] = report.exception.message or None
-        found[names.EXCEPTION_STACKTRACE] = report.exception.stack or None
+    exception = report.exception
+    if event == names.EVENT_EXCEPTION and exception is None and report.thread_exceptions:
+        exception = report.thread_exceptions[-1]
+    if event in (names.EVENT_EXITED, names.EVENT_EXCEPTION) and exception is not None:
+        found[names.EXCEPTION_TYPE] = exception.type or None
+        found[names.EXCEPTION_MESSAGE] = exception.message or None
+        found[names.EXCEPTION_STACKTRACE] = exception.stack or None
+        found[names.THREAD_NAME] = exception.thread or None
     return found
 
 

@@ -37,6 +37,7 @@ class Reporter:
         self._stacks: Stacks | None = None
         self._stacks_of = 0
         self._had_exception = False
+        self._thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
         self.tail = Tail(reader)
         self.groups = report_builder.GroupTracker(reader)
@@ -105,10 +106,18 @@ class Reporter:
         return Situation(now_ns, moved, oldest.record_id, oldest.since_ns)
 
     def new_exception(self) -> bool:
-        """True once, when an uncaught exception is recorded."""
+        """True once, when the main thread's uncaught exception is recorded."""
         if self._had_exception or self._reader.exception is None:
             return False
         self._had_exception = True
+        return True
+
+    def new_thread_exception(self) -> bool:
+        """True when another uncaught exception of a thread is recorded."""
+        found = report_builder.reported_thread_exceptions(self._reader.thread_exceptions)
+        if found == self._thread_exceptions:
+            return False
+        self._thread_exceptions = found
         return True
 
     @property
@@ -170,11 +179,16 @@ class Reporter:
         """Build a report now, and send it as ``event``.
 
         Args:
-            stacks: with the rank's stacks, if they are known.
+            stacks: with the rank's stacks, if they are known, and the exceptions of its threads.
             exit, exception, file, reason, error: as in `otel_fr.rank_report.RankReport`.
         """
         report = self.build(time.monotonic_ns(), stacks=stacks)._replace(
-            exit=exit, exception=exception, file=file, reason=reason, error=error
+            exit=exit,
+            exception=exception,
+            thread_exceptions=self._thread_exceptions if stacks else (),
+            file=file,
+            reason=reason,
+            error=error,
         )
         if self._exporter is not None:
             record = report_builder.log_record(event, report, time.time_ns())
@@ -224,4 +238,6 @@ class Reporter:
         exception = self.exception()
         if exception is not None:
             info["exception"] = rank_report.to_object(exception)
+        if self._thread_exceptions:
+            info["thread_exceptions"] = [rank_report.to_object(item) for item in self._thread_exceptions]
         return info

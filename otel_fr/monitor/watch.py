@@ -176,6 +176,8 @@ class Monitor:
         if failed:
             self._dump(REASON_FAILED)
             self._report_at = min(self._report_at, self._reported_at + FAILURE_REPORT_SECONDS)
+        if reporter.new_thread_exception():
+            reporter.send(names.EVENT_EXCEPTION, stacks=True)
         if reporter.new_exception():
             reporter.send(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
             self._dump(REASON_EXCEPTION)
@@ -320,6 +322,7 @@ class Monitor:
         reporter.refresh()
         reporter.follow(everything=True)
         reporter.close_spans(now_ns, exit_.is_clean)
+        reporter.new_thread_exception()
         reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=self._last_file)
         self._exporter.hurry()
 

@@ -56,6 +56,8 @@ MAX_STACK: Final = 65_536
 """Characters kept of a stack; a hundred frames are under 20,000."""
 MAX_EXCEPTION: Final = 16_384
 """Characters kept of an exception's type and of its message."""
+MAX_THREAD_EXCEPTIONS: Final = 4
+"""As many as a ring holds."""
 MAX_PATH: Final = 4_096
 """Linux's PATH_MAX."""
 
@@ -162,12 +164,13 @@ class DropCounts(NamedTuple):
 
 
 class ReportedException(NamedTuple):
-    """An uncaught exception of the rank."""
+    """An uncaught exception of the rank. Only that of the main thread ends it."""
 
     type: Annotated[str, Key("type", text(MAX_EXCEPTION), "its class", optional=True)] = ""
     message: Annotated[str, Key("message", text(MAX_EXCEPTION), "its text", optional=True)] = ""
     stack: Annotated[str, Key("stack", _STACK, "its traceback", optional=True)] = ""
     site: Annotated[str, Key("site", NAME, "where it was raised: `file:line function`", optional=True)] = ""
+    thread: Annotated[str, Key("thread", NAME, "name of the thread, if it is not the main thread", optional=True)] = ""
 
 
 class ReportedExit(NamedTuple):
@@ -181,12 +184,18 @@ class ReportedExit(NamedTuple):
 
 _read_call = reader_of(ReportedCall)
 _read_group = reader_of(ReportedGroup)
+_read_exception = reader_of(ReportedException)
 
 
 def _read_calls(value: object) -> tuple[ReportedCall, ...]:
     if not isinstance(value, list) or not value:
         return ()
     return tuple([_read_call(item) for item in value[:MAX_CALLS] if isinstance(item, dict)])
+
+
+def _read_exceptions(value: object) -> tuple[ReportedException, ...]:
+    items = value if isinstance(value, list) else []
+    return tuple([_read_exception(item) for item in items[:MAX_THREAD_EXCEPTIONS] if isinstance(item, dict)])
 
 
 def _read_groups(value: object) -> tuple[ReportedGroup, ...]:
@@ -212,6 +221,7 @@ _RANK = _count_up_to(MAX_RANK, "rank")
 _NUMBER = _count_up_to(MAX_NUMBER, "number")
 _GROUPS = Form(_read_groups, None, "list of GROUP")
 _CALLS = Form(_read_calls, (), "list of CALL")
+_EXCEPTIONS = Form(_read_exceptions, (), "list of EXCEPTION")
 
 
 class RankReport(NamedTuple):
@@ -260,8 +270,22 @@ class RankReport(NamedTuple):
     ] = None
     exception: Annotated[
         ReportedException | None,
-        Key("exception", object_of(ReportedException, "EXCEPTION"), "an uncaught exception", optional=True),
+        Key(
+            "exception",
+            object_of(ReportedException, "EXCEPTION"),
+            "the main thread's uncaught exception, which ends the rank",
+            optional=True,
+        ),
     ] = None
+    thread_exceptions: Annotated[
+        tuple[ReportedException, ...],
+        Key(
+            "thread_exceptions",
+            _EXCEPTIONS,
+            "uncaught exceptions of other threads, which do not end it, oldest first: stalled, idle, exception, exited",
+            optional=True,
+        ),
+    ] = ()
     file: Annotated[str, Key("file", text(MAX_PATH), "path of the flight-recorder file", optional=True)] = ""
     reason: Annotated[str, Key("reason", NAME, "why the file was written, such as `stall`", optional=True)] = ""
     error: Annotated[str, Key("error", NAME, "why the file could not be written", optional=True)] = ""

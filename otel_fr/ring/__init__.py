@@ -18,7 +18,7 @@ from otel_fr.ring.layout import (
     pid_namespace,
     process_start_ns,
 )
-from otel_fr.ring.reader import RingReader
+from otel_fr.ring.reader import MAIN_THREAD, RingReader
 from otel_fr.ring.records import STATE_TEXT, GroupProgress, Record
 from otel_fr.ring.writer import RingWriter
 
@@ -27,6 +27,7 @@ __all__ = [
     "KIND_COLLECTIVE",
     "KIND_MONITORED",
     "KIND_P2P",
+    "MAIN_THREAD",
     "POSTED",
     "STATE_TEXT",
     "DefinitionError",

@@ -1,4 +1,4 @@
-"""The JSON texts of the status area: what describes the rank, and the exception that ended it."""
+"""The JSON texts of the status area: what describes the rank, and its uncaught exceptions."""
 
 from __future__ import annotations
 

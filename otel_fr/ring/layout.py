@@ -23,6 +23,10 @@ KIND_MONITORED: Final = 2
 
 HEADER_SIZE: Final = 4096
 STATUS_SIZE: Final = 16 * 1024
+THREAD_DOCUMENTS: Final = 4
+THREAD_ROOM: Final = 4096
+THREADS_SIZE: Final = THREAD_DOCUMENTS * THREAD_ROOM
+"""After the status area: exceptions of threads. A file of an older writer has the progress table there instead."""
 PROGRESS_ROWS: Final = 256
 ROW_SIZE: Final = 64
 SLOT_SIZE: Final = 96
@@ -139,7 +143,7 @@ class Layout:
         if not 1 <= capacity <= MAX_CAPACITY:
             raise ValueError(f"ring capacity must be 1 to {MAX_CAPACITY} records, not {capacity}")
         half_size = max(MIN_HALF_SIZE, HALF_BYTES_PER_RECORD * capacity)
-        progress = HEADER_SIZE + STATUS_SIZE
+        progress = HEADER_SIZE + STATUS_SIZE + THREADS_SIZE
         definitions = progress + PROGRESS_ROWS * ROW_SIZE
         slots_start = definitions + 2 * half_size
         slots = capacity + 1
@@ -154,6 +158,12 @@ class Layout:
             slots_start=slots_start,
             file_size=slots_start + slots * SLOT_SIZE,
         )
+
+    @property
+    def threads(self) -> int | None:
+        """Start of the exceptions of threads; None: the file has no room for them."""
+        start = self.status + STATUS_SIZE
+        return start if start + THREADS_SIZE <= self.progress else None
 
     def half(self, generation: int) -> int:
         """Start of the half that holds the definitions of ``generation``."""

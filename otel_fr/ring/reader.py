@@ -39,6 +39,8 @@ from otel_fr.ring.layout import (
     STATUS_META,
     STATUS_MONITOR_PID,
     STATUS_STATE,
+    THREAD_ROOM,
+    THREADS_SIZE,
     U32,
     WORD_GENERATION,
     WORD_HEAD,
@@ -55,6 +57,7 @@ from otel_fr.ring.records import GroupProgress, Record
 _Definition = GroupDef | SignatureDef | SiteDef | str
 
 _NO_SITE: Final = SiteDef(())
+MAIN_THREAD: Final = "MainThread"
 _ROW: Final = struct.Struct("<8Q")
 _EXPANDED: Final = 1 << 23
 """Ranks and dtypes that the definitions of one generation may expand to, beyond the bytes that encode them."""
@@ -168,7 +171,22 @@ class RingReader:
 
     @property
     def exception(self) -> dict[str, object] | None:
-        """The uncaught exception that was recorded, if any."""
+        """The main thread's uncaught exception, if it was recorded: the rank ends by it."""
+        found = self._first_exception()
+        return None if found is None or _is_of_thread(found) else found
+
+    @property
+    def thread_exceptions(self) -> list[dict[str, object]]:
+        """The uncaught exceptions of other threads that were recorded, oldest first. The rank does not end by them."""
+        start = self._layout.threads
+        if start is None:  # an older writer recorded only the first exception, of whichever thread
+            first = self._first_exception()
+            return [first] if first is not None and _is_of_thread(first) else []
+        places = range(start, start + THREADS_SIZE, THREAD_ROOM)
+        found = [documents.unpack(self._map[place : place + THREAD_ROOM]) for place in places]
+        return [values for _, values in sorted((item for item in found if item is not None), key=lambda item: item[0])]
+
+    def _first_exception(self) -> dict[str, object] | None:
         found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)
         return None if found is None else found[1]
 
@@ -330,6 +348,10 @@ class RingReader:
             return None
         self._expanded[generation] += max(0, expanded - length)
         return found
+
+
+def _is_of_thread(exception: dict[str, object]) -> bool:
+    return exception.get("thread", MAIN_THREAD) not in ("", MAIN_THREAD)
 
 
 def _decode(kind: DefinitionKind, payload: bytes) -> tuple[_Definition, int]:

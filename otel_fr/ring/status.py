@@ -1,4 +1,4 @@
-"""The writer's calls that describe the rank as a whole: meta, exception, state, counters."""
+"""The writer's calls that describe the rank as a whole: meta, exceptions, state, counters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from otel_fr.ring.layout import (
     STATUS_EXCEPTION,
     STATUS_META,
     STATUS_MONITOR_PID,
+    STATUS_SIZE,
     STATUS_STATE,
+    THREAD_DOCUMENTS,
+    THREAD_ROOM,
     Layout,
 )
 
@@ -29,7 +32,16 @@ class StatusWriter:
         path: the file.
     """
 
-    __slots__ = ("_counter_words", "_has_exception", "_map", "_meta_number", "_status", "_words", "path")
+    __slots__ = (
+        "_counter_words",
+        "_has_exception",
+        "_map",
+        "_meta_number",
+        "_status",
+        "_thread_number",
+        "_words",
+        "path",
+    )
 
     def __init__(self, path: Path, mapping: mmap.mmap, layout: Layout) -> None:
         """``mapping``: all zeros."""
@@ -39,6 +51,7 @@ class StatusWriter:
         self._status = layout.status
         self._meta_number = 0
         self._has_exception = False
+        self._thread_number = 0
         counters = (layout.status + STATUS_COUNTERS) // 8
         self._counter_words = {name: counters + index for index, name in enumerate(COUNTERS)}
 
@@ -53,14 +66,22 @@ class StatusWriter:
         self._map[start : start + len(data)] = data
 
     def set_exception(self, values: Mapping[str, object]) -> None:
-        """Record the exception that ends the rank: JSON of at most 8048 bytes, shortened if longer. Only the first
-        is recorded."""
+        """Record the main thread's exception, which ends the rank: JSON of at most 8048 bytes, shortened if longer.
+        Only the first is recorded."""
         if self._has_exception:
             return
         data = documents.pack(values, 1, EXCEPTION_ROOM)
         start = self._status + STATUS_EXCEPTION
         self._map[start : start + len(data)] = data
         self._has_exception = True
+
+    def add_thread_exception(self, values: Mapping[str, object]) -> None:
+        """Record an uncaught exception of another thread, which does not end the rank: JSON of at most 4080 bytes,
+        shortened if longer. The first three stay; each further one replaces the one before."""
+        self._thread_number += 1
+        data = documents.pack(values, self._thread_number, THREAD_ROOM)
+        start = self._status + STATUS_SIZE + (min(self._thread_number, THREAD_DOCUMENTS) - 1) * THREAD_ROOM
+        self._map[start : start + len(data)] = data
 
     def set_state(self, state: int) -> None:
         """Record the state of the rank's process (`ProcessState`)."""

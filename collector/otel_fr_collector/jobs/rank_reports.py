@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from otel_fr import identity, rank_report
-from otel_fr.match import Ending, Group, Signature
+from otel_fr.match import Ending, Group, Signature, ThreadException
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import Interner, RankCall, state_of, stream_of
 
@@ -43,6 +43,7 @@ class KeptReport:
     exception: str = ""
     exception_stack: str = ""
     exception_site: str = ""
+    thread_exceptions: tuple[ThreadException, ...] = ()
     ending: Ending | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -76,6 +77,9 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
         python_blocked=given.python_blocked,
         site=given.site,
         file=given.file,
+        thread_exceptions=tuple(
+            [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]
+        ),
     )
     if given.exception is not None:
         _add_exception(report, given.exception)
@@ -85,11 +89,15 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
 
 
 def _add_exception(report: KeptReport, given: rank_report.ReportedException) -> None:
-    exception = f"{given.type}: {given.message}" if given.message else given.type
-    report.exception = exception[: rank_report.MAX_EXCEPTION]
+    report.exception = _exception_text(given)
     report.exception_stack = given.stack
     report.exception_site = given.site
     report.ending = Ending.RAISED
+
+
+def _exception_text(given: rank_report.ReportedException) -> str:
+    exception = f"{given.type}: {given.message}" if given.message else given.type
+    return exception[: rank_report.MAX_EXCEPTION]
 
 
 def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:

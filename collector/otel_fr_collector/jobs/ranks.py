@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from otel_fr.match import Ending
+from otel_fr.match import Ending, ThreadException
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import CompactCall
 from otel_fr_collector.jobs.rank_reports import KeptReport
@@ -33,6 +33,7 @@ class RankState:
     signal: int | None = None
     exception: str = ""
     exception_site: str = ""
+    thread_exceptions: tuple[ThreadException, ...] = ()
     file: str = ""
     progress: dict[str, list[int]] = field(default_factory=dict)
     """By group id: last number enqueued, last completed, from reports and spans alike."""
@@ -84,6 +85,7 @@ class RankState:
         """Keep how the rank ended. Later reports may say less, and a process ends only once. True: it is news."""
         self.exception = report.exception or self.exception
         self.exception_site = report.exception_site or self.exception_site
+        self.thread_exceptions = report.thread_exceptions or self.thread_exceptions
         if report.ending is None or self.ended is not None:
             return False
         is_news = report.ending is not self.ending

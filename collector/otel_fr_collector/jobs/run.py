@@ -313,4 +313,5 @@ class Run:
 def _size(report: KeptReport) -> int:
     """Size of a report, in units of one call."""
     texts = len(report.stack) + len(report.exception_stack) + len(report.exception)
+    texts += sum(len(item.exception) + len(item.site) for item in report.thread_exceptions)
     return 1 + len(report.inflight) + len(report.failed) + texts // 256

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from otel_fr.incident import CollectorIncidentData
-from otel_fr.match import Category, Ending, Finding, Group
+from otel_fr.match import Category, Ending, Finding, Group, ThreadException
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.book import Incident
 from otel_fr_collector.jobs.ranks import RankState
@@ -54,6 +54,7 @@ class SavedRun:
                 ended=ended,
                 ending=ending,
                 stack_arrived=now - age - float(item["stack_age"]),
+                thread_exceptions=tuple([ThreadException(*item) for item in item.get("thread_exceptions", ())]),
                 progress={str(group): [int(own[0]), int(own[1])] for group, own in item["standings"].items()},
                 **{name: item[name] for name in _RANK_FIELDS},
             )
@@ -62,12 +63,12 @@ class SavedRun:
 
 
 def dump_run(run: Run, now: float, wall: float) -> Json:
-    """A run at these monotonic and Unix times, ready for `json.dumps`: its ranks that ended or have a stack."""
+    """A run at these monotonic and Unix times, ready for `json.dumps`: its ranks that ended or left a trace."""
     ranks = []
     stacks = 0
     for state in run.ranks.values():
         stacks += bool(state.stack)
-        if state.ended is None and (not state.stack or stacks > MAX_STACKS):
+        if state.ended is None and not state.thread_exceptions and (not state.stack or stacks > MAX_STACKS):
             continue
         item: Json = {name: getattr(state, name) for name in _RANK_FIELDS}
         if stacks > MAX_STACKS:
@@ -77,6 +78,7 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "ended": state.ended is not None,
             "ending": state.ending.value,
             "standings": state.progress,
+            "thread_exceptions": state.thread_exceptions,
             "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)

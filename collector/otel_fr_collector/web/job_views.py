@@ -158,12 +158,12 @@ def _fill_rank(
 
 
 def _how(state: RankState) -> str:
-    """How a rank ended, in words."""
-    if state.exception:
-        return state.exception
-    if state.signal:
-        return f"signal {state.signal}"
-    return "" if state.exit_code is None else f"exit code {state.exit_code}"
+    """How a rank ended, and which of its threads raised last, in words."""
+    ended = "" if state.exit_code is None else f"exit code {state.exit_code}"
+    if state.exception or state.signal:
+        ended = state.exception or f"signal {state.signal}"
+    raised = [f"thread {item.thread} raised {item.exception}" for item in state.thread_exceptions[-1:]]
+    return "; ".join(text for text in (ended, *raised) if text)
 
 
 async def _lanes(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from otel_fr import identity
+from otel_fr import identity, rank_report
 from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import kept_patterns
@@ -19,7 +19,7 @@ from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dumps.columns import P2P, Mask
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank, ThreadException
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
 
@@ -218,17 +218,22 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask
 
 
 def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
-    exit_ = dump.facts.get("exit")
-    exception = dump.facts.get("exception")
-    exit_ = exit_ if isinstance(exit_, dict) else {}
-    exception = exception if isinstance(exception, dict) else {}
+    exit_, exception = _object(dump.facts.get("exit")), _object(dump.facts.get("exception"))
+    of_threads = dump.facts.get("thread_exceptions")
+    ending = _ending(dump, exit_, bool(exception))
     stack = dump.text("stack") or _text(exception.get("stack"))
-    kind, message = _text(exception.get("type")), _text(exception.get("message"))
     rank = Rank(
         dump.rank,
-        ending=_ending(dump, exit_, bool(exception)),
-        exception=f"{kind}: {message}" if kind and message else kind or message,
-        exception_site=_text(exception.get("site")) or site_of(_text(exception.get("stack"))),
+        ending=ending,
+        exception="" if ending is Ending.CLEAN else _exception_text(exception),
+        exception_site="" if ending is Ending.CLEAN else _exception_site(exception),
+        thread_exceptions=tuple(
+            [
+                ThreadException(_text(item.get("thread")), _exception_text(item), _exception_site(item))
+                for item in (of_threads[: rank_report.MAX_THREAD_EXCEPTIONS] if isinstance(of_threads, list) else ())
+                if isinstance(item, dict)
+            ]
+        ),
         python_blocked=dump.facts.get("python_blocked") is True,
         site=dump.text("site") or site_of(dump.text("stack")),
         stack=stack,
@@ -249,11 +254,24 @@ def _ending(dump: Dump, exit_: Mapping[str, Any], raised: bool) -> Ending:
         return Ending.RAISED if raised else Ending.CLEAN if dump.facts.get("clean") is True else Ending.RUNNING
     if exit_.get("signal"):
         return Ending.KILLED
+    if exit_.get("known") is True:
+        return Ending.RAISED if exit_.get("code") else Ending.CLEAN
     if raised or exit_.get("code"):
         return Ending.RAISED
-    if exit_.get("clean") is True or exit_.get("known") is True:
-        return Ending.CLEAN
-    return Ending.GONE
+    return Ending.CLEAN if exit_.get("clean") is True else Ending.GONE
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _exception_text(exception: Mapping[str, Any]) -> str:
+    kind, message = _text(exception.get("type")), _text(exception.get("message"))
+    return f"{kind}: {message}" if kind and message else kind or message
+
+
+def _exception_site(exception: Mapping[str, Any]) -> str:
+    return _text(exception.get("site")) or site_of(_text(exception.get("stack")))
 
 
 def _text(value: object) -> str:

@@ -46,6 +46,7 @@ def _rank_dict(rank: Rank) -> dict[str, Any]:
         "signal": rank.signal,
         "exit_code": rank.exit_code,
         "exception": rank.exception or None,
+        "thread_exceptions": [item._asdict() for item in rank.thread_exceptions],
         "site": rank.exception_site or rank.site or None,
         "python_blocked": rank.python_blocked,
         "file": rank.file or None,

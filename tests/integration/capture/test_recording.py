@@ -322,7 +322,8 @@ def test_an_exception_of_a_thread_and_of_one_that_handles_it(tmp_path: Path) -> 
         thread = threading.Thread(target=work, name="loader")
         thread.start()
         thread.join()
-        print(seen, ring().exception["type"], ring().exception["thread"])
+        (raised,) = ring().thread_exceptions
+        print(seen, raised["type"], raised["thread"], ring().exception)
         """,
     )
-    assert out == "['OSError'] OSError loader\n"
+    assert out == "['OSError'] OSError loader None\n"

@@ -216,6 +216,21 @@ def test_an_exception_is_reported_while_the_rank_still_lives(sink: Sink, rank: P
     assert len(sink.named("torch.rank.exception")) == 1
 
 
+def test_the_exception_of_a_thread_is_reported_and_is_not_the_ranks_end(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=2)
+    rank.do("record_thread_exception", message="disk")
+    event = sink.event("torch.rank.exception")
+    raised = {"type": "OSError", "message": "disk", "site": "io.py:3 g", "thread": "loader"}
+    assert (event.report["thread_exceptions"], event.report.get("exception")) == ([raised], None)
+    assert (event.attributes["exception.type"], event.attributes["thread.name"]) == ("OSError", "loader")
+    rank.do("record_exception", message="bad sample 4711")
+    both = sink.event("torch.rank.exception", where=lambda report: "exception" in report).report
+    assert (both["exception"]["message"], both["thread_exceptions"]) == ("bad sample 4711", [raised])
+    assert rank.end("leave", code=1) == 1
+    exited = sink.event("torch.rank.exited").report
+    assert (exited["exception"]["message"], exited["thread_exceptions"]) == ("bad sample 4711", [raised])
+
+
 @pytest.mark.parametrize(
     ("do", "values", "status", "expected"),
     [

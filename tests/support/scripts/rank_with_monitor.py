@@ -143,6 +143,11 @@ class Player:
             {"type": "ValueError", "message": message, "stack": "Traceback ...", "site": "train.py:9 load"}
         )
 
+    def record_thread_exception(self, message: str) -> None:
+        self.writer.add_thread_exception(
+            {"type": "OSError", "message": message, "site": "io.py:3 g", "thread": "loader"}
+        )
+
     def mark_clean(self) -> None:
         self.writer.set_state(ProcessState.CLEAN)
 

@@ -16,7 +16,7 @@ from otel_fr.analyze import HEALTHY, Analysis, load
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.write import write_dump
 from otel_fr.incident import FIELDS
-from otel_fr.match import Ending
+from otel_fr.match import Ending, ThreadException
 from otel_fr.ring import RecordState
 from tests.support.rings import RUN, RankRing, signature
 
@@ -89,6 +89,14 @@ def test_the_newest_attempt_is_judged_and_the_others_are_named(tmp_path: Path) -
     assert "job-7 attempt 0, 4 files" in to_text(report)
 
 
+def test_the_exceptions_of_threads_are_in_a_ranks_file_and_do_not_end_it(tmp_path: Path) -> None:
+    ring = RankRing(tmp_path / "ring", rank=0, world_size=1)
+    ring.writer.add_thread_exception({"type": "OSError", "message": "disk", "site": "io.py:3 g", "thread": "loader"})
+    report = load(ring.write(tmp_path))
+    assert report.ranks[0].thread_exceptions == (ThreadException("loader", "OSError: disk", "io.py:3 g"),)
+    assert (report.ranks[0].ending, report.incidents) == (Ending.RUNNING, [])
+
+
 @pytest.mark.parametrize(
     ("info", "ending", "exception"),
     [
@@ -97,6 +105,12 @@ def test_the_newest_attempt_is_judged_and_the_others_are_named(tmp_path: Path) -
         ({"exit": {"code": 0, "signal": 0, "clean": True, "known": False}}, Ending.CLEAN, ""),
         ({"exit": {"code": 0, "signal": 0, "clean": False, "known": False}}, Ending.GONE, ""),
         ({"exception": {"type": "ValueError", "message": "bad sample"}}, Ending.RAISED, "ValueError: bad sample"),
+        (
+            {"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 0, "clean": True, "known": True}},
+            Ending.CLEAN,
+            "",
+        ),
+        ({"thread_exceptions": [{"type": "ValueError", "thread": "loader"}]}, Ending.RUNNING, ""),
         ({}, Ending.RUNNING, ""),
     ],
 )

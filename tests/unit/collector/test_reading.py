@@ -159,6 +159,8 @@ def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
         ({"exit": {"code": 0, "signal": 9, "clean": False, "known": True}}, Ending.KILLED),
         ({"exit": {"code": 0, "signal": 0, "clean": False, "known": False}}, Ending.GONE),
         ({"exception": {"type": "ValueError"}}, Ending.RAISED),
+        ({"thread_exceptions": [{"type": "ValueError", "thread": "loader"}]}, None),
+        ({"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 0, "known": True}}, Ending.CLEAN),
         ({"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 0, "known": False}}, Ending.RAISED),
     ],
 )

@@ -18,7 +18,7 @@ from otel_fr_collector.storage import migrations
 from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.storage.store import Retention, Store
 
-from otel_fr.match import Category, Ending, Finding, Group
+from otel_fr.match import Category, Ending, Finding, Group, ThreadException
 
 RUN = RunId("job-7", 1, "0123456789abcdef")
 NOW = 1_800_000_000.0
@@ -235,6 +235,7 @@ def test_a_rank_that_ended_is_read_back_as_it_was_written(
     run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": text})
     state = RankState(1, arrived=50.0, ended=50.0, ending=ending, host=text, exception=text, signal=number)
     state.progress, state.stack, state.stack_arrived = progress, text, 40.0
+    state.thread_exceptions = (ThreadException(text, text, text), ThreadException("loader", "ValueError"))
     run.ranks = {0: RankState(0), 1: state}
     saved = load_run(json.loads(json.dumps(dump_run(run, 50.0, NOW))))
     assert (saved.id, saved.world_size, saved.resource) == (run.id, 2, run.resource)

@@ -43,6 +43,8 @@ REPORT_JSON = (
     f'"last":{PLAIN_CALL_JSON},"python_blocked":false,"site":"train.py:7 load","stack":"Thread 1",'
     '"exit":{"code":1,"signal":0,"clean":false,"known":true},'
     '"exception":{"type":"ValueError","message":"bad","stack":"Traceback","site":"train.py:8 f"},'
+    '"thread_exceptions":'
+    '[{"type":"OSError","message":"disk","stack":"Traceback","site":"io.py:3 g","thread":"loader"}],'
     '"file":"/dumps/rank_1","reason":"stall","error":"disk full"}'
 )
 """Every key once, in the order in which monitors have always written them."""
@@ -79,6 +81,7 @@ REPORT = RankReport(
     stack="Thread 1",
     exit=ReportedExit(code=1, signal=0, is_clean=False, is_known=True),
     exception=ReportedException("ValueError", "bad", "Traceback", "train.py:8 f"),
+    thread_exceptions=(ReportedException("OSError", "disk", "Traceback", "io.py:3 g", "loader"),),
     file="/dumps/rank_1",
     reason="stall",
     error="disk full",
@@ -106,7 +109,8 @@ reports = st.builds(
     st.lists(groups, max_size=2).map(tuple), call_lists, counts, call_lists, st.none() | seconds,
     st.none() | st.builds(DropCounts, *[counts] * 4), st.none() | calls, st.none() | st.booleans(), texts, texts,
     st.none() | st.builds(ReportedExit, st.none() | integers, integers, st.booleans(), st.booleans()),
-    st.none() | st.builds(ReportedException, texts, texts, texts, texts), texts, texts, texts,
+    st.none() | st.builds(ReportedException, *[texts] * 5),
+    st.lists(st.builds(ReportedException, *[texts] * 5), max_size=4).map(tuple), texts, texts, texts,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from otel_fr.match import (
     Progress,
     Rank,
     Signature,
+    ThreadException,
 )
 from tests.support.verdicts import causes, judge
 
@@ -92,6 +93,20 @@ def test_ranks_that_torchrun_ends_and_ranks_that_lost_their_connection_are_victi
     assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
     assert "bad sample 4711" in cause.summary
     assert cause.call_sites[1] == "train.py:7 load"
+
+
+def test_the_exception_of_a_thread_is_told_of_the_rank_that_is_missing_and_blames_no_other() -> None:
+    prefetch = ThreadException("prefetch", "ValueError: bad sample 4711", "loader.py:8 read")
+    metrics = ThreadException("metrics", "OSError: no route")
+    ranks = [at(0, 5, thread_exceptions=(metrics,)), at(1, 4, site="train.py:20 get", thread_exceptions=(prefetch,))]
+    (cause,) = causes(verdict([call(0, 5), call(2, 5)], [*ranks, at(2, 5)]))
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    said = (
+        "rank 1 is alive at train.py:20 get; its thread prefetch raised ValueError: bad sample 4711 at loader.py:8 read"
+    )
+    assert said in cause.summary
+    assert "metrics" not in cause.summary
+    assert causes(verdict([], ranks)) == []
 
 
 def test_a_death_is_reported_before_any_rank_has_waited_for_long() -> None:

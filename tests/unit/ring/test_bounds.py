@@ -23,6 +23,7 @@ from otel_fr.ring import (
     StaleGeneration,
     process_start_ns,
 )
+from otel_fr.ring import layout as layout_module
 from tests.support.ring_model import BIG_SITE, GROUP, Program, read_all, signature_of
 
 
@@ -260,6 +261,35 @@ def test_status(tmp_path: Path) -> None:
         assert reader.exception == {"type": "ValueError", "message": "bad sample \u2603"}
         with pytest.raises(KeyError):
             writer.count("no such counter")
+
+
+def test_the_first_exceptions_of_threads_stay_and_the_newest_follows_them(tmp_path: Path) -> None:
+    writer, _ = make(tmp_path, 10)
+    with RingReader.open(writer.path) as reader:
+        assert reader.thread_exceptions == []
+        for number in range(1, 8):
+            writer.add_thread_exception({"type": "OSError", "stack": "x" * 9000, "thread": f"loader-{number}"})
+            kept = [*range(1, min(number, 3) + 1), *([number] if number > 3 else [])]
+            assert [found["thread"] for found in reader.thread_exceptions] == [f"loader-{n}" for n in kept]
+        assert reader.exception is None
+        writer.set_exception({"type": "ValueError", "thread": "MainThread"})
+        assert reader.exception == {"type": "ValueError", "thread": "MainThread"}
+        assert len(reader.thread_exceptions) == 4
+
+
+@pytest.mark.parametrize(("thread", "ends"), [("MainThread", True), ("loader", False)])
+def test_a_ring_without_room_for_exceptions_of_threads_is_read(
+    tmp_path: Path, thread: str, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(layout_module, "THREADS_SIZE", 0)
+        writer, group = make(tmp_path, 10)
+    Program(1).issue(writer, group, 0)
+    writer.set_exception({"type": "OSError", "thread": thread})
+    with RingReader.open(writer.path) as reader:
+        assert (reader.exception is not None) is ends
+        assert [found["thread"] for found in reader.thread_exceptions] == ([] if ends else ["loader"])
+        assert len(list(reader.records())) == 1
 
 
 def test_texts_too_long_for_their_place_are_shortened_and_say_so(tmp_path: Path) -> None:

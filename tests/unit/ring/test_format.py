@@ -99,6 +99,8 @@ def test_the_page_is_enough_to_read_the_file(tmp_path: Path) -> None:
     writer.count("dropped", 2)
     writer.set_meta({"rank": 4})
     writer.set_exception({"type": "KeyError"})
+    for number in range(1, 7):
+        writer.add_thread_exception({"type": "OSError", "thread": f"loader-{number}"})
     data = writer.path.read_bytes()
 
     assert data[:8] == b"OTELFRRB"
@@ -154,6 +156,9 @@ def test_the_page_is_enough_to_read_the_file(tmp_path: Path) -> None:
     assert struct.unpack_from("<6Q", data, status) == (1, 99, 0, 2, 0, 0)
     assert sorted([document(data, status + 256), document(data, status + 4288)]) == [(1, {"rank": 3}), (2, {"rank": 4})]
     assert document(data, status + 8320) == (1, {"type": "KeyError"})
+    of_threads = [document(data, status + 16384 + 4096 * place) for place in range(4)]
+    assert of_threads == [(n, {"type": "OSError", "thread": f"loader-{n}"}) for n in (1, 2, 3, 6)]
+    assert u64(data, 48) == status + 16384 + 4 * 4096
 
 
 def test_equal_inputs_and_outputs_are_written_once(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Exceptions of background threads, one case named by argv[1]. Knows nothing of otel-fr. Ends by itself within 15 s."""
+
+import datetime
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+case = sys.argv[1]
+if case == "ends_process":
+    threading.excepthook = lambda args: os._exit(3)
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
+rank = dist.get_rank()
+data = torch.ones(64)
+batches: "queue.Queue[torch.Tensor]" = queue.Queue()
+
+
+def send_metrics() -> None:
+    raise OSError("no route to the metrics server")
+
+
+def prefetch() -> None:
+    raise ValueError("bad sample 4711")
+
+
+def run_thread(target: Callable[[], None], name: str) -> None:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    thread.join()
+
+
+def next_batch() -> None:
+    try:
+        batches.get(timeout=7)  # the thread that fills the queue is dead
+    except queue.Empty:
+        os._exit(0)
+
+
+dist.all_reduce(data)  # number 1
+if rank == 0:
+    run_thread(send_metrics, "metrics")
+if case == "prefetch":
+    if rank == 1:
+        run_thread(prefetch, "prefetch")
+        next_batch()
+    dist.all_reduce(data)
+elif case == "main_raises_later":
+    for _ in range(20):
+        dist.all_reduce(data)
+        time.sleep(0.1)
+    if rank == 0:
+        raise KeyError("lr")
+    dist.all_reduce(data)
+elif case == "ends_process":
+    dist.all_reduce(data)
+elif case == "ends_well":
+    for _ in range(30):
+        dist.all_reduce(data)
+        time.sleep(0.1)
+else:
+    sys.exit(f"no such case: {case}")
+dist.destroy_process_group()

@@ -1,0 +1,86 @@
+"""Which uncaught exceptions end a rank, and which are recorded as those of its threads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import single_rank
+
+ALONE = """
+session_module.start_monitor = no_monitor
+start()
+def kept():
+    reader = ring()
+    raised = [f"{found['type']} in {found['thread']}" for found in reader.thread_exceptions]
+    print(raised, reader.exception and reader.exception["type"])
+def work():
+    raise OSError("disk")
+def run(target, name="loader"):
+    thread = threading.Thread(target=target, name=name)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param("run(work)", ["OSError in loader"], id="thread"),
+        pytest.param("run(work); run(work, 'loader-2')", ["OSError in loader"], id="the same one again"),
+        pytest.param("run(sys.exit)", [], id="sys.exit in a thread"),
+        pytest.param(
+            "threading.excepthook = lambda args: sys.excepthook(*args[:3])\nrun(work)",
+            ["OSError in loader"],
+            id="a thread hook that passes it to sys.excepthook",
+        ),
+        pytest.param(
+            "own = threading.excepthook\nthreading.excepthook = lambda args: (own(args), sys.excepthook(*args[:3]))\n"
+            "run(work)",
+            ["OSError in loader"],
+            id="a thread hook that passes it to both",
+        ),
+        pytest.param("threading.excepthook = lambda args: None\nrun(work)", [], id="a thread hook that hides it"),
+        pytest.param(
+            "try:\n    work()\nexcept OSError:\n    sys.excepthook(*sys.exc_info())",
+            ["OSError in MainThread"],
+            id="caught and passed to sys.excepthook",
+        ),
+        pytest.param("try:\n    work()\nexcept OSError:\n    pass", [], id="caught"),
+        pytest.param(
+            "import _thread\ndone = threading.Event()\nold = sys.unraisablehook\n"
+            "sys.unraisablehook = lambda args: (old(args), done.set())\n"
+            "_thread.start_new_thread(work, ())\ndone.wait()",
+            ["OSError in Dummy-1"],
+            id="_thread.start_new_thread",
+        ),
+        pytest.param(
+            "class Held:\n    def __del__(self):\n        raise OSError('disk')\nHeld()", [], id="__del__ of an object"
+        ),
+    ],
+)
+def test_an_exception_that_does_not_end_the_process(tmp_path: Path, body: str, expected: list[str]) -> None:
+    assert single_rank.succeed(tmp_path, f"{ALONE}{body}\nkept()\n") == f"{expected} None\n"
+
+
+def test_the_exceptions_of_a_thread_and_of_the_main_thread_are_both_kept(tmp_path: Path) -> None:
+    done = single_rank.run(tmp_path, f"{ALONE}import atexit\natexit.register(kept)\nrun(work)\nraise KeyError('lr')\n")
+    assert (done.returncode, done.stdout) == (1, "['OSError in loader'] KeyError\n")
+    assert done.stderr.count("KeyError: 'lr'") == 1
+    assert done.stderr.count("OSError: disk") == 1
+
+
+def test_a_service_thread_that_fails_for_ever_is_recorded_a_bounded_number_of_times(tmp_path: Path) -> None:
+    body = """
+def fail(number):
+    raise type(f"Error{number}", (Exception,), {})("again")
+for number in range(100):
+    try:
+        fail(number)
+    except Exception as error:
+        hook._state.session._hooks.note_of_thread(error, error.__traceback__, None)
+kept()
+"""
+    out = single_rank.succeed(tmp_path, ALONE + body)
+    assert out == f"{[f'Error{n} in MainThread' for n in (0, 1, 2, 63)]} None\n"
