@@ -20,6 +20,17 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from otel_fr.encodable import load_json
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
+from otel_fr_collector.otlp.wire import TooManyError
+
+MAX_BYTES = 16 << 20
+"""Of a request as JSON, decompressed. Python keeps it as text of up to four bytes a character."""
+MAX_VALUES = 500_000
+"""Values of a request: objects, lists and their members. Each takes some 100 bytes and some microseconds; a span has
+about 60."""
+MAX_SHORT_TEXT = 64 << 10
+"""Characters of a text that is neither text nor bytes of a value. protobuf's errors quote it once for each level."""
+_LONG = frozenset({"stringValue", "string_value", "bytesValue", "bytes_value"})
+_OTHER_BYTES = bytes(byte for byte in range(256) if byte not in b'"{[,')
 
 _REQUESTS: dict[str, type[Message]] = {
     TRACES: ExportTraceServiceRequest,
@@ -42,9 +53,12 @@ def from_json(signal: str, body: bytes) -> bytes:
 
     Raises:
         MalformedError: the body is not OTLP/JSON.
+        TooManyError: it is larger than is decoded.
     """
+    _check_size(body)
     try:
         data = load_json(body)
+        _check_texts(data)
         for holder in _holders(data):
             for key in _IDS & holder.keys():
                 # OTLP/JSON writes ids in hex (specification, "JSON Protobuf Encoding"); protobuf's JSON is base64.
@@ -53,6 +67,32 @@ def from_json(signal: str, body: bytes) -> bytes:
         return message.SerializeToString()
     except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
         raise MalformedError(f"the body is not an OTLP/JSON {signal} request") from error
+
+
+def _check_size(body: bytes) -> None:
+    """Count the values without decoding them, by the characters outside texts that begin or separate values.
+
+    Raises:
+        TooManyError: there are too many values, or bytes.
+    """
+    if len(body) > MAX_BYTES:
+        raise TooManyError(f"a JSON request is larger than {MAX_BYTES} bytes")
+    marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHER_BYTES)
+    # Not one step further if there are too many texts: splitting makes an object of each.
+    if marks.count(b'"') > 4 * MAX_VALUES or len(b"".join(marks.split(b'"')[::2])) > MAX_VALUES:
+        raise TooManyError(f"a JSON request has more than {MAX_VALUES} values")
+
+
+def _check_texts(data: Any) -> None:
+    """Raises ValueError if a text is longer than any of its kind can be."""
+    stack = [data]
+    while stack:
+        one = stack.pop()
+        for key, value in one.items() if isinstance(one, dict) else enumerate(one):
+            if isinstance(value, (dict, list)):
+                stack.append(value)
+            elif isinstance(value, str) and len(value) > MAX_SHORT_TEXT and key not in _LONG:
+                raise ValueError("a text is too long")
 
 
 def _holders(data: Any) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -260,11 +260,8 @@ class Intake:
             RejectedError: it is not accepted.
         """
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                if len(data) > LARGE:
-                    await stack.enter_async_context(self._large)
-                if signal != LOGS:
-                    await stack.enter_async_context(self._parallel)
+            unbounded = contextlib.nullcontext()
+            async with self.one_at_a_time(len(data) > LARGE), unbounded if signal == LOGS else self._parallel:
                 response = await self._service.take(signal, data, self._check_of(request.access))
         except MalformedError as error:
             raise malformed(str(error)) from error
@@ -280,6 +277,15 @@ class Intake:
             raise RejectedError(Reason.INTERNAL, "the request could not be processed") from error
         self._metrics.requests_accepted.labels(signal).inc()
         return response
+
+    @contextlib.asynccontextmanager
+    async def one_at_a_time(self, is_large: bool) -> AsyncIterator[None]:
+        """Wait until no other large request is decoded; a request that is not large does not wait."""
+        if not is_large:
+            yield
+            return
+        async with self._large:
+            yield
 
     def too_large(self) -> RejectedError:
         """A request over the limit on one request."""

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from otel_fr_collector.otlp import json_encoding
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
+from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.inflate import ENCODINGS, Inflater
 from otel_fr_collector.receive.intake import (
     READ_SECONDS,
@@ -36,6 +37,8 @@ _HTTP_CODES = {
     otlp_status.UNIMPLEMENTED: 415,
     otlp_status.UNAVAILABLE: 503,
 }
+LARGE_JSON = 64 << 10
+"""Bytes from which JSON is decoded one request at a time: it takes up to fifty times as much memory meanwhile."""
 DISCARD_SECONDS = 5.0
 """In which the rest of a rejected body is read and thrown away."""
 
@@ -62,10 +65,7 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
                 except asyncio.TimeoutError:
                     raise too_slow() from None
                 if kind == JSON:
-                    try:
-                        data = await asyncio.to_thread(json_encoding.from_json, signal, data)
-                    except MalformedError as error:
-                        raise malformed(str(error)) from error
+                    data = await _from_json(intake, signal, data)
                 answer = await intake.take(incoming, signal, data)
                 body = json_encoding.response_json(signal, answer) if kind == JSON else answer
                 return Response(body, media_type=kind)
@@ -78,6 +78,16 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
             return Response(status_code=400)
 
     return handle
+
+
+async def _from_json(intake: Intake, signal: str, data: bytes) -> bytes:
+    try:
+        async with intake.one_at_a_time(len(data) > LARGE_JSON):
+            return await asyncio.to_thread(json_encoding.from_json, signal, data)
+    except MalformedError as error:
+        raise malformed(str(error)) from error
+    except TooManyError as error:
+        raise RejectedError(Reason.TOO_LARGE, str(error)) from error
 
 
 def _rejection(error: RejectedError, kind: str) -> Response:

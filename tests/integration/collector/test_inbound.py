@@ -138,3 +138,32 @@ def test_a_small_request_of_many_empty_parts_neither_blocks_the_collector_nor_fi
     assert watch.answers
     assert resident < MOST_RESIDENT, f"{resident / MIB:.0f} MiB"
     assert watch.slowest < SLOWEST_ANSWER
+
+
+def _json_flood(kind: str) -> bytes:
+    """16 MiB, or 500,000 values, of JSON: small or nested objects, or a text of which each character takes 4 bytes."""
+    head, end = b'{"resourceSpans":[{"scopeSpans":[{"spans":[', b"]}]}]}"
+    size = 16 * MIB - 200
+    if kind == "objects":
+        return head + b",".join([b"{}"] * (size // 3)) + end
+    if kind == "most objects":
+        return head + b",".join([b'{"status":{}}'] * 160_000) + end
+    if kind == "nested":
+        return b'{"resourceSpans":[' * (size // 18)
+    if kind == "text":
+        text = "😀".encode() + b"a" * (size - 100)
+        return head + b'{"attributes":[{"key":"a","value":{"stringValue":"' + text + b'"}}]}' + end
+    return head + b'{"attributes":[{"key":"a","value":{"intValue":"' + b"1" * (size - 100) + b'"}}]}' + end
+
+
+def test_a_small_request_of_much_json_neither_blocks_the_collector_nor_fills_its_memory(tmp_path: Path) -> None:
+    found = {}
+    with running(tmp_path / "run") as collector, Watch(collector) as watch:
+        for kind in ("objects", "most objects", "nested", "text", "number"):
+            packed = gzip.compress(_json_flood(kind), 9)
+            assert len(packed) < 100_000
+            found[kind] = collector.post("/v1/traces", packed, JSON, Content_Encoding="gzip").status
+        assert found == {"objects": 413, "most objects": 200, "nested": 413, "text": 200, "number": 400}
+        resident = collector.resident()
+    assert resident < MOST_RESIDENT, f"{resident / MIB:.0f} MiB"
+    assert watch.slowest < SLOWEST_ANSWER

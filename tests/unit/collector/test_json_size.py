@@ -1,0 +1,78 @@
+"""OTLP/JSON: what is larger than is decoded is refused before it is decoded."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from otel_fr_collector.otlp import json_encoding
+from otel_fr_collector.otlp.json_encoding import from_json
+from otel_fr_collector.otlp.signals import TRACES, MalformedError
+from otel_fr_collector.otlp.wire import TooManyError
+
+texts = st.text(st.sampled_from('a\\"\n{[,é'), max_size=6)
+values = st.recursive(
+    st.none() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def count(value: Any) -> int:
+    """Objects and lists, and what separates their members."""
+    members = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if members is None else 1 + max(0, len(members) - 1) + sum(map(count, members))
+
+
+@given(values, st.booleans())
+def test_values_are_counted_as_they_are_decoded(value: Any, ascii_only: bool) -> None:
+    body = json.dumps({"resourceSpans": [], "x": value}, ensure_ascii=ascii_only).encode()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_encoding, "MAX_VALUES", count(value) + 3)
+        assert from_json(TRACES, body) == b""
+        patched.setattr(json_encoding, "MAX_VALUES", count(value) + 2)
+        with pytest.raises(TooManyError):
+            from_json(TRACES, body)
+
+
+@pytest.mark.parametrize("part", ["{}", "[]", "[[]]", '{"a":{}}', '""', "1"])
+def test_a_body_of_many_small_values_is_refused_before_it_is_decoded(part: str) -> None:
+    body = ('{"resourceSpans":[' + ",".join([part] * (json_encoding.MAX_VALUES + 1)) + "]}").encode()
+    began = time.process_time()
+    with pytest.raises(TooManyError):
+        from_json(TRACES, body)
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("start", ["[", '{"a":', '{"resourceSpans":[', '{"resourceSpans":[{"scopeSpans":['])
+def test_deep_nesting_is_malformed(start: str) -> None:
+    with pytest.raises(MalformedError):
+        from_json(TRACES, start.encode() * 100_000)
+
+
+def test_a_long_text_is_allowed_only_as_a_value() -> None:
+    """An error of protobuf quotes the text, once for each level: a hundred times as much memory as the request."""
+    long = "1" * (json_encoding.MAX_SHORT_TEXT + 1)
+
+    def body(value: dict[str, Any]) -> bytes:
+        for _ in range(20):
+            value = {"arrayValue": {"values": [value]}}
+        span = {"attributes": [{"key": "a", "value": value}]}
+        return json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+
+    taken = from_json(TRACES, body({"stringValue": long}))
+    assert long.encode() in taken
+    assert ExportTraceServiceRequest.FromString(taken)
+    with pytest.raises(MalformedError) as refused:
+        from_json(TRACES, body({"intValue": long}))
+    assert len(str(refused.value.__cause__)) < 1_000
+
+
+def test_a_body_larger_than_is_decoded_is_refused() -> None:
+    with pytest.raises(TooManyError, match="larger than"):
+        from_json(TRACES, b'{"resourceSpans":[]}' + b" " * json_encoding.MAX_BYTES)
