@@ -22,6 +22,7 @@ class GroupInfo:
         ranks: global, in the order of the ranks within the group; empty: not recorded.
         enqueued, completed: last sequence number of a collective enqueued / completed; None: not recorded.
         first_recorded: sequence number of the oldest collective in the file if older ones were overwritten; else None.
+        destroyed: the rank had destroyed it when the file was written.
     """
 
     key: str
@@ -32,6 +33,7 @@ class GroupInfo:
     enqueued: int | None = None
     completed: int | None = None
     first_recorded: int | None = None
+    destroyed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -249,6 +249,7 @@ def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
             enqueued=integer(item.get("enqueued")),
             completed=integer(item.get("completed")),
             first_recorded=integer(item.get("first_recorded")),
+            destroyed=item.get("gone") is True,
         )
     return found
 

@@ -50,6 +50,30 @@ def _was_cleared_away(info: Rank) -> bool:
     return info.python_blocked and info.ending is Ending.KILLED and info.signal == SIGKILL
 
 
+def _left_in_order(info: Rank, calls: Iterable[Call]) -> bool:
+    """It exited by itself with a status other than 0, after it had destroyed all its groups and nothing had failed.
+
+    The status is the program's: Ray Train's workers, for example, end with status 1 on success.
+    """
+    return (
+        info.ending is Ending.RAISED
+        and not info.exception
+        and bool(info.progress)
+        and all(progress.destroyed for progress in info.progress.values())
+        and not _open_calls(calls)
+    )
+
+
+def _awaited(evidence: Evidence, instances: Iterable[Instance], ranks: set[int]) -> set[int]:
+    """Those of ``ranks`` that others wait for in a call that they did not join."""
+    found: set[int] = set()
+    for instance in instances if ranks else ():
+        if any(instance.call(r).state is not CallState.COMPLETED for r in instance.calls):
+            members = ranks.intersection(instance.members)
+            found.update(r for r in members if has_joined(instance, r, evidence.ranks.get(r)) is False)
+    return found
+
+
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
     return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED)]
 
@@ -106,6 +130,8 @@ def culprit_deaths(
         and _failed_by_itself(info, by_rank.get(r, ()))
         and not (timed_out and _was_cleared_away(info))
     }
+    left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}
+    candidates -= left - _awaited(evidence, instances, left)
     if not candidates:
         stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
         others_ended = any(info.ending is not Ending.RUNNING for r, info in evidence.ranks.items() if r not in stopped)

@@ -119,11 +119,13 @@ class Progress:
     Attributes:
         enqueued, completed: sequence number of the last collective enqueued / completed; 0: none yet.
         first_recorded: the oldest collective still in the rank's recorder; None: no older one was dropped.
+        destroyed: the rank has destroyed the group.
     """
 
     enqueued: int | None = None
     completed: int | None = None
     first_recorded: int | None = None
+    destroyed: bool = False
 
 
 class ThreadException(NamedTuple):

@@ -44,3 +44,12 @@ def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told:
         assert told in last["summary"]
         assert "rank 1 was still at" in last["summary"]
         assert "idle when it was stopped from outside by signal 15 (SIGTERM)" in last["summary"]
+
+
+def test_ranks_that_exit_with_status_1_after_everything_was_done_are_no_fault(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "ends.py", "status_1_at_the_end", env=torchrun.endpoint(running))
+    assert job.returncode == 1
+    assert running.lines() == []
+    status, report = job.analyze()
+    assert (status, report["incidents"]) == (0, [])

@@ -23,6 +23,7 @@ class KeptGroupProgress:
     group: Group
     enqueued: int = 0
     completed: int = 0
+    is_destroyed: bool = False
 
 
 @dataclass(slots=True)
@@ -124,7 +125,7 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _group(given: rank_report.ReportedGroup) -> KeptGroupProgress:
     group = Group(given.id, given.name, given.description, _ranks(given.ranks))
-    return KeptGroupProgress(group, given.enqueued, given.completed)
+    return KeptGroupProgress(group, given.enqueued, given.completed, given.is_destroyed)
 
 
 def _call(given: rank_report.ReportedCall, rank: int, interner: Interner, now: float, wall: float) -> RankCall:

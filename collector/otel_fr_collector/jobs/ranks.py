@@ -15,6 +15,10 @@ DELAY = 0.5
 """Seconds that a report may take to arrive: a stack is outdated only if the rank moved so much later than it."""
 
 
+DESTROYED = -1
+"""In place of the number of a report: the rank has destroyed the group."""
+
+
 @dataclass(slots=True)
 class RankState:
     """One rank. ``arrived``: the collector's monotonic clock at its latest report; times in seconds."""
@@ -36,7 +40,8 @@ class RankState:
     thread_exceptions: tuple[ThreadException, ...] = ()
     file: str = ""
     progress: dict[str, list[int]] = field(default_factory=dict)
-    """By group id: last number enqueued, last completed, from reports and spans alike."""
+    """By group id: last number enqueued, last completed, from reports and spans alike; and the number of the last
+    report in which the group was live, or `DESTROYED`."""
     latest: dict[str, CompactCall] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""
     previous_record: int = -1
@@ -48,6 +53,11 @@ class RankState:
     def is_silent(self, now: float, floor: float = 0.0) -> bool:
         """No report for longer than `SILENCE`, and no known end. ``floor``: no silence is counted before this time."""
         return self.ended is None and now - max(self.arrived, floor) > SILENCE
+
+    def has_destroyed(self, group: str) -> bool:
+        """It has destroyed a group that is in `progress`; a rank that has ended: it did not have the group any more."""
+        last = self.progress[group][2]
+        return last == DESTROYED or (self.ended is not None and self.report is not None and last != self.report.number)
 
     def take_report(self, report: KeptReport, now: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""

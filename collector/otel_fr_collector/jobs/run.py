@@ -9,7 +9,7 @@ from otel_fr.match import CallState, Ending, Group
 from otel_fr_collector.jobs.calls import UNENDED, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
-from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.usage import Usage
 
 MAX_RANKS_PER_RUN = 16_384
@@ -198,7 +198,7 @@ class Run:
             if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES:
                 self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES)
                 return None
-            own = state.progress[group] = [0, 0]
+            own = state.progress[group] = [0, 0, 0]
             self.progress_entries += 1
             self.usage.progress_entries += 1
         own[0] = max(own[0], enqueued)
@@ -263,7 +263,9 @@ class Run:
             if group is not None:
                 if group.uncompared and group.compare_pieces():
                     self.note_mismatch(now)
-                self.note_progress(state, item.group.id, item.enqueued, item.completed)
+                own = self.note_progress(state, item.group.id, item.enqueued, item.completed)
+                if own is not None:
+                    own[2] = DESTROYED if item.is_destroyed else report.number
         report.groups = []  # their content is kept above; a thousand reports of a thousand groups would be large
         self._end_calls(before, report)
         for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:

@@ -128,7 +128,9 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         idle=report.idle + since if report and report.idle is not None else None,
         site=state.site,
         stack=state.stack,
-        progress={gid: Progress(own[0], own[1]) for gid, own in state.progress.items()},
+        progress={
+            gid: Progress(own[0], own[1], destroyed=state.has_destroyed(gid)) for gid, own in state.progress.items()
+        },
         complete=report is not None and report.inflight_more == 0 and not silent,
         file=state.file,
     )

@@ -11,7 +11,7 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Category, Ending, Finding, Group, ThreadException
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.book import Incident
-from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.run import Run, RunId
 
 _T = TypeVar("_T")
@@ -48,6 +48,7 @@ class SavedRun:
         for item in self.ranks_data:
             ending = Ending(item["ending"])
             ended = now - age if item["ended"] else None
+            destroyed = set(item.get("destroyed", ()))
             state = RankState(
                 rank=int(item["rank"]),
                 arrived=now - age,
@@ -55,7 +56,10 @@ class SavedRun:
                 ending=ending,
                 stack_arrived=now - age - float(item["stack_age"]),
                 thread_exceptions=tuple([ThreadException(*item) for item in item.get("thread_exceptions", ())]),
-                progress={str(group): [int(own[0]), int(own[1])] for group, own in item["standings"].items()},
+                progress={
+                    str(group): [int(own[0]), int(own[1]), DESTROYED if group in destroyed else 0]
+                    for group, own in item["standings"].items()
+                },
                 **{name: item[name] for name in _RANK_FIELDS},
             )
             states.append(state)
@@ -77,8 +81,9 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "rank": state.rank,
             "ended": state.ended is not None,
             "ending": state.ending.value,
-            "standings": state.progress,
             "thread_exceptions": state.thread_exceptions,
+            "standings": {group: own[:2] for group, own in state.progress.items()},
+            "destroyed": [group for group in state.progress if state.has_destroyed(group)],
             "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)

@@ -287,7 +287,7 @@ def _idle(dump: Dump) -> float | None:
 
 
 def _progress(info: GroupInfo) -> Progress:
-    return Progress(info.enqueued, info.completed, info.first_recorded)
+    return Progress(info.enqueued, info.completed, info.first_recorded, info.destroyed)
 
 
 def _drop_outdated(

@@ -70,3 +70,33 @@ def test_a_rank_that_aborts_before_it_has_waited_for_long_is_dead(tmp_path: Path
         job.ranks[0].exit(signal=signal.SIGABRT)
         found = collector.wait_cause()
         assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [0])
+
+
+def _destroy_groups(job: Job) -> list[dict[str, Any]]:
+    """The groups as ranks report them that have destroyed them."""
+    return [{**group, "gone": True} for group in job.ranks[0].report()["groups"]]
+
+
+def test_a_status_other_than_0_after_all_groups_were_destroyed_opens_no_incident(tmp_path: Path) -> None:
+    with running(tmp_path) as collector, Job(collector, 3) as job:
+        job.step()
+        gone = _destroy_groups(job)
+        for rank in job.ranks[:2]:
+            rank.exit(code=1, groups=gone)
+        # A real fault that is judged later shows that the ends were judged, too.
+        job.ranks[2].exit(signal=signal.SIGSEGV)
+        found = collector.wait_cause()
+        assert (found["category"], found["culprit_ranks"]) == ("rank_dead", [2])
+        assert collector.stop() == 0
+        assert {tuple(line["culprit_ranks"]) for line in collector.lines()} == {(2,)}
+
+
+def test_a_rank_that_left_and_that_others_wait_for_later_is_dead(tmp_path: Path) -> None:
+    with running(tmp_path) as collector, Job(collector, 3) as job:
+        job.step()
+        job.ranks[1].exit(code=1, groups=_destroy_groups(job))
+        job.all_reported()
+        assert collector.lines() == []
+        job.skip(1)
+        found = collector.wait_cause()
+        assert (found["category"], found["culprit_ranks"], found["sequence_id"]) == ("rank_dead", [1], 2)

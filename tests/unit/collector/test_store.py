@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.incidents.book import FIRING, RESOLVED, Incident
-from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import migrations
@@ -227,7 +227,10 @@ def test_an_incident_is_read_back_as_it_was_written(
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(Ending), texts, st.none() | ranks, st.dictionaries(texts, st.lists(ranks, min_size=2, max_size=2))
+    st.sampled_from(Ending),
+    texts,
+    st.none() | ranks,
+    st.dictionaries(texts, st.tuples(ranks, ranks, st.sampled_from([0, DESTROYED])).map(list)),
 )
 def test_a_rank_that_ended_is_read_back_as_it_was_written(
     ending: Ending, text: str, number: int | None, progress: dict[str, list[int]]
