@@ -16,7 +16,7 @@ MIN_STEPPED = 5
 """Ranks in equal steps from which on they are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
 UNKNOWN_SITE = "location not known"
 
-_UNDEFINED = ("", "undefined")
+UNDESCRIBED = ("", "undefined")
 """Descriptions that PyTorch gives to groups without one."""
 
 
@@ -67,7 +67,7 @@ def verb(ranks: Iterable[int], one: str, many: str) -> str:
 
 def group_text(name: str, description: str) -> str:
     """A process group by the user's description and c10d's name, ``"dp (3)"``; without a description ``"3"``."""
-    return name if description in (*_UNDEFINED, name) else f"{description} ({name})"
+    return name if description in (*UNDESCRIBED, name) else f"{description} ({name})"
 
 
 def collective_text(operation: str, sequence_id: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from otel_fr.match import sentences
 from otel_fr.match.aborted import separate
@@ -11,12 +12,13 @@ from otel_fr.match.endings import describe_ending
 from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
+from otel_fr.match.out_of_step import Steps, compare_steps
 from otel_fr.match.waiting import Node
 
 _NOT_ENDED = (Ending.RUNNING, Ending.UNKNOWN)
 
 
-@dataclass(slots=True)
+@dataclass
 class Case:
     """The evidence lined up, and the findings so far.
 
@@ -43,6 +45,12 @@ class Case:
         self.mismatches = first_mismatches(self.instances)
         self.deaths, self.aborted, self.nodes = separate(self.evidence, self.instances, self.mismatches)
         self.lasts = last_calls(self.evidence.calls)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Which ranks cannot have run the same program."""
+        fronts = [node.instance for node in self.nodes.values() if node.behind is None]
+        return compare_steps(self.evidence, fronts, self.lasts)
 
     def add(self, finding: Finding) -> None:
         """Add a cause, or a consequence, whose culprits are those of its cause."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_fr.match import consequences, sentences
 from otel_fr.match.case import Case
-from otel_fr.match.cycles import against_the_order, cycles, inverted
+from otel_fr.match.cycles import LeftOut, against_the_order, cycles, inverted, left_out
 from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.joined import is_stalled, stragglers
@@ -66,7 +66,11 @@ class _Diagnosis(Case):
                 continue
             steps = self._walk(keys)
             sends = [(rank, inst, blocker) for rank, inst, blocker in steps if inst.p2p]
-            minority = against_the_order(self.nodes, keys)
+            skipped = left_out(self.nodes, keys, self.steps)
+            if skipped and not all(found.swapped for found in skipped):
+                self._left_out(keys, skipped)
+                continue
+            minority = self._swapped(skipped) if skipped else against_the_order(self.nodes, keys)
             astray = misdirected_message(self.nodes, keys) if minority is None else None
             if astray is not None:
                 instance, culprits, category = astray.astray, astray.culprits, Category.UNMATCHED_P2P
@@ -89,6 +93,29 @@ class _Diagnosis(Case):
             finding = self.finding(instance, category, culprits, waiting, summary)
             self.add(finding)
             self.cause_of.update(dict.fromkeys(keys, finding.key))
+
+    def _swapped(self, skipped: list[LeftOut]) -> tuple[tuple[int, ...], Instance, Instance]:
+        ranks = {rank for found in skipped for rank in found.ranks}
+        return tuple(sorted(ranks)), self.nodes[skipped[0].key].instance, skipped[0].taken
+
+    def _left_out(self, keys: list[InstanceKey], skipped: list[LeftOut]) -> None:
+        """The ranks of a cycle that are out of step, each where others wait for it."""
+        for found in skipped:
+            node = self.nodes[found.key]
+            details = sentences.out_of_step_text(found.ranks, node.instance, found.taken, found.or_else)
+            held = sentences.holding_text(
+                self.evidence, node.instance, found.ranks, node.waiting, self.age(node), self.lasts
+            )
+            finding = self.finding(
+                node.instance, Category.MISSING_RANK, found.ranks, node.waiting, f"{held}; {details}"
+            )
+            finding.age = self.age(node)
+            self.add(finding)
+            self.cause_of[found.key] = finding.key
+        for key in keys:
+            missing = self.nodes[key].next
+            own = next((f for f in skipped if any(rank in missing for rank in f.ranks)), skipped[0])
+            self.cause_of.setdefault(key, self.cause_of[own.key])
 
     def _kept_pattern(self, rank: int, message: Instance, step: Instance) -> bool:
         """True if it reached ``step`` after as many of these messages as in the steps before: it left none out."""
@@ -137,6 +164,13 @@ class _Diagnosis(Case):
                 continue
             if node.undecided and not node.dead:
                 continue
+            extra = self._one_more(node, culprits)
+            if extra:
+                if extra[0] not in blamed:
+                    self._add_one_more(node, extra)
+                    blamed.update(dict.fromkeys(extra, node.instance.name))
+                self.cause_of[node.instance.key] = blamed[extra[0]]
+                continue
             category = self._category(node, culprits)
             astray = self._astray(node, culprits) if category is Category.UNMATCHED_P2P else None
             if astray is not None:
@@ -158,6 +192,20 @@ class _Diagnosis(Case):
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             if ahead is None:
                 blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
+
+    def _one_more(self, node: Node, culprits: list[int]) -> list[int]:
+        """The ranks that wait in this node in a call too many: all others ended well after fewer; empty: not known."""
+        ended = [self.evidence.ranks[rank].ending is Ending.CLEAN for rank in culprits if rank in self.evidence.ranks]
+        if node.instance.stream != "collective" or len(ended) < len(culprits) or not all(ended):
+            return []
+        return [rank for rank in node.waiting if rank in self.steps.culprits]
+
+    def _add_one_more(self, node: Node, extra: list[int]) -> None:
+        ended = [rank for rank in node.instance.members if rank not in node.instance.calls]
+        summary = sentences.one_call_more_text(extra, ended, node.instance, self.age(node))
+        finding = self.finding(node.instance, Category.MISSING_RANK, extra, node.waiting, summary)
+        finding.age = self.age(node)
+        self.add(finding)
 
     def _astray(self, node: Node, culprits: list[int]) -> MisdirectedMessage | None:
         """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""

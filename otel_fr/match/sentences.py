@@ -41,12 +41,12 @@ def instance_text(instance: Instance) -> str:
     return f"{collective_text(instance.operation, instance.sequence_id)} of {group_of(instance.group)}"
 
 
-def waiting_text(ranks: Iterable[int], seconds: float | None) -> str:
-    """``"ranks 0, 2 have waited there for 4.5 s"``; without a time ``"ranks 0, 2 wait there"``."""
-    ranks = list(ranks)
+def waiting_text(ranks: Iterable[int], seconds: float | None, place: str = "") -> str:
+    """``"ranks 0, 2 have waited there for 4.5 s"``; without a time ``"ranks 0, 2 wait there"``; ``place``: named."""
+    ranks, place = list(ranks), f"in {place}" if place else "there"
     if seconds is None:
-        return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} there"
-    return f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} waited there for {duration_text(seconds)}"
+        return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} {place}"
+    return f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} waited {place} for {duration_text(seconds)}"
 
 
 def where_text(evidence: Evidence, rank: int, last: Call | None) -> str:
@@ -123,6 +123,27 @@ def holding_text(
     return "; ".join(part for part in [head, waiters, *details] if part)
 
 
+def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance, or_else: tuple[int, ...]) -> str:
+    """What ranks did instead of joining ``skipped``, unlike the others; ``or_else``: ranks that may have done it."""
+    they = verb(ranks, "it", "they")
+    text = f"unlike the other ranks, {ranks_text(ranks)} called {instance_text(taken)} without it: {they}"
+    if len(taken.members) < len(skipped.members):
+        text += " made a call too many, or left this one out"
+    else:
+        text += " left out a call, or made this one too early"
+    return text + (f" (or {ranks_text(or_else)} made calls too many)" if or_else else "")
+
+
+def one_call_more_text(ranks: list[int], ended: list[int], instance: Instance, seconds: float | None) -> str:
+    """Ranks wait in a collective that the others ended without, as did the corresponding ranks of other groups."""
+    more, fewer = verb(ranks, "it", "they"), verb(ended, "it", "they")
+    return (
+        f"{waiting_text(ranks, seconds, instance_text(instance))}, after {ranks_text(ended)}"
+        f" {verb(ended, 'has', 'have')} ended without an error: unlike the other ranks, {more} made a call too many"
+        f" (or {fewer} left this one out)"
+    )
+
+
 def misdirected_text(misdirected_message: MisdirectedMessage) -> str:
     """``"rank 0 waits in send ... to rank 2, which has no counterpart, while rank 1 waits in recv ... from rank 0"``"""
     astray, other = misdirected_message.astray, misdirected_message.other
@@ -182,6 +203,7 @@ def deadlock_text(
     ranks, skipped, taken = minority
     return (
         f"{text}; unlike most ranks, {ranks_text(ranks)} called {instance_text(taken)} before {instance_text(skipped)}"
+        " (or left it out)"
     )
 
 

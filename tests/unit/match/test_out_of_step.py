@@ -1,0 +1,199 @@
+"""Ranks a step short or long under hybrid parallelism: they are named, not all ranks that wait for each other."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from otel_fr.match import CallState, Category, Ending, Finding, diagnose
+from tests.support import mesh_model
+from tests.support.device_model import Machine
+from tests.support.mesh_model import FAULTS, SHAPES, Program, as_the_collector_sees_it, mesh
+from tests.support.verdicts import causes
+
+seeds = st.integers(0, 2**32)
+LIVE = pytest.mark.parametrize("live", [True, False], ids=["live", "files"])
+
+
+def verdict(machine: Machine, rng: random.Random, *, live: bool) -> list[Finding]:
+    evidence = machine.evidence(rng, still=True)
+    return diagnose(as_the_collector_sees_it(evidence) if live else evidence)
+
+
+def waits(machine: Machine) -> bool:
+    return any(
+        not call.completed or len(machine.issued[rank]) < len(machine.programs[rank])
+        for rank in machine.programs
+        for call in machine.issued[rank]
+    )
+
+
+@given(seeds, st.sampled_from(SHAPES), st.sampled_from(FAULTS), st.booleans(), st.booleans(), st.sampled_from([1, 4]))
+@settings(max_examples=400, deadline=None)
+def test_a_rank_that_makes_calls_too_few_or_too_many_is_the_only_culprit(
+    seed: int, shape: tuple[int, ...], fault: str, live: bool, described: bool, depth: int
+) -> None:
+    rng = random.Random(seed)
+    ranks = mesh(shape, described=described)
+    program = mesh_model.random_program(rng, ranks)
+    culprit = rng.randrange(ranks.world)
+    at = rng.randrange(program.steps), rng.randrange(len(program.step))
+    machine = mesh_model.run(rng, ranks, program, {culprit: fault}, at, depth)
+    findings = verdict(machine, rng, live=live)
+    found = causes(findings)
+    assert bool(found) == waits(machine), "a fault that blocks no rank and mixes up no call does not show"
+    if any(finding.category.is_mismatch for finding in found):
+        assert culprit in {rank for finding in found for rank in finding.culprit_ranks}
+        return  # of two ranks whose calls differ no majority says which is wrong
+    assert {rank for finding in found for rank in finding.culprit_ranks} <= {culprit}, found[0].summary
+    if waits(machine):
+        assert found[0].category in (Category.MISSING_RANK, Category.DEADLOCK)
+        assert f"rank {culprit}" in found[0].summary
+    assert all(finding.culprit_ranks == () for finding in findings if finding.caused_by)
+
+
+@given(seeds, st.sampled_from(SHAPES[1:]), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_two_ranks_that_are_a_step_short_are_two_culprits(seed: int, shape: tuple[int, ...], live: bool) -> None:
+    rng = random.Random(seed)
+    ranks = mesh(shape)
+    outer, inner = ranks.axes[-2:]
+    apart = [
+        (a, b) for a, b in combinations(range(ranks.world), 2) if outer[a] is not outer[b] and inner[a] is not inner[b]
+    ]
+    short = rng.choice(apart)
+    everyone = dict.fromkeys(range(ranks.world), ranks.everyone)
+    step = ((inner, "all_reduce"), (inner, "all_reduce"), (outer, "all_reduce"))
+    program = Program((), step, ((everyone, "barrier"),), rng.randint(3, 9))
+    machine = mesh_model.run(rng, ranks, program, dict.fromkeys(short, "step short"))
+    found = causes(verdict(machine, rng, live=live))
+    assert {finding.category for finding in found} == {Category.MISSING_RANK}
+    assert sorted(rank for finding in found for rank in finding.culprit_ranks) == list(short)
+
+
+@given(seeds, st.sampled_from(SHAPES), st.integers(0, 150), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_healthy_meshes_raise_nothing_at_any_moment(
+    seed: int, shape: tuple[int, ...], ticks: int, described: bool
+) -> None:
+    rng = random.Random(seed)
+    ranks = mesh(shape, described=described)
+    program = mesh_model.random_program(rng, ranks)
+    machine = Machine(
+        {rank: mesh_model.calls_of(program, rank, None, (0, 0)) for rank in range(ranks.world)}, rng.choice([1, 4])
+    )
+    machine.run(rng, ticks)
+    assert diagnose(machine.evidence(rng, still=False)) == []
+    assert machine.run(rng)
+    assert verdict(machine, rng, live=True) == verdict(machine, rng, live=False) == []
+
+
+def two_by_two(end: str = "barrier", *, steps: int = 5) -> tuple[mesh_model.Mesh, Program]:
+    ranks = mesh((2, 2))
+    dp, tp = ranks.axes
+    everyone = dict.fromkeys(range(4), ranks.everyone)
+    return ranks, Program((), ((tp, "all_reduce"), (dp, "all_reduce")), ((everyone, end),), steps)
+
+
+@LIVE
+def test_the_short_rank_is_named_where_its_peer_waits_for_it(live: bool) -> None:
+    ranks, program = two_by_two()
+    rng = random.Random(1)
+    machine = mesh_model.run(rng, ranks, program, {3: "step short"})
+    (cause,) = causes(verdict(machine, rng, live=live))
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (1,))
+    assert cause.group is not None
+    assert (cause.group.description, cause.sequence_id) == ("dp", 5)
+    assert "rank 3 did not join all_reduce number 5 of group dp" in cause.summary
+    assert "rank 3 called barrier number 1 of group default_pg (0) without it" in cause.summary
+
+
+@LIVE
+def test_the_long_rank_is_named_where_the_others_wait_for_it(live: bool) -> None:
+    ranks, program = two_by_two()
+    rng = random.Random(1)
+    machine = mesh_model.run(rng, ranks, program, {3: "step long"})
+    (cause,) = causes(verdict(machine, rng, live=live))
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (0, 1, 2))
+    assert (cause.operation, cause.sequence_id) == ("barrier", 1)
+    assert "rank 3 called all_reduce number 6 of group tp (tp2) without it" in cause.summary
+
+
+@LIVE
+def test_a_replica_that_is_a_step_short_is_named_and_the_other_explanation_too(live: bool) -> None:
+    """Of two replicas, no majority shows whether one ran a step less or the other a step more."""
+    ranks, program = two_by_two()
+    rng = random.Random(1)
+    machine = mesh_model.run(rng, ranks, program, dict.fromkeys((2, 3), "step short"))
+    found = causes(verdict(machine, rng, live=live))
+    assert {finding.category for finding in found} == {Category.MISSING_RANK}
+    assert sorted(rank for finding in found for rank in finding.culprit_ranks) == [2, 3]
+    assert all("(or ranks 0, 1 made calls too many)" in finding.summary for finding in found)
+
+
+def test_ranks_that_end_well_while_one_waits_in_a_call_too_many_are_not_the_culprits() -> None:
+    ranks, program = two_by_two()
+    rng = random.Random(1)
+    machine = mesh_model.run(rng, ranks, program, {})
+    machine.programs[3].append(machine.programs[3][0])
+    assert machine.run(rng)
+    evidence = machine.evidence(rng, still=True)
+    assert [evidence.ranks[rank].ending for rank in range(3)] == [Ending.CLEAN] * 3
+    (cause,) = causes(diagnose(evidence))
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (3,))
+    assert "unlike the other ranks, it made a call too many (or it left this one out)" in cause.summary
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_two_orders_of_two_groups_stay_a_deadlock(described: bool) -> None:
+    """Half of the ranks take the two in one order and half in the other: no rank left a call out."""
+    ranks = mesh((2, 2), described=described)
+    rng = random.Random(1)
+    dp, tp = ranks.axes
+    whole = Program((), ((tp, "all_reduce"), (dp, "all_reduce")), (), 3)
+    programs = {rank: mesh_model.calls_of(whole, rank, None, (0, 0)) for rank in range(4)}
+    for rank in (0, 3):
+        programs[rank] = [*programs[rank][:2], programs[rank][3], programs[rank][2], *programs[rank][4:]]
+    machine = Machine(programs)
+    assert machine.run(rng)
+    (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
+    assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1, 2, 3))
+    assert "unlike" not in cause.summary
+
+
+def test_the_order_of_the_minority_is_wrong_where_the_calls_of_two_groups_alternate() -> None:
+    ranks = mesh((2, 4))
+    rng = random.Random(1)
+    _, tp = ranks.axes
+    everyone = dict.fromkeys(range(8), ranks.everyone)
+    whole = Program((), ((tp, "all_reduce"), (everyone, "all_reduce")), (), 4)
+    programs = {rank: mesh_model.calls_of(whole, rank, None, (0, 0)) for rank in range(8)}
+    programs[5] = [*programs[5][:2], programs[5][3], programs[5][2], *programs[5][4:]]
+    machine = Machine(programs)
+    assert machine.run(rng)
+    (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
+    assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (5,))
+    assert "called all_reduce number 2 of group default_pg (0) before all_reduce number 2 of group tp" in cause.summary
+
+
+def test_stages_with_programs_of_their_own_do_not_hide_the_short_rank() -> None:
+    """The second stage makes twice as many tensor-parallel calls as the first: their numbers are not comparable."""
+    ranks = mesh((2, 2, 2))
+    rng = random.Random(1)
+    _, dp, tp = ranks.axes
+    everyone = dict.fromkeys(range(8), ranks.everyone)
+    programs = {}
+    for rank in range(8):
+        step = ((tp, "all_reduce"),) * (1 + rank // 4) + ((dp, "all_reduce"),)
+        program = Program((), step, ((everyone, "barrier"),), 5)
+        programs[rank] = mesh_model.calls_of(program, rank, "step short" if rank == 6 else None, (0, 0))
+    machine = Machine(programs)
+    assert machine.run(rng)
+    evidence = machine.evidence(rng, still=True)
+    assert any(call.state is CallState.IN_FLIGHT for call in evidence.calls)
+    found = causes(diagnose(evidence))
+    assert [(f.category, f.culprit_ranks) for f in found] == [(Category.MISSING_RANK, (6,))]
