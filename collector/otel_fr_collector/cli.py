@@ -23,12 +23,12 @@ from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tls import ServerTls
-from otel_fr_collector.network.tokens import Tokens
+from otel_fr_collector.network.tokens import Tokens, tenant_of
 from otel_fr_collector.outlets.alertmanager import Alertmanager
 from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.grafana import Grafana
 from otel_fr_collector.outlets.log import LogLines
-from otel_fr_collector.outlets.outlet import Outlet
+from otel_fr_collector.outlets.outlet import Outlet, TenantOf
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.outlets.webhook import Webhook, read_secret
@@ -104,14 +104,15 @@ async def _serve(effective: Settings) -> int:
     links = Links(page, effective.runbook_url or "", effective.trace_url or "", effective.dashboard_url or "")
     retention = Retention(effective.retention_days * 86_400.0, effective.retention_size)
     store = Store(effective.data, metrics, retention) if effective.data is not None else None
+    tokens = _tokens(effective)
     outlets = Outlets(
         metrics,
         terminal=Terminal(None if effective.quiet else sys.stdout),
         file=_incidents_file(effective, metrics),
-        others=_others(effective, metrics, links, store),
+        others=_others(effective, metrics, links, store, tenant_of if tokens is None else tokens.tenant_of),
     )
     forwarder = _forwarder(effective, metrics) if effective.forward else None
-    ports = _ports(effective, tls)
+    ports = _ports(effective, tls, tokens)
     service = Service(metrics, outlets, forwarder=forwarder, store=store, retention=retention, links=links)
     process = CollectorProcess(service, outlets, forwarder, ports, effective.stop_seconds)
     await process.start()
@@ -132,7 +133,7 @@ def _incidents_file(effective: Settings, metrics: Metrics) -> IncidentsFile | No
         return IncidentsFile(effective.incidents, metrics)
 
 
-def _ports(effective: Settings, tls: ServerTls | None) -> Ports:
+def _ports(effective: Settings, tls: ServerTls | None, tokens: Tokens | None) -> Ports:
     return Ports(
         grpc=effective.grpc,
         http=effective.http,
@@ -140,7 +141,7 @@ def _ports(effective: Settings, tls: ServerTls | None) -> Ports:
         # 4318 may be taken by an OpenTelemetry Collector; only a port that was asked for must be free.
         needs_otlp_http="otlp_http" in effective.given,
         tls=tls,
-        tokens=_tokens(effective),
+        tokens=tokens,
         limits=Limits(
             max_request_size=effective.max_request_size,
             max_queue_size=effective.max_queue_size,
@@ -170,7 +171,9 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
     )
 
 
-def _others(effective: Settings, metrics: Metrics, links: Links, store: Store | None) -> list[Outlet]:
+def _others(
+    effective: Settings, metrics: Metrics, links: Links, store: Store | None, tenant_of: TenantOf
+) -> list[Outlet]:
     """The outlets other than the terminal, the file and the event stream.
 
     Raises:
@@ -179,13 +182,15 @@ def _others(effective: Settings, metrics: Metrics, links: Links, store: Store | 
     others: list[Outlet] = [LogLines()] if effective.quiet else []
     if effective.alertmanager:
         labels = dict(effective.alert_label)
-        others.append(Alertmanager(list(effective.alertmanager), metrics, links=links, labels=labels))
+        others.append(Alertmanager(effective.alertmanager, metrics, links=links, labels=labels, tenant_of=tenant_of))
     secret = _webhook_secret(effective)
     others += [
-        Webhook(url, metrics, secret=secret, links=links, store=store) for url in dict.fromkeys(effective.webhook)
+        Webhook(url, metrics, secret=secret, links=links, store=store, tenant_of=tenant_of)
+        for url in dict.fromkeys(effective.webhook)
     ]
     if effective.grafana is not None:
-        others.append(Grafana(effective.grafana, _grafana_token(effective), metrics, links=links, store=store))
+        token = _grafana_token(effective)
+        others.append(Grafana(effective.grafana, token, metrics, links=links, store=store, tenant_of=tenant_of))
     return others
 
 

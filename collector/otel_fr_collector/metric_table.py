@@ -268,10 +268,18 @@ _PUBLISHING = (
         "otel_fr_collector_alerts",
         "alerts",
         "Alerts that fire, or that are resolved and not yet posted.",
-        act="Act when it reaches its capacity: further incidents raise no alert here.",
+        act="Act when it nears its capacity.",
         needs="--alertmanager",
     ),
     _gauge("otel_fr_collector_alerts_capacity", "alerts", "Limit of alerts.", needs="--alertmanager"),
+    _counter(
+        "otel_fr_collector_alerts_dropped",
+        "alerts",
+        "Alerts that are not sent, or no longer, because the limit of alerts was reached. The tenant, and then the job,"
+        " with the most alerts loses one.",
+        act="Act when it grows: the log names a job that has too many (OtelFrAlertsDropped).",
+        needs="--alertmanager",
+    ),
     _counter(
         "otel_fr_collector_alert_posts",
         "posts",
@@ -300,9 +308,17 @@ _PUBLISHING = (
     _gauge(
         "otel_fr_collector_delivery_queue_capacity",
         "deliveries",
-        "Limit of delivery_queue_size; beyond it the oldest deliveries are dropped.",
+        "Limit of delivery_queue_size; beyond it the tenant, and then the job, with the most loses its oldest.",
         _OUTLET,
         needs=_DELIVERY,
+    ),
+    _counter(
+        "otel_fr_collector_listeners_dropped",
+        "listeners",
+        "Listeners of the event stream that were disconnected or refused: slow, because they did not read; limit,"
+        " because there are too many of their access.",
+        Label("reason", ("slow", "limit")),
+        act="A page connects again by itself. Act on limit when users report an error 503.",
     ),
 )
 _PORTS = (

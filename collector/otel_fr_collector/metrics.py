@@ -42,6 +42,8 @@ class Metrics:
         self.forward_deduplicated = self._counter("otel_fr_collector_forward_requests_deduplicated")
         self.forward_attempts_failed = self._counter("otel_fr_collector_forward_attempts_failed")
         self.alert_posts = self._counter("otel_fr_collector_alert_posts")
+        self.alerts_dropped = self._counter("otel_fr_collector_alerts_dropped")
+        self.listeners_dropped = self._counter("otel_fr_collector_listeners_dropped")
         self.deliveries = self._counter("otel_fr_collector_deliveries")
         self._delivery_queues = _DeliveryQueues()
 
@@ -83,6 +85,7 @@ class Metrics:
     def watch_alerts(self, held: Callable[[], float], capacity: int) -> None:
         """Serve the posts to Alertmanager, and how many alerts are held for it."""
         self.registry.register(self.alert_posts)
+        self.registry.register(self.alerts_dropped)
         self._gauge("otel_fr_collector_alerts", held)
         self._gauge("otel_fr_collector_alerts_capacity", lambda: capacity)
 

@@ -49,7 +49,12 @@ class Backend:
 
 
 @contextlib.contextmanager
-def grpc_backend(address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None) -> Iterator[Backend]:
+def grpc_backend(
+    address: str = "127.0.0.1:0",
+    credentials: grpc.ServerCredentials | None = None,
+    compression: grpc.Compression | None = None,
+    answer: bytes = b"",
+) -> Iterator[Backend]:
     backend = Backend()
 
     def export(data: bytes, context: grpc.ServicerContext) -> bytes:
@@ -63,9 +68,9 @@ def grpc_backend(address: str = "127.0.0.1:0", credentials: grpc.ServerCredentia
             case "refused":
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "never")
         backend.keep(data, {str(key): str(value) for key, value in context.invocation_metadata()}, "")
-        return b""
+        return answer
 
-    server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
+    server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)], compression=compression)
     _, service, method = TRACES.split("/")
     handler = {method: grpc.unary_unary_rpc_method_handler(export)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handler),))

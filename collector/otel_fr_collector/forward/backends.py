@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import email.utils
 import ssl
-import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,13 +11,14 @@ from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
-import urllib3
 
+from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers, bounded_delay
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
 
 TIMEOUT = 10.0
 """Seconds for one attempt."""
+CONNECT_SECONDS = 5.0
 PARALLEL = 8
 """Requests sent to one backend at once."""
 
@@ -49,7 +46,8 @@ class BusyError(Exception):
     """The backend cannot accept the request now, or cannot be reached.
 
     Attributes:
-        after: seconds after which it asks for a retry; None: it does not say.
+        after: seconds after which it asks for a retry, at most
+            `otel_fr_collector.network.http_client.MAX_RETRY_AFTER`; None: it does not say.
     """
 
     def __init__(self, text: str, after: float | None = None) -> None:
@@ -178,6 +176,7 @@ class GrpcBackend:
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+            ("grpc.per_message_decompression", 0),  # only the status of a response is used
             ("grpc.initial_reconnect_backoff_ms", 500),
             ("grpc.max_reconnect_backoff_ms", 5_000),  # the forwarder has its own backoff
             ("grpc.keepalive_time_ms", 300_000),
@@ -193,7 +192,8 @@ class GrpcBackend:
         try:
             await call(data, timeout=TIMEOUT, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
-            after = otlp_status.read_retry_delay(list(error.trailing_metadata() or ()))
+            asked = otlp_status.read_retry_delay(list(error.trailing_metadata() or ()))
+            after = None if asked is None else bounded_delay(asked)
             text = f"{error.code().name}: {error.details()}"
             if error.code() in RETRYABLE or (error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None):
                 raise BusyError(text, after) from None
@@ -204,44 +204,26 @@ class GrpcBackend:
 
 
 class HttpBackend:
-    """See `Backend`. Uses urllib3 in threads, so that it does not block the event loop."""
+    """See `Backend`. Sends in threads, so that it does not block the event loop."""
 
     def __init__(self, name: str, target: Target, tls: Tls, headers: Mapping[str, str]) -> None:
         self.name = name
         self._base = target.address
         context = tls.context() if target.is_secure else None
-        self._pool = urllib3.PoolManager(
-            maxsize=PARALLEL, retries=False, timeout=urllib3.Timeout(connect=5.0, read=TIMEOUT), ssl_context=context
-        )
+        self._http = HttpClient(connect=CONNECT_SECONDS, total=TIMEOUT, connections=PARALLEL, tls=context)
         self._headers = {**headers, "content-type": "application/x-protobuf", "user-agent": "otel-fr-collector"}
-        self._threads = ThreadPoolExecutor(PARALLEL, thread_name_prefix="otel-fr-forward")
+        self._workers = Workers(PARALLEL, "otel-fr forward")
 
     async def send(self, signal: str, data: bytes) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._post, signal, data)
-
-    def _post(self, signal: str, data: bytes) -> None:
         url = f"{self._base}/v1/{signal}"
         try:
-            answer = self._pool.request("POST", url, body=data, headers=self._headers, redirect=False)
-        except urllib3.exceptions.HTTPError as error:
-            raise BusyError(f"{type(error).__name__}: {error}") from None
+            answer = await self._workers.run(lambda: self._http.request("POST", url, self._headers, data))
+        except HttpError as error:
+            raise BusyError(str(error)) from None
         if answer.status in RETRYABLE_HTTP:
-            raise BusyError(f"HTTP {answer.status}", retry_after(answer.headers.get("retry-after"), time.time()))
+            raise BusyError(f"HTTP {answer.status}", answer.retry_after)
         if not 200 <= answer.status < 300:
             raise RefusedError(f"HTTP {answer.status}")
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._pool.clear()
-
-
-def retry_after(text: str | None, now: float) -> float | None:
-    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); None: it has neither."""
-    if text is None:
-        return None
-    if text.strip().isdecimal():
-        return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now)
-    except ValueError:
-        return None
+        self._http.close()

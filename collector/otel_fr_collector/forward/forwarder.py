@@ -22,8 +22,6 @@ _log = logging.getLogger(__name__)
 FIRST_BACKOFF = 0.25
 """Seconds before the second attempt; doubled for each further attempt."""
 MAX_BACKOFF = 30.0
-MAX_ASKED = 300.0
-"""Limit on the seconds that a backend may ask to wait before a retry."""
 IN_ORDER = 16
 """A queue of at most this many requests is sent one by one, in order; a longer one `PARALLEL` at a time."""
 MAX_ATTEMPTS = 20
@@ -229,7 +227,7 @@ class _Sender:
             if not asked:
                 backoff = FIRST_BACKOFF
                 continue
-            wait = min(max(backoff, *asked), MAX_ASKED)
+            wait = max(backoff, *asked)
             backoff = min(2 * backoff, MAX_BACKOFF)
             wait *= random.uniform(1.0, 1.2)  # noqa: S311  spreads load, keeps nothing secret
             if await self._pause(wait):

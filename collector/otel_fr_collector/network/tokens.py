@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,15 @@ class Access:
 
 
 EVERYTHING = Access(read=True, write=True)
+
+
+def tenant_of(job: str, prefixes: Iterable[str] = ()) -> str:
+    """Whose job it is: the longest of the ``prefixes`` that its name begins with, else the name up to its first ``/``.
+
+    A name without either is of no tenant, which is "" and shared by all such jobs.
+    """
+    prefix = max((prefix for prefix in prefixes if job.startswith(prefix)), key=len, default="")
+    return prefix or (job.partition("/")[0] if "/" in job else "")
 
 
 def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
@@ -91,6 +101,10 @@ class Tokens:
         self._tokens = parse_tokens(path.read_text("utf-8"))
         if not self._tokens:
             _log.warning("%s contains no token, so every client is refused", path)
+
+    def tenant_of(self, job: str) -> str:
+        """Whose job it is: `tenant_of` with the prefixes of the tokens for writing, each of which is one tenant's."""
+        return tenant_of(job, (access.prefix for _, access in self._tokens if access.write))
 
     def find(self, authorization: str) -> Access | None:
         """What an Authorization header allows; None: nothing.

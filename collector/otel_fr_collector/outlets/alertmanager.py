@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import re
 import time
@@ -12,27 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-import urllib3
-
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.presentation import rank_list
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.outlet import links_of
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.outlets.alert_lane import HOLD, AlertLane
+from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
+from otel_fr_collector.outlets.shares import Owner, gives_way
 
 _log = logging.getLogger(__name__)
 
 ALERT_NAME = "TorchDistributedIncident"
-RESEND = 60.0
-"""Seconds between two posts of a firing alert; Alertmanager asks its clients for 30 s to 3 minutes."""
-HOLD = 4 * RESEND
-"""Seconds after which Alertmanager resolves an alert that is no longer posted (four intervals, as in Prometheus)."""
-RETRY = 5.0
-"""Seconds before a failed post is retried."""
-TIMEOUT = urllib3.Timeout(connect=1.5, read=3.0)
-LOG_EVERY = 60.0
 MAX_ALERTS = 1_000
+"""Alerts held; beyond it some are dropped (`otel_fr_collector.outlets.shares`)."""
+LOG_EVERY = 60.0
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = tuple[tuple[str, str], ...]
@@ -40,18 +33,40 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class _Alert:
-    """One label set. ``sources``: the incidents that hold it firing. ``ended``: Unix time of its resolution."""
+    """One label set.
+
+    Attributes:
+        change: number of its last change, over all alerts.
+        sources: the incidents that hold it firing, by run and id.
+        ended: Unix time of its resolution; None: it fires.
+        resolved_on: the replicas that know of the resolution.
+    """
 
     labels: Labels
+    owner: Owner
     starts: float
-    sources: set[str] = field(default_factory=set)
+    change: int = 0
+    sources: set[tuple[object, str]] = field(default_factory=set)
     annotations: dict[str, str] = field(default_factory=dict)
     page: str = ""
     ended: float | None = None
+    resolved_on: set[str] = field(default_factory=set)
+
+    def payload(self, now: float) -> dict[str, object]:
+        """Alertmanager's form of it (its OpenAPI specification, postableAlert)."""
+        payload: dict[str, object] = {
+            "labels": dict(self.labels),
+            "annotations": self.annotations,
+            "startsAt": _time(self.starts),
+            "endsAt": _time(now + HOLD if self.ended is None else self.ended),
+        }
+        if self.page:
+            payload["generatorURL"] = self.page
+        return payload
 
 
 class Alertmanager:
-    """Posts to every URL (every replica of a cluster needs them).
+    """Posts to every URL (every replica of a cluster needs them), to each at its own pace.
 
     Args:
         urls: bases, e.g. ``http://alertmanager:9093``.
@@ -67,24 +82,24 @@ class Alertmanager:
         *,
         links: Links | None = None,
         labels: Mapping[str, str] | None = None,
+        tenant_of: TenantOf = tenant_of,
     ) -> None:
-        self._urls = [url.rstrip("/") + "/api/v2/alerts" for url in urls]
         self._links = links or Links()
         self._labels = dict(labels or {})
+        self._tenant_of = tenant_of
         self._metrics = metrics
         self._alerts: dict[Labels, _Alert] = {}
-        self._of_incident: dict[str, Labels] = {}
-        self._http = urllib3.PoolManager(retries=False, timeout=TIMEOUT)
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._of_incident: dict[tuple[object, str], Labels] = {}
+        self._changes = 0
         self._logged = float("-inf")
+        self._lanes = [AlertLane(url, metrics, self._held, self._delivered) for url in dict.fromkeys(urls)]
+        self._tasks: set[asyncio.Task[None]] = set()
         metrics.watch_alerts(lambda: len(self._alerts), MAX_ALERTS)
 
     def start(self) -> None:
         """Start posting; needs a running event loop."""
-        if self._urls:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        loop = asyncio.get_running_loop()
+        self._tasks = {loop.create_task(lane.run()) for lane in self._lanes}
 
     def publish(self, change: IncidentChange) -> None:
         """A cause fires while it is open. A consequence does not fire, not even if it was a cause before."""
@@ -100,30 +115,81 @@ class Alertmanager:
                 self._fire(incident)
 
     def _fire(self, incident: Incident) -> None:
-        if not self._urls:
+        if not self._lanes:
             return
-        labels = self._of_incident.setdefault(incident.id, self._labels_of(incident))
+        key = (incident.run, incident.id)
+        labels = self._of_incident.get(key) or self._labels_of(incident)
         alert = self._alerts.get(labels)
         if alert is None or alert.ended is not None:
-            if alert is None and len(self._alerts) >= MAX_ALERTS:
-                self._of_incident.pop(incident.id)
+            owner = owner_of(incident, self._tenant_of)
+            if alert is None and not self._make_room(owner):
                 return
-            alert = self._alerts[labels] = _Alert(labels, incident.detected)
-        alert.sources.add(incident.id)
+            alert = self._alerts[labels] = _Alert(labels, owner, incident.detected)
+        self._of_incident[key] = labels
+        alert.sources.add(key)
         links = links_of(self._links, incident, time.time())
         alert.annotations = annotations_of(incident.data, links)
         alert.page = links.get("page", "")
-        self._wake.set()
+        self._changed(alert)
 
     def _resolve(self, incident: Incident) -> None:
-        labels = self._of_incident.pop(incident.id, None)
+        key = (incident.run, incident.id)
+        labels = self._of_incident.pop(key, None)
         alert = self._alerts.get(labels) if labels is not None else None
         if alert is None:
             return
-        alert.sources.discard(incident.id)
+        alert.sources.discard(key)
         if not alert.sources:
             alert.ended = time.time()
-            self._wake.set()
+            self._changed(alert)
+
+    def _changed(self, alert: _Alert) -> None:
+        self._changes += 1
+        alert.change = self._changes
+        for lane in self._lanes:
+            lane.wake()
+
+    def _make_room(self, newcomer: Owner) -> bool:
+        """Make room for one more alert; False: there is none for this one."""
+        self._drop_ended()
+        if len(self._alerts) < MAX_ALERTS:
+            return True
+        loser = gives_way([alert.owner for alert in self._alerts.values()], newcomer)
+        self._metrics.alerts_dropped.inc()
+        now = time.monotonic()
+        if now - self._logged >= LOG_EVERY:
+            self._logged = now
+            _log.error(
+                "%d alerts are held, the limit: an alert of job %r is not sent", MAX_ALERTS, (loser or newcomer).job
+            )
+        if loser is None:
+            return False
+        newest = next(alert for alert in reversed(self._alerts.values()) if alert.owner == loser)
+        self._drop(newest)
+        return True
+
+    def _drop_ended(self) -> None:
+        """Drop alerts that ended so long ago that every replica has resolved them by itself."""
+        before = time.time() - HOLD
+        for alert in [alert for alert in self._alerts.values() if alert.ended is not None and alert.ended < before]:
+            self._drop(alert)
+
+    def _drop(self, alert: _Alert) -> None:
+        del self._alerts[alert.labels]
+        for key in alert.sources:
+            self._of_incident.pop(key, None)
+
+    def _held(self) -> list[_Alert]:
+        """What a replica is to know."""
+        self._drop_ended()
+        return list(self._alerts.values())
+
+    def _delivered(self, url: str, alerts: Sequence[_Alert]) -> None:
+        """A replica has accepted resolved alerts; those that all have accepted are dropped."""
+        for alert in alerts:
+            alert.resolved_on.add(url)
+            if len(alert.resolved_on) == len(self._lanes) and self._alerts.get(alert.labels) is alert:
+                self._drop(alert)
 
     def _labels_of(self, incident: Incident) -> Labels:
         """The labels that identify the alert: few values each; sequence numbers and ranks are annotations."""
@@ -131,45 +197,12 @@ class Alertmanager:
 
     async def stop(self, seconds: float) -> None:
         """Post what is pending, within ``seconds`` seconds. Firing alerts stay firing: their faults still exist."""
-        self._stopping = True
-        self._wake.set()
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=seconds)
-            self._task.cancel()
-        self._http.clear()
-
-    async def _run(self) -> None:
-        pause = RESEND
-        while not self._stopping or self._wake.is_set():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), pause)
-            self._wake.clear()
-            ok = True
-            if self._alerts:
-                ended = [labels for labels, alert in self._alerts.items() if alert.ended is not None]
-                body = json.dumps([_payload(alert, time.time()) for alert in self._alerts.values()]).encode()
-                results = await asyncio.gather(*(asyncio.to_thread(self._post, url, body) for url in self._urls))
-                ok = all(results)
-                if ok:
-                    for labels in ended:
-                        alert = self._alerts.get(labels)
-                        if alert is not None and alert.ended is not None:
-                            del self._alerts[labels]
-            pause = RESEND if ok else RETRY
-
-    def _post(self, url: str, body: bytes) -> bool:
-        try:
-            headers = {"Content-Type": "application/json"}
-            response = self._http.request("POST", url, body=body, headers=headers)
-            problem = "" if response.status < 300 else f"status {response.status}: {response.data[:200]!r}"
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            problem = str(error)
-        self._metrics.alert_posts.labels("failed" if problem else "sent").inc()
-        now = time.monotonic()
-        if problem and now - self._logged >= LOG_EVERY:
-            self._logged = now
-            _log.warning("alerts could not be posted to %s: %s", url, problem)
-        return not problem
+        for lane in self._lanes:
+            lane.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for task in self._tasks:
+            task.cancel()
 
 
 def parse_label(text: str) -> tuple[str, str]:
@@ -204,19 +237,6 @@ def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dic
         **{f"{name}_url": url for name, url in links.items()},
     }
     return {name: str(value) for name, value in texts.items() if value is not None}
-
-
-def _payload(alert: _Alert, now: float) -> dict[str, object]:
-    ends = now + HOLD if alert.ended is None else alert.ended
-    payload: dict[str, object] = {
-        "labels": dict(alert.labels),
-        "annotations": alert.annotations,
-        "startsAt": _time(alert.starts),
-        "endsAt": _time(ends),
-    }
-    if alert.page:
-        payload["generatorURL"] = alert.page
-    return payload
 
 
 def _time(seconds: float) -> str:

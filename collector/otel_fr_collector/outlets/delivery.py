@@ -1,37 +1,32 @@
-"""Deliveries over HTTP from a thread: in order, retried until they succeed. The event loop never waits for them."""
+"""Deliveries over HTTP, repeated until they succeed. The event loop never waits for them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Generic, TypeVar
-
-import urllib3
+from typing import Generic, NamedTuple, TypeVar
 
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.http_client import Answer, HttpClient, HttpError, Workers
+from otel_fr_collector.outlets.shares import FairQueue, Owner
+from otel_fr_collector.redaction import clean
 
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1_000
-"""Deliveries that wait; beyond it the oldest are dropped."""
-RETRIES = urllib3.Retry(
-    total=4,
-    backoff_factor=0.5,
-    backoff_max=10.0,
-    status_forcelist=(408, 425, 429, 500, 502, 503, 504),
-    allowed_methods=None,
-    redirect=0,
-    raise_on_status=False,
-)
-"""The quick retries of one attempt. ``Retry-After`` is honoured."""
-TIMEOUT = urllib3.Timeout(connect=2.0, read=5.0)
-PAUSE = 20.0
-"""Seconds between two attempts."""
+"""Deliveries that wait; beyond it some are dropped (`otel_fr_collector.outlets.shares`)."""
+_RETRYABLE = frozenset({408, 425, 429})
+"""Besides 500 to 599; other errors will not change by a repetition (RFC 9110, 15.5)."""
+CONNECT_SECONDS = 2.0
+TOTAL_SECONDS = 7.0
+"""For one request, until its response has arrived."""
+FIRST_PAUSE = 0.5
+"""Seconds after a failed attempt; doubled for each further one."""
+MAX_PAUSE = 20.0
 LOG_EVERY = 60.0
 
 T = TypeVar("T")
@@ -47,95 +42,117 @@ class Outcome(Enum):
     """To be repeated."""
 
 
+class Attempt(NamedTuple):
+    """One attempt to deliver.
+
+    Attributes:
+        problem: empty if it was sent.
+        retry_after: seconds for which the receiver asks to wait; None: it does not.
+    """
+
+    outcome: Outcome
+    problem: str = ""
+    retry_after: float | None = None
+
+
 class DeliveryQueue(Generic[T]):
-    """A bounded queue, and the thread that delivers what is in it.
+    """A bounded queue for one receiver, and the one thread that delivers what is in it.
+
+    Tenants are served in turn, so a delivery that keeps failing delays only its own tenant's; what is of one tenant is
+    delivered in order.
 
     Args:
         name: the outlet in metrics and logs; without secrets.
-        deliver: makes one attempt, in the thread; returns the outcome and, unless it was sent, the problem.
+        deliver: makes one attempt, in the thread.
     """
 
-    def __init__(self, name: str, deliver: Callable[[T], tuple[Outcome, str]], metrics: Metrics) -> None:
+    def __init__(self, name: str, deliver: Callable[[T], Attempt], metrics: Metrics) -> None:
         self._name = name
         self._deliver = deliver
         self._metrics = metrics
-        self._queue: deque[T] = deque()
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"otel-fr {name}", daemon=True)
-        self._logged = float("-inf")
-        metrics.watch_deliveries(name, lambda: len(self._queue), MAX_QUEUED)
+        self._queue: FairQueue[T] = FairQueue(MAX_QUEUED)
+        self._worker = Workers(1, f"otel-fr {name}")
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._in_progress = self._given_up = 0
+        self._logged: dict[str, float] = {}
+        metrics.watch_deliveries(name, lambda: len(self._queue) + self._in_progress, MAX_QUEUED)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start to deliver; needs a running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def put(self, item: T, supersedes: Callable[[T], bool]) -> None:
-        """Queue a delivery, in place of the waiting ones that it supersedes."""
-        with self._changed:
-            kept = [
-                old for at, old in enumerate(self._queue) if at == 0 or not supersedes(old)
-            ]  # the first may be in progress
-            if len(kept) < len(self._queue):
-                self._queue = deque(kept)
-            if len(self._queue) >= MAX_QUEUED:
-                self._queue.popleft()
-                self._metrics.deliveries.labels(self._name, "dropped").inc()
-            self._queue.append(item)
-            self._changed.notify()
+    def put(self, item: T, owner: Owner, supersedes: Callable[[T], bool]) -> None:
+        """Queue a delivery, in place of the waiting ones of its owner that it supersedes."""
+        loser = self._queue.put(item, owner, supersedes)
+        if loser is not None:
+            self._metrics.deliveries.labels(self._name, "dropped").inc()
+            self._log_once_a_minute("the queue is full, a delivery is dropped", f"of job {loser.job!r}")
+        self._wake.set()
 
     async def stop(self, seconds: float) -> None:
         """Deliver what waits, within ``seconds`` seconds; a failed attempt is not repeated."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, seconds)
-        if self._queue:
-            _log.warning("%s: %d deliveries were still waiting at shutdown", self._name, len(self._queue))
+        self._stopping.set()
+        self._wake.set()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=seconds)
+            self._task.cancel()
+        waiting = len(self._queue) + self._in_progress + self._given_up
+        if waiting:
+            _log.warning("%s: %d deliveries were still waiting at shutdown", self._name, waiting)
 
-    def _run(self) -> None:
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE
         while True:
-            with self._changed:
-                while not self._queue and not self._stopping:
-                    self._changed.wait()
-                if not self._queue:
+            while not self._queue:
+                if self._stopping.is_set():
                     return
-                item = self._queue[0]
-            outcome, problem = self._attempt(item)
+                self._wake.clear()
+                await self._wake.wait()
+            item, owner = self._queue.take()
+            self._in_progress = 1
+            outcome, problem, asked = await self._worker.run(lambda item=item: self._attempt(item))  # type: ignore[misc]
+            self._in_progress = 0
             self._metrics.deliveries.labels(self._name, outcome.value).inc()
             if problem:
-                self._log_problem(problem)
-            with self._changed:
-                if outcome is not Outcome.FAILED:
-                    if (
-                        self._queue and self._queue[0] is item
-                    ):  # else it was dropped meanwhile because the queue was full
-                        self._queue.popleft()
-                elif self._stopping:
-                    return
-                else:
-                    self._changed.wait_for(lambda: self._stopping, PAUSE)
+                self._log_once_a_minute("an incident could not be delivered", problem)
+            if outcome is not Outcome.FAILED:
+                pause = FIRST_PAUSE
+                continue
+            if self._stopping.is_set():
+                self._given_up += 1  # the others have their one attempt, too
+                continue
+            self._queue.put_back(item, owner)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), max(pause, asked or 0.0))
+            pause = min(2 * pause, MAX_PAUSE)
 
-    def _attempt(self, item: T) -> tuple[Outcome, str]:
+    def _attempt(self, item: T) -> Attempt:
         try:
             return self._deliver(item)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            return Outcome.FAILED, str(error)
+        except HttpError as error:
+            return Attempt(Outcome.FAILED, str(error))
         except Exception as error:  # noqa: BLE001  an unexpected response must not end the deliveries
             self._metrics.errors.labels("delivery").inc()
-            return Outcome.REJECTED, repr(error)
+            return Attempt(Outcome.REJECTED, repr(error))
 
-    def _log_problem(self, problem: str) -> None:
+    def _log_once_a_minute(self, what: str, why: str) -> None:
         now = time.monotonic()
-        if now - self._logged >= LOG_EVERY:
-            self._logged = now
-            _log.warning("%s: an incident could not be delivered: %s", self._name, problem[:300])
+        if now - self._logged.get(what, float("-inf")) >= LOG_EVERY:
+            self._logged[what] = now
+            _log.warning("%s: %s: %s", self._name, what, clean(why)[:300])
 
 
-def outcome_of(response: urllib3.BaseHTTPResponse) -> tuple[Outcome, str]:
+def make_client() -> HttpClient:
+    """A client for one receiver."""
+    return HttpClient(connect=CONNECT_SECONDS, total=TOTAL_SECONDS)
+
+
+def attempt_of(answer: Answer) -> Attempt:
     """The outcome of a delivery by the status of the response."""
-    if response.status < 300:
-        return Outcome.SENT, ""
-    problem = f"status {response.status}: {response.data[:200]!r}"
-    retryable = response.status in RETRIES.status_forcelist or response.status >= 500
-    return (Outcome.FAILED if retryable else Outcome.REJECTED), problem
+    if answer.status < 300:
+        return Attempt(Outcome.SENT)
+    problem = f"status {answer.status}: {answer.body[:200]!r}"
+    retryable = answer.status in _RETRYABLE or answer.status >= 500
+    return Attempt(Outcome.FAILED if retryable else Outcome.REJECTED, problem, answer.retry_after)

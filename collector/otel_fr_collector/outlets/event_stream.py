@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import NamedTuple
 
 from otel_fr_collector.incidents.book import IncidentChange
+from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access
 
 MAX_LISTENERS = 256
@@ -15,7 +17,7 @@ MAX_PENDING = 256
 
 
 class TooManyListenersError(Exception):
-    """There are `MAX_LISTENERS` already."""
+    """There are `MAX_LISTENERS` already, and no other access has more of them."""
 
 
 class Event(NamedTuple):
@@ -41,8 +43,9 @@ class Listener:
 class EventStream:
     """All listeners."""
 
-    def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._listeners: dict[Listener, None] = {}
         self._closed = False
 
     def accesses(self) -> set[Access]:
@@ -69,25 +72,35 @@ class EventStream:
     def join(self, access: Access) -> Listener:
         """A listener that receives the events from now on, until it is passed to `leave`.
 
+        When there are `MAX_LISTENERS`, the access with the most of them loses its newest.
+
         Raises:
-            TooManyListenersError: there are `MAX_LISTENERS` already.
+            TooManyListenersError: this access would then have as many as that one.
         """
         if len(self._listeners) >= MAX_LISTENERS:
-            raise TooManyListenersError
+            self._metrics.listeners_dropped.labels("limit").inc()
+            held = Counter(one.access for one in self._listeners)
+            largest, count = held.most_common(1)[0]
+            if held[access] + 1 >= count:
+                raise TooManyListenersError
+            newest = next(one for one in reversed(self._listeners) if one.access == largest)
+            self.leave(newest)
+            _end(newest)
         listener = Listener(access)
         if self._closed:
             _end(listener)
         else:
-            self._listeners.add(listener)
+            self._listeners[listener] = None
         return listener
 
     def leave(self, listener: Listener) -> None:
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)
 
     def _send(self, event: Event, listeners: list[Listener]) -> None:
         for listener in listeners:
             if listener.events.full():
-                self._listeners.discard(listener)
+                self._metrics.listeners_dropped.labels("slow").inc()
+                self.leave(listener)
                 _end(listener)
             else:
                 listener.events.put_nowait(event)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
-import urllib3
-
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.delivery import RETRIES, TIMEOUT, DeliveryQueue, Outcome, outcome_of
-from otel_fr_collector.outlets.outlet import links_of
+from otel_fr_collector.network.http_client import Answer
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, make_client
+from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
 from otel_fr_collector.storage.store import Store
 
 OUTLET = "grafana"
@@ -53,6 +53,7 @@ class Grafana:
         *,
         links: Links | None = None,
         store: Store | None = None,
+        tenant_of: TenantOf = tenant_of,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._url = url.rstrip("/") + "/api/annotations"
@@ -64,7 +65,8 @@ class Grafana:
         self._wall = wall
         self.name = f"grafana {urlsplit(url).hostname}"
         self._ids: dict[str, int] = {}
-        self._http = urllib3.PoolManager(timeout=TIMEOUT)
+        self._tenant_of = tenant_of
+        self._http = make_client()
         self._queue: DeliveryQueue[_Mark] = DeliveryQueue(self.name, self._deliver, metrics)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -103,54 +105,53 @@ class Grafana:
         if incident.resolved is not None:
             body["timeEnd"] = int(incident.resolved * 1000)
         mark = _Mark(incident.id, incident.revision, body)
-        self._queue.put(mark, lambda old: old.incident == mark.incident)
+        self._queue.put(mark, owner_of(incident, self._tenant_of), lambda old: old.incident == mark.incident)
 
-    def _deliver(self, mark: _Mark) -> tuple[Outcome, str]:
+    def _deliver(self, mark: _Mark) -> Attempt:
         number = self._ids.get(mark.incident)
         if number is None:
-            number = self._find(mark.incident)
+            # An attempt whose response was lost may have made it.
+            answer = self._request("GET", f"{self._url}?{_query_of(mark.incident)}", None)
+            attempt = attempt_of(answer)
+            if attempt.outcome is Outcome.FAILED:
+                return attempt
+            number = _found(answer)
         if number is None:
-            # Not retried by urllib3: if only the response was lost, the annotation would be made twice.
-            response = self._request("POST", self._url, mark.body, retries=False)
-            outcome, problem = outcome_of(response)
-            if outcome is not Outcome.SENT:
-                return outcome, problem
-            number = int(response.json()["id"])
+            answer = self._request("POST", self._url, mark.body)
+            attempt = attempt_of(answer)
+            if attempt.outcome is not Outcome.SENT:
+                return attempt
+            number = int(json.loads(answer.body)["id"])
         else:
-            response = self._request("PATCH", f"{self._url}/{number}", mark.body, retries=RETRIES)
-            outcome, problem = outcome_of(response)
-            if outcome is Outcome.FAILED:
-                return outcome, problem
-            if response.status == 404:
-                outcome, problem = Outcome.SENT, ""  # a user has deleted it
-            elif outcome is Outcome.REJECTED:
-                return outcome, problem
+            answer = self._request("PATCH", f"{self._url}/{number}", mark.body)
+            is_deleted = answer.status == 404  # by a user
+            attempt = Attempt(Outcome.SENT) if is_deleted else attempt_of(answer)
+            if attempt.outcome is not Outcome.SENT:
+                return attempt
         self._ids[mark.incident] = number
         while len(self._ids) > MAX_KNOWN:
             del self._ids[next(iter(self._ids))]
         if self._loop is not None and not self._loop.is_closed():
             value = json.dumps({"id": number, "revision": mark.revision})
             self._loop.call_soon_threadsafe(self._note, mark.incident, value)
-        return outcome, problem
+        return attempt
 
-    def _find(self, incident: str) -> int | None:
-        """The annotation made by an attempt whose response was lost."""
-        query = urlencode([("tags", TAG), ("tags", f"incident:{incident}"), ("limit", "1")])
-        response = self._request("GET", f"{self._url}?{query}", None, retries=RETRIES)
-        if response.status >= 300:
-            return None
-        found = response.json()
-        return int(found[0]["id"]) if found else None
-
-    def _request(
-        self, method: str, url: str, body: dict[str, object] | None, retries: urllib3.Retry | bool
-    ) -> urllib3.BaseHTTPResponse:
-        data = None if body is None else json.dumps(body).encode()
-        return self._http.request(method, url, body=data, headers=self._headers, retries=retries)
+    def _request(self, method: str, url: str, body: dict[str, object] | None) -> Answer:
+        return self._http.request(method, url, self._headers, None if body is None else json.dumps(body).encode())
 
     def _note(self, incident: str, value: str) -> None:
         if self._store is not None:
             self._store.note(OUTLET, {incident: value})
+
+
+def _query_of(incident: str) -> str:
+    return urlencode([("tags", TAG), ("tags", f"incident:{incident}"), ("limit", "1")])
+
+
+def _found(answer: Answer) -> int | None:
+    """The annotation that a query has found."""
+    found = json.loads(answer.body) if answer.status < 300 else []
+    return int(found[0]["id"]) if found else None
 
 
 def _read_note(text: str | None) -> tuple[int, int] | None:

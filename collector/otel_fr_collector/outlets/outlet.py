@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.outlets.shares import Owner
 
 
 class Outlet(Protocol):
@@ -29,6 +30,15 @@ class Outlet(Protocol):
 
     async def stop(self, seconds: float) -> None:
         """Deliver what is still pending, within ``seconds`` seconds."""
+
+
+TenantOf = Callable[[str], str]
+"""The tenant of a job's name (`otel_fr_collector.network.tokens.tenant_of`)."""
+
+
+def owner_of(incident: Incident, tenant_of: TenantOf) -> Owner:
+    """Whose the deliveries about an incident are."""
+    return Owner(tenant_of(incident.run.job), incident.run.job)
 
 
 def links_of(links: Links, incident: Incident, wall: float) -> dict[str, str]:

@@ -31,11 +31,12 @@ class Outlets:
     metrics: Metrics
     terminal: Terminal = field(default_factory=lambda: Terminal(None))
     file: IncidentsFile | None = None
-    event_stream: EventStream = field(default_factory=EventStream)
     others: list[Outlet] = field(default_factory=list)
+    event_stream: EventStream = field(init=False)
     _faults: Faults = field(init=False)
 
     def __post_init__(self) -> None:
+        self.event_stream = EventStream(self.metrics)
         self._faults = Faults(self.metrics)
 
     def start(self) -> None:

@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-import urllib3
-
 from otel_fr_collector.incidents.book import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.outlets.delivery import RETRIES, TIMEOUT, DeliveryQueue, Outcome, outcome_of
-from otel_fr_collector.outlets.outlet import links_of
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, make_client
+from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
 from otel_fr_collector.storage.store import Store
 
 MIN_SECRET = 16
@@ -63,7 +62,7 @@ class _Delivery:
 
 
 class Webhook:
-    """One receiver. Every change of every incident is posted, in order (docs/incidents.md).
+    """One receiver. Every change of every incident is posted, those of one tenant in order (docs/incidents.md).
 
     Args:
         secret: signs each post; None: unsigned.
@@ -78,6 +77,7 @@ class Webhook:
         secret: bytes | None = None,
         links: Links | None = None,
         store: Store | None = None,
+        tenant_of: TenantOf = tenant_of,
         wall: Callable[[], float] = time.time,
     ) -> None:
         # Paths and queries of webhooks hold their secrets: only the host is shown.
@@ -88,7 +88,8 @@ class Webhook:
         self._links = links or Links()
         self._store = store
         self._wall = wall
-        self._http = urllib3.PoolManager(retries=RETRIES, timeout=TIMEOUT)
+        self._tenant_of = tenant_of
+        self._http = make_client()
         self._queue: DeliveryQueue[_Delivery] = DeliveryQueue(self.name, self._deliver, metrics)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -131,9 +132,13 @@ class Webhook:
         }
         number = f"{incident.id}-{incident.revision}"
         item = _Delivery(number, kind, incident.id, incident.revision, json.dumps(body).encode())
-        self._queue.put(item, lambda old: old.kind is ChangeKind.UPDATED and old.incident == item.incident)
+        self._queue.put(
+            item,
+            owner_of(incident, self._tenant_of),
+            lambda old: old.kind is ChangeKind.UPDATED and old.incident == item.incident,
+        )
 
-    def _deliver(self, item: _Delivery) -> tuple[Outcome, str]:
+    def _deliver(self, item: _Delivery) -> Attempt:
         timestamp = int(self._wall())
         headers = {
             "Content-Type": "application/json",
@@ -143,10 +148,10 @@ class Webhook:
         }
         if self._secret is not None:
             headers["webhook-signature"] = sign(self._secret, item.number, timestamp, item.body)
-        outcome, problem = outcome_of(self._http.request("POST", self._url, body=item.body, headers=headers))
-        if outcome is not Outcome.FAILED and self._loop is not None and not self._loop.is_closed():
+        attempt = attempt_of(self._http.request("POST", self._url, headers, item.body))
+        if attempt.outcome is not Outcome.FAILED and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._note, item)
-        return outcome, problem
+        return attempt
 
     def _note(self, item: _Delivery) -> None:
         if self._store is not None:

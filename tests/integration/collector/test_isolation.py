@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import grpc
+import pytest
+from otel_fr_collector.forward.backends import BusyError, Tls, make_backend
+from otel_fr_collector.network.http_client import MAX_RETRY_AFTER
 
 from otel_fr import semconv
 from otel_fr.control.v1 import control_pb2
 from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import WATCH
+from tests.support.hostile_servers import Behaviour, bomb, drips, floods, hangs, hostile_server
 from tests.support.incident_receivers import AlertSink, FakeGrafana, Receiver
+from tests.support.otlp_backends import grpc_backend, http_backend
 from tests.support.otlp_messages import attribute
 from tests.support.played_job import Job
 from tests.support.waiting import wait_for
@@ -55,3 +65,75 @@ def test_text_that_is_not_unicode_reaches_every_receiver_and_the_monitors(tmp_pa
         assert wait_for(lambda: "Odd?" in collector.out_file.read_text())
         assert "Odd?" in control_pb2.Command.FromString(next(commands)).dump.reason
         assert collector.metric("otel_fr_collector_internal_errors_total", part="control") == 0
+
+
+@pytest.mark.parametrize("behaviour", [hangs, drips, floods])
+def test_a_slow_receiver_neither_delays_the_others_nor_the_end(tmp_path: Path, behaviour: Behaviour) -> None:
+    with contextlib.ExitStack() as stack:
+        urls = [stack.enter_context(hostile_server(behaviour)) for _ in range(4)]
+        options = ["--alertmanager", urls[0], "--webhook", urls[1], "--webhook", urls[2]]
+        options += ["--forward", urls[3] + "/otlp", "--stop-seconds", "3"]
+        collector, alerts, hook, grafana = stack.enter_context(with_every_outlet(tmp_path, *options))
+        with Job(collector, 2) as job:
+            job.step()
+            waiting = job.skip(1)
+            assert wait_for(lambda: alerts.posts and hook.requests and grafana.marks)
+            for call in [*waiting, job.ranks[1].issue(job.world)]:
+                job.ranks[call.rank].complete(call)
+            assert wait_for(lambda: b'"resolved"' in hook.requests[-1][3])
+            assert wait_for(lambda: alerts.posts[-1][0]["endsAt"] < alerts.posts[0][0]["endsAt"])
+            assert wait_for(lambda: "timeEnd" in grafana.marks[1])
+            started = time.monotonic()
+            assert collector.stop(signal.SIGTERM) == 0
+            assert time.monotonic() - started < 20  # waiting for one that drips would take forever
+
+
+def test_answers_are_neither_read_whole_nor_decompressed(tmp_path: Path) -> None:
+    size = 1 << 28
+    with contextlib.ExitStack() as stack:
+        good, bad = (stack.enter_context(hostile_server(bomb(size, status))) for status in (200, 500))
+        options = [f"--{option}={url}" for option in ("alertmanager", "webhook") for url in (good, bad)]
+        options += ["--grafana", bad, "--forward", good + "/otlp", "--forward", bad + "/otlp"]
+        collector = stack.enter_context(running(tmp_path, *options))
+        job = stack.enter_context(Job(collector, 2))
+        job.step()
+        job.skip(1)
+        collector.wait_cause()
+
+        def counted(name: str, **labels: str) -> bool:
+            return bool(wait_for(lambda: collector.metric(f"otel_fr_collector_{name}_total", **labels) >= 1))
+
+        for outcome in ("sent", "failed"):
+            assert counted("alert_posts", outcome=outcome)
+            assert counted("deliveries", outlet="webhook 127.0.0.1", outcome=outcome)
+        assert counted("deliveries", outlet="grafana 127.0.0.1", outcome="failed")
+        assert counted("forward_requests_sent", backend=good + "/otlp")
+        assert counted("forward_requests_dropped", backend=bad + "/otlp", reason="rejected")
+        assert collector.resident() < size
+
+
+def test_a_backend_that_compresses_its_answers_is_understood(tmp_path: Path) -> None:
+    """Only the status of an answer is used, so gRPC does not decompress it."""
+    with (
+        grpc_backend(compression=grpc.Compression.Gzip, answer=bytes(1 << 20)) as backend,
+        running(tmp_path, "--forward", backend.url) as collector,
+        Job(collector, 1) as job,
+    ):
+        job.step()
+        assert wait_for(lambda: collector.metric("otel_fr_collector_forward_requests_sent_total") >= 1)
+
+
+@pytest.mark.parametrize("seconds", [86_400.0, -5.0])
+def test_a_backend_delays_a_retry_for_5_minutes_at_most(seconds: float) -> None:
+    async def asked(url: str) -> float | None:
+        sender = make_backend(url, Tls(), {})
+        with pytest.raises(BusyError) as caught:
+            await sender.send("traces", b"")
+        await sender.close()
+        return caught.value.after
+
+    for kind in (grpc_backend, http_backend):
+        with kind() as backend:
+            backend.busy, backend.retry_after = 1, seconds
+            expected = MAX_RETRY_AFTER if seconds > 0 else None if kind is http_backend else 0.0
+            assert asyncio.run(asked(backend.url)) == expected

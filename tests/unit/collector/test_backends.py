@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from otel_fr_collector.forward import sampling, spool
-from otel_fr_collector.forward.backends import parse_backend, read_headers, retry_after
+from otel_fr_collector.forward.backends import parse_backend, read_headers
 from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.network.http_client import MAX_RETRY_AFTER, bounded_delay, read_retry_after
 from otel_fr_collector.otlp import partial
 
 from tests.support.otlp_messages import spans
@@ -80,10 +82,35 @@ def test_headers_of_unknown_backends_and_broken_lines_are_refused_without_showin
 
 
 def test_both_forms_of_retry_after_are_read() -> None:
-    assert retry_after("7", 0) == 7
-    assert retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 40.0) == 20
-    assert retry_after("soon", 0) is None
-    assert retry_after(None, 0) is None
+    assert read_retry_after("7", 0) == 7
+    assert read_retry_after("Thu, 01 Jan 1970 00:01:00 GMT", 40.0) == 20
+    assert read_retry_after("soon", 0) is None
+    assert read_retry_after(None, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("86400", MAX_RETRY_AFTER),
+        ("9" * 5_000, MAX_RETRY_AFTER),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", MAX_RETRY_AFTER),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("Thu, 01 Jan 1970 00:00:00 -0000", 0.0),
+        ("-5", None),
+        ("nan", None),
+        ("inf", None),
+        ("Thu, 99 Jan 99999999999 99:99:99 GMT", None),
+        ("", None),
+        ("\u0667", 7.0),
+    ],
+)
+def test_no_server_delays_a_retry_for_long(text: str, seconds: float | None) -> None:
+    assert read_retry_after(text, time.time()) == seconds
+
+
+def test_a_delay_is_a_number_from_0_to_5_minutes() -> None:
+    asked = (-1.0, 0.0, 2.5, 86_400.0, float("inf"), float("nan"), float("-inf"))
+    assert [bounded_delay(seconds) for seconds in asked] == [0.0, 0.0, 2.5, 300.0, 300.0, 0.0, 0.0]
 
 
 def test_a_queue_gives_its_space_back_and_reads_no_more_than_it_may(

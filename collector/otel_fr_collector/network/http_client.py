@@ -1,0 +1,207 @@
+"""HTTP requests to servers that may be slow or hostile: bounded in time, and in what is read of a response.
+
+No method outlives its deadline because the server sends a byte a second, no response is decompressed, and threads that
+wait for a server do not keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import email.utils
+import http.client
+import io
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+MAX_BODY = 64 * 1024
+"""Bytes read of a response's body. What receivers and backends answer is below 1 kB, except for errors' texts."""
+MAX_RETRY_AFTER = 300.0
+"""Limit on the seconds that a server may ask to wait before a retry (docs/threat-model.md)."""
+_T = TypeVar("_T")
+
+
+class HttpError(OSError):
+    """There is no response: the server cannot be reached, is too slow, or does not speak HTTP."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response.
+
+    Attributes:
+        body: at most `MAX_BODY` bytes of it, as they came.
+        retry_after: seconds to wait before a retry, at most `MAX_RETRY_AFTER`; None: not given.
+    """
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+class HttpClient:
+    """A pool of connections. May be used by several threads at once.
+
+    Args:
+        connect: seconds for connecting, and for sending the request.
+        total: seconds from the beginning of a request to the end of its response.
+        connections: kept open to one server.
+        tls: None: the system's CAs.
+    """
+
+    def __init__(
+        self, *, connect: float, total: float, connections: int = 1, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._total = total
+        self._pool = urllib3.PoolManager(
+            maxsize=connections,
+            retries=False,
+            timeout=urllib3.Timeout(connect=connect, read=total),
+            ssl_context=tls,
+        )
+        self._pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+
+    def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
+        """Send one request; redirects are not followed.
+
+        Raises:
+            HttpError: no response came in time.
+        """
+        _current.deadline = time.monotonic() + self._total
+        headers = {"Accept-Encoding": "identity", **headers}
+        try:
+            response = self._pool.request(
+                method, url, body=body, headers=headers, redirect=False, preload_content=False, decode_content=False
+            )
+            found = response.read(MAX_BODY, decode_content=False)
+            if response.read(1, decode_content=False):
+                response.close()  # the rest is not read, so the connection cannot be used again
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            raise HttpError(f"{type(error).__name__}: {error}") from error
+        return Answer(response.status, found, read_retry_after(response.headers.get("retry-after"), time.time()))
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._pool.clear()
+
+
+def read_retry_after(text: str | None, now: float) -> float | None:
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3: seconds or a date); None: it has neither.
+
+    Args:
+        now: Unix time.
+    """
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return bounded_delay(float(text))
+    try:
+        return bounded_delay(email.utils.parsedate_to_datetime(text).timestamp() - now)
+    except (ValueError, TypeError, OverflowError, OSError):
+        return None
+
+
+def bounded_delay(seconds: float) -> float:
+    """A delay that a server asks for, from 0 to `MAX_RETRY_AFTER`; what is no number counts as 0."""
+    return min(seconds, MAX_RETRY_AFTER) if seconds > 0 else 0.0
+
+
+class Workers:
+    """Daemon threads for blocking calls. The end of the process waits for `concurrent.futures`' threads, not for these.
+
+    Args:
+        count: threads at most; each is started when it is first needed.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._started = self._busy = 0
+        self._work: queue.SimpleQueue[tuple[concurrent.futures.Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """The result of ``work``, called in one of the threads. If this is cancelled, the call itself goes on."""
+        self._busy += 1
+        try:
+            if self._busy > self._started and self._started < self._count:
+                self._started += 1
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+            self._work.put((future, work))
+            return await asyncio.wrap_future(future)
+        finally:
+            self._busy -= 1
+
+    def _run(self) -> None:
+        while True:
+            future, work = self._work.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
+                future.set_exception(error)
+
+
+class _Current(threading.local):
+    """The request of this thread. ``deadline``: monotonic time by which its response must be complete."""
+
+    deadline = float("inf")
+
+
+_current = _Current()
+
+
+class _TimedReader(io.RawIOBase):
+    """What a socket receives, until a deadline: a timeout of the socket's own begins again with each byte."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open, as http.client relies on
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the response took too long")
+        self._sock.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp.close()
+        self.fp: Any = io.BufferedReader(_TimedReader(sock, _current.deadline))
+
+
+class _HttpConnection(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _HttpsConnection(HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection

@@ -1,0 +1,135 @@
+"""The way of all alerts to one Alertmanager: with its own thread, pace and failures, so that none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers
+from otel_fr_collector.redaction import clean
+
+_log = logging.getLogger(__name__)
+
+RESEND = 60.0
+"""Seconds between two posts of a firing alert; Alertmanager asks its clients for 30 s to 3 minutes."""
+HOLD = 4 * RESEND
+"""Seconds after which Alertmanager resolves an alert that is no longer posted (four intervals, as in Prometheus)."""
+RETRY = 5.0
+"""Seconds before a failed post is retried."""
+CONNECT_SECONDS, TOTAL_SECONDS = 1.5, 5.0
+BATCH = 64
+"""Alerts in one post, as in Prometheus: the body is made on the event loop."""
+LOG_EVERY = 60.0
+
+
+class Alert(Protocol):
+    """``change``: a number that rises with each change of any alert. ``ended``: Unix time; None: it fires."""
+
+    change: int
+    ended: float | None
+
+    def payload(self, now: float) -> dict[str, object]: ...
+
+
+_A = TypeVar("_A", bound=Alert)
+
+
+class AlertLane(Generic[_A]):
+    """One Alertmanager.
+
+    Args:
+        url: its base.
+        held: the alerts that it is to know.
+        delivered: called with its URL and the ended alerts that it has accepted.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        metrics: Metrics,
+        held: Callable[[], list[_A]],
+        delivered: Callable[[str, Sequence[_A]], None],
+    ) -> None:
+        self._url = url.rstrip("/") + "/api/v2/alerts"
+        self._metrics = metrics
+        self._held = held
+        self._delivered = delivered
+        self._http = HttpClient(connect=CONNECT_SECONDS, total=TOTAL_SECONDS)
+        self._worker = Workers(1, "otel-fr alertmanager")
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._known = 0
+        """The changes up to this one have been posted."""
+        self._all_posted_at = float("-inf")
+        self._logged = float("-inf")
+
+    def wake(self) -> None:
+        """An alert has changed."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Post what is pending once more, then end `run`."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Post what has changed at once, and all alerts every `RESEND` seconds, until `stop`."""
+        pause = RESEND
+        while not self._stopping or self._wake.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), pause)
+            self._wake.clear()
+            is_done = await self._post_due()
+            pause = max(0.0, self._all_posted_at + RESEND - time.monotonic()) if is_done else RETRY
+
+    async def _post_due(self) -> bool:
+        """Post what is due, new changes first; False: some must be posted again soon."""
+        started = time.monotonic()
+        is_full = started - self._all_posted_at >= RESEND
+        held = self._held()
+        newest = max((alert.change for alert in held), default=0)
+        due = [alert for alert in held if alert.change > self._known]
+        if is_full:
+            due += [alert for alert in held if alert.change <= self._known]
+        for start in range(0, len(due), BATCH):
+            if not await self._post(due[start : start + BATCH]):
+                return False
+        self._known = max(self._known, newest)
+        if is_full:
+            self._all_posted_at = started
+        return True
+
+    async def _post(self, alerts: Sequence[_A]) -> bool:
+        now = time.time()
+        body = json.dumps([alert.payload(now) for alert in alerts]).encode()
+        ended = [alert for alert in alerts if alert.ended is not None]
+        problem, is_final = await self._worker.run(lambda: self._request(body))
+        self._metrics.alert_posts.labels("failed" if problem else "sent").inc()
+        if problem:
+            self._log_once_a_minute(problem)
+        else:
+            self._delivered(self._url, ended)
+        return is_final
+
+    def _request(self, body: bytes) -> tuple[str, bool]:
+        """What went wrong, or "", and whether a repetition would change nothing; called in the thread."""
+        try:
+            answer = self._http.request("POST", self._url, {"Content-Type": "application/json"}, body)
+        except HttpError as error:
+            return str(error), False
+        if answer.status < 300:
+            return "", True
+        # Alertmanager answers 400 if one alert of a post is not valid, and takes the others (api/v2/api.go).
+        return f"status {answer.status}: {answer.body[:200]!r}", 400 <= answer.status < 500 and answer.status != 429
+
+    def _log_once_a_minute(self, problem: str) -> None:
+        now = time.monotonic()
+        if now - self._logged >= LOG_EVERY:
+            self._logged = now
+            _log.warning("alerts could not be posted to %s: %s", clean(self._url), clean(problem))

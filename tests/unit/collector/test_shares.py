@@ -1,0 +1,143 @@
+"""When something is full, whoever has the most gives way: one tenant's thousand jobs leave room for another's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from otel_fr_collector.incidents.book import ChangeKind
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.tokens import Access, Tokens, tenant_of
+from otel_fr_collector.outlets import alertmanager, delivery
+from otel_fr_collector.outlets.alertmanager import Alertmanager
+from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome
+from otel_fr_collector.outlets.event_stream import MAX_LISTENERS, EventStream, TooManyListenersError
+from otel_fr_collector.outlets.shares import FairQueue, Owner, gives_way
+
+from tests.support.incident_data import incident_change
+
+owners = st.builds(Owner, st.sampled_from("abc"), st.sampled_from("123"))
+
+
+def test_the_tenant_of_a_job_is_the_longest_prefix_of_a_token_else_the_first_part_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    lines = ["write team-", "write team-b-", "read team-c-", "read,write *"]
+    path.write_text("".join(f"{'x' * 15}{number} {line}\n" for number, line in enumerate(lines)))
+    tokens = Tokens(path)
+    found = {job: tokens.tenant_of(job) for job in ("team-a-1", "team-b-1", "team-c-1", "other/x/1", "job-7")}
+    assert list(found.values()) == ["team-", "team-b-", "team-", "other", ""]
+    assert tenant_of("/job") == tenant_of("") == ""
+
+
+@given(st.lists(owners, min_size=1), owners)
+def test_who_loses_an_entry_has_more_than_the_newcomer_then_has(held: list[Owner], newcomer: Owner) -> None:
+    loser = gives_way(held, newcomer)
+    jobs, tenants = Counter(held), Counter(owner.tenant for owner in held)
+    if loser is None:
+        assert tenants[newcomer.tenant] + 1 >= max(tenants.values())
+        own = [count for owner, count in jobs.items() if owner.tenant == newcomer.tenant]
+        assert jobs[newcomer] + 1 >= max(own, default=0)
+    elif loser.tenant != newcomer.tenant:
+        assert tenants[loser.tenant] == max(tenants.values()) > tenants[newcomer.tenant] + 1
+    else:
+        assert jobs[loser] > jobs[newcomer] + 1
+
+
+@given(st.lists(st.tuples(owners, st.booleans()), max_size=60))
+def test_a_queue_is_bounded_fair_and_in_order_for_each_tenant(steps: list[tuple[Owner, bool]]) -> None:
+    queue: FairQueue[int] = FairQueue(5)
+    kept: list[tuple[Owner, int]] = []
+    for number, (owner, puts) in enumerate(steps):
+        if puts:
+            loser = queue.put(number, owner, lambda _: False)
+            if loser is not None:
+                oldest = next((entry for entry in kept if entry[0] == loser), None)
+                kept = [entry for entry in kept if entry is not oldest]
+            if loser != owner or oldest is not None:
+                kept.append((owner, number))
+        elif kept:
+            item, taken = queue.take()
+            assert (taken, item) == next(entry for entry in kept if entry[0].tenant == taken.tenant)
+            kept.remove((taken, item))
+        assert len(queue) == len(kept) <= 5
+
+
+def test_tenants_are_served_in_turn_and_a_failed_one_comes_last() -> None:
+    queue: FairQueue[str] = FairQueue(10)
+    for text in ("a1", "a2", "b1", "a3", "c1"):
+        queue.put(text, Owner(text[0], text[0]), lambda _: False)
+    first, owner = queue.take()
+    queue.put_back(first, owner)
+    assert [queue.take()[0] for _ in range(len(queue))] == ["b1", "c1", "a1", "a2", "a3"]
+
+
+def test_a_newer_delivery_replaces_the_waiting_ones_of_its_own_job_only() -> None:
+    queue: FairQueue[str] = FairQueue(10)
+    for owner in (Owner("a", "1"), Owner("a", "2")):
+        queue.put("old", owner, lambda _: True)
+    queue.put("new", Owner("a", "1"), lambda _: True)
+    assert sorted(queue.take()[0] for _ in range(len(queue))) == ["new", "old"]
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def test_the_alert_of_another_tenant_is_sent_when_one_has_filled_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(alertmanager, "MAX_ALERTS", 10)
+    outlet = Alertmanager(["http://127.0.0.1:9"], metrics := Metrics())
+    for number in range(12):
+        outlet.publish(incident_change(f"team-a/{number}", str(number)))
+    assert value(metrics, "otel_fr_collector_alerts_dropped_total") == 2
+    outlet.publish(incident_change("team-b/1", "b"))
+    held = [dict(alert.labels)["job_id"] for alert in outlet._held()]
+    assert held == [*(f"team-a/{number}" for number in range(9)), "team-b/1"]
+    assert value(metrics, "otel_fr_collector_alerts_dropped_total") == 3
+    assert caplog.text.count("10 alerts are held, the limit: an alert of job 'team-a/10' is not sent") == 1
+    # Room again: what was left out is sent with its next change, and an alert that ended holds none of it for long.
+    outlet.publish(incident_change("team-a/0", "0", ChangeKind.RESOLVED))
+    outlet._delivered("http://127.0.0.1:9/api/v2/alerts", [alert for alert in outlet._held() if alert.ended])
+    outlet.publish(incident_change("team-a/11", "11", ChangeKind.UPDATED))
+    assert "team-a/11" in [dict(alert.labels)["job_id"] for alert in outlet._held()]
+
+
+def test_a_replica_that_is_down_does_not_hold_ended_alerts(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet = Alertmanager(["http://127.0.0.1:9", "http://127.0.0.1:10"], Metrics())
+    outlet.publish(incident_change())
+    outlet.publish(incident_change(kind=ChangeKind.RESOLVED))
+    assert len(outlet._held()) == 1
+    monkeypatch.setattr(alertmanager, "HOLD", -1.0)
+    assert not outlet._held()
+
+
+def test_deliveries_about_one_tenant_do_not_push_out_those_about_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delivery, "MAX_QUEUED", 10)
+    metrics = Metrics()
+    queue: DeliveryQueue[str] = DeliveryQueue("webhook h", lambda _: Attempt(Outcome.SENT), metrics)
+    queue.put("b", Owner("b", "b/1"), lambda _: False)
+    for number in range(30):
+        queue.put(str(number), Owner("a", f"a/{number % 15}"), lambda _: False)
+    assert value(metrics, "otel_fr_collector_delivery_queue_size", outlet="webhook h") == 10
+    assert value(metrics, "otel_fr_collector_deliveries_total", outlet="webhook h", outcome="dropped") == 21
+    assert "b" in [queue._queue.take()[0] for _ in range(10)]
+    assert caplog.text.count("webhook h: the queue is full, a delivery is dropped: of job 'a/") == 1
+
+
+def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
+    stream = EventStream(metrics := Metrics())
+    many, few = Access(True, False, "team-a/"), Access(True, False, "team-b/")
+    listeners = [stream.join(many) for _ in range(MAX_LISTENERS)]
+    with pytest.raises(TooManyListenersError):
+        stream.join(many)
+    stream.join(few)
+    assert stream.accesses() == {many, few}
+    assert listeners[-1].events.get_nowait() is None  # it is told to connect again
+    assert listeners[0].events.empty()
+    assert value(metrics, "otel_fr_collector_listeners_dropped_total", reason="limit") == 2
