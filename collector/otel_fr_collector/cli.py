@@ -162,7 +162,7 @@ def _forwarder(effective: Settings, metrics: Metrics) -> Forwarder:
     if effective.forward_mode != "all":
         selection = Selection(effective.forward_ratio if effective.forward_mode == "sampled" else 0.0)
     return Forwarder(
-        Spool(file, effective.forward, effective.forward_queue_bytes),
+        Spool(file, effective.forward, effective.forward_queue_bytes, damaged=metrics.note_damaged_queue),
         backends,
         metrics,
         signals=effective.forward_signals,

@@ -72,7 +72,7 @@ _SIGNAL = Label("signal", _SIGNALS)
 _REJECTED = ("unauthenticated", "denied", "malformed", "too_large", "too_slow", "unsupported")
 _NOT_NOW = ("capacity", "client_limit", "not_stored", "internal")
 _BACKEND = Label("backend", text="the URL of --forward")
-_DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "not_stored", "shutdown")
+_DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "not_stored", "damaged", "shutdown")
 _OUTLET = Label("outlet", text="`webhook HOST` or `grafana HOST`")
 _PARTS = ("ingest", "judge", "housekeeping", "publish", "control", "forward", "delivery", "incidents_file", "store")
 _DELIVERY = "--webhook or --grafana"

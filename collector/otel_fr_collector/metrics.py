@@ -82,6 +82,12 @@ class Metrics:
         self.registry.register(self.forward_deduplicated)
         self.registry.register(_ForwardQueues(usage, max_bytes))
 
+    def note_damaged_queue(self, lost: Mapping[str, int]) -> None:
+        """Count a damaged file of the queues, and the requests by backend that were in it. Called in any thread."""
+        self.errors.labels("forward").inc()
+        for backend, count in lost.items():
+            self.forward_dropped.labels(backend, "damaged").inc(count)
+
     def watch_alerts(self, held: Callable[[], float], capacity: int) -> None:
         """Serve the posts to Alertmanager, and how many alerts are held for it."""
         self.registry.register(self.alert_posts)

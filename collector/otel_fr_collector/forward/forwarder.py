@@ -66,8 +66,9 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(sender.run()) for sender in self._senders]
         self._tasks.append(loop.create_task(self._clean()))
-        for name, count in self._spool.others().items():
-            _log.warning("%d requests wait for %s, which is no longer a --forward backend", count, name)
+        with contextlib.suppress(SpoolError):  # logged when it was opened
+            for name, count in self._spool.others().items():
+                _log.warning("%d requests wait for %s, which is no longer a --forward backend", count, name)
 
     async def take(self, signal: str, data: bytes) -> None:
         """Queue the part of a request that is forwarded. On return it is as durable as the queue.

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import hashlib
 import logging
 import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from otel_fr_collector.database_files import (
+    DamagedError,
+    check_tables,
+    file_version,
+    is_damage,
+    move_aside,
+    open_file,
+    table_columns,
+)
+from otel_fr_collector.otlp.signals import METHODS
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -28,7 +40,16 @@ MAX_LOG_BYTES = 64 * 1024 * 1024
 """The write-ahead log is truncated to this after a large transaction."""
 FREE_PAGES = 10_000
 """Empty pages returned to the file system at a time, so that the file shrinks after an outage."""
+BUSY = 5.0
+"""Seconds for which an operation waits for another process (sqlite3 in a shell) before it fails."""
+REOPEN = 1.0
+"""Seconds from one attempt to open a file while the collector runs to the next."""
 VERSION = 1
+_COLUMNS = {
+    "request": ["id", "signal", "at", "data"],
+    "pending": ["backend", "request", "size"],
+    "seen": ["hash", "at"],
+}
 _SCHEMA = f"""
 PRAGMA user_version = {VERSION};
 CREATE TABLE IF NOT EXISTS request (id INTEGER PRIMARY KEY AUTOINCREMENT, signal TEXT, at REAL, data BLOB);
@@ -42,6 +63,10 @@ CREATE INDEX IF NOT EXISTS seen_at ON seen (at);
 
 class SpoolError(OSError):
     """The queue cannot be written: the disk is full or broken."""
+
+
+class NewerVersionError(OSError):
+    """A newer otel-fr has written the file; the text says what to do."""
 
 
 class Item(NamedTuple):
@@ -70,17 +95,26 @@ class _Job:
 class Spool:
     """One thread owns the database and runs all operations in order, many in one transaction.
 
+    A damaged file is moved aside and a new one begun, at the start and later. While there is none that can be used, all
+    operations fail, so nothing is acknowledged that is not on disk.
+
     Args:
         path: of the file; None: in memory.
         backends: names of the backends.
         max_bytes: capacity of one backend's queue.
+        damaged: called with the requests by backend that were in a damaged file, as far as that is known.
 
     Raises:
-        SpoolError: the file cannot be opened.
+        NewerVersionError: a newer otel-fr has written the file.
     """
 
     def __init__(
-        self, path: Path | None, backends: Sequence[str], max_bytes: int, wall: Callable[[], float] = time.time
+        self,
+        path: Path | None,
+        backends: Sequence[str],
+        max_bytes: int,
+        wall: Callable[[], float] = time.time,
+        damaged: Callable[[Mapping[str, int]], None] = lambda _: None,
     ) -> None:
         self._path = path
         self._backends = list(backends)
@@ -89,8 +123,17 @@ class Spool:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.usage: dict[str, list[int]] = {name: [0, 0] for name in backends}
         """For each backend, the number and the bytes of the requests that wait. Other threads may read it."""
-        self._connection = self._open()
-        self._count()
+        self._damaged = damaged
+        self._highest = 0
+        """Highest number of a request that was given out: a new file goes on from there."""
+        self._reopen_at = 0.0
+        self._connection: sqlite3.Connection | None = None
+        try:
+            self._connection = self._open()
+        except NewerVersionError:
+            raise
+        except (sqlite3.Error, OSError) as error:
+            _log.error("the queue %s cannot be opened (%s): requests are not accepted until it can", path, error)
         self._thread = threading.Thread(target=self._run, name="otel-fr-spool", daemon=True)
         self._thread.start()
 
@@ -115,16 +158,26 @@ class Spool:
 
         def read(db: sqlite3.Connection) -> list[Item]:
             query = "SELECT request, size FROM pending WHERE backend = ? ORDER BY request LIMIT ?"
-            rows = [row for row in db.execute(query, (backend, count + len(skip))) if row[0] not in skip]
-            found: list[Item] = []
-            room = HEAD_BYTES
-            for number, size in rows[:count]:
-                room -= size
-                if found and room < 0:
+            while True:
+                rows = [row for row in db.execute(query, (backend, count + len(skip))) if row[0] not in skip]
+                found: list[Item] = []
+                unreadable: list[object] = []
+                room = HEAD_BYTES
+                for number, size in rows[:count]:
+                    room -= size if isinstance(size, int) else 0
+                    if found and room < 0:
+                        break
+                    item = _item(db, number)
+                    if item is None:
+                        unreadable.append(number)
+                        continue
+                    found.append(item)
+                    self._highest = max(self._highest, item.id)
+                self._drop_unreadable(db, backend, unreadable)
+                if found or not unreadable:
                     break
-                found.append(
-                    Item(*db.execute("SELECT id, signal, data FROM request WHERE id = ?", (number,)).fetchone())
-                )
+            if not found and not skip:
+                self._check_empty(db, backend)
             return found
 
         return await self._do(read)
@@ -181,7 +234,11 @@ class Spool:
         await self._do(lambda _: None)
 
     def others(self) -> dict[str, int]:
-        """By backend that is not configured, its requests in the file; to be called before the first `put`."""
+        """By backend that is not configured, its requests in the file; to be called before the first `put`.
+
+        Raises:
+            SpoolError: the file cannot be read.
+        """
         rows = self._submit(
             lambda db: db.execute("SELECT backend, count(*) FROM pending GROUP BY 1").fetchall()
         ).result()
@@ -206,6 +263,21 @@ class Spool:
             self._use(name, 1, len(data))
         return Put(kept, [name for name in self._backends if name not in kept])
 
+    def _check_empty(self, db: sqlite3.Connection, backend: str) -> None:
+        """Raise DamagedError if requests wait for a backend that were not found by its name: else they wait forever."""
+        if self.usage.get(backend, (0,))[0]:
+            self._count_in(db)
+            if self.usage[backend][0]:
+                raise DamagedError("requests that it counts are not found")
+
+    def _drop_unreadable(self, db: sqlite3.Connection, backend: str, numbers: Sequence[object]) -> None:
+        """One damaged request must not keep the others from being sent."""
+        if numbers:
+            db.executemany("DELETE FROM pending WHERE backend = ? AND request = ?", [(backend, n) for n in numbers])
+            self._count_in(db)
+            self._damaged({backend: len(numbers)})
+            _log.error("the queue %s: %d damaged requests for %s are dropped", self._path, len(numbers), backend)
+
     def _use(self, backend: str, count: int, size: int) -> None:
         if backend in self.usage:
             self.usage[backend][0] += count
@@ -227,17 +299,18 @@ class Spool:
                 jobs.append(self._jobs.get())
             is_open = None not in jobs
             self._transact([job for job in jobs if job is not None and job.result.set_running_or_notify_cancel()])
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _transact(self, jobs: list[_Job]) -> None:
-        db = self._connection
         try:
+            db = self._reopen() if self._connection is None else self._connection
             db.execute("BEGIN IMMEDIATE")
             results = [job.work(db) for job in jobs]
             db.execute("COMMIT")
         except Exception as error:  # noqa: BLE001  if the thread ended, every sender would wait forever
-            self._roll_back()
-            if len(jobs) > 1:  # one request too large for the disk must not fail the others
+            is_other_file = self._roll_back(error)
+            if len(jobs) > 1 or is_other_file:  # one request too large for the disk must not fail the others
                 for job in jobs:
                     self._transact([job])
             elif jobs:
@@ -246,57 +319,89 @@ class Spool:
         for job, result in zip(jobs, results, strict=True):
             job.result.set_result(result)
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, error: Exception) -> bool:
+        """Undo what was begun; True: the file was damaged, and a new one is in use."""
+        db = self._connection
+        if db is None:
+            return False
         try:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            self._count()
-        except sqlite3.Error:
-            _log.exception("the sizes of the queues cannot be read")
-
-    def _count(self) -> None:
-        self._count_in(self._connection)
+            if is_damage(error):
+                self._replace_damaged(db, error)
+                return True
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            self._count_in(db)
+        except (sqlite3.Error, OSError) as again:
+            _log.error("the queue %s cannot be used (%s)", self._path or "in memory", again)
+        return False
 
     def _count_in(self, db: sqlite3.Connection) -> None:
         found = {name: [0, 0] for name in self._backends}
         for name, count, size in db.execute("SELECT backend, count(*), sum(size) FROM pending GROUP BY 1"):
             if name in found:
-                found[name] = [count, size]
+                found[name] = [count, int(size)]
         self.usage.update(found)
 
-    def _open(self) -> sqlite3.Connection:
-        try:
-            return self._connect()
-        except sqlite3.OperationalError as error:
-            raise SpoolError(f"the queue {self._path} cannot be opened: {error}") from error
-        except sqlite3.DatabaseError as error:  # not a database, or a damaged one: its path is needed
-            if self._path is None:
-                raise
-            aside = self._path.with_name(f"{self._path.name}.broken-{int(self._wall())}")
-            _log.error(
-                "the queue %s is damaged (%s); it is kept as %s, and a new one is created", self._path, error, aside
-            )
-            self._path.rename(aside)
-            for suffix in ("-wal", "-shm"):
-                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-            return self._connect()
+    def _replace_damaged(self, db: sqlite3.Connection, error: Exception) -> None:
+        """Move the file, which is open, aside, and begin a new one.
 
-    def _connect(self) -> sqlite3.Connection:
-        name = ":memory:" if self._path is None else str(self._path)
-        db = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
-        try:
-            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
-            # FULL: the log is synced at each commit, so that what is acknowledged also survives a power cut.
-            db.execute("PRAGMA synchronous = FULL")
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found > VERSION:
-                raise SpoolError(
-                    f"the queue {self._path} was written by a newer otel-fr (version {found}, not {VERSION})"
-                )
-            db.executescript(_SCHEMA)
-        except BaseException:
+        Raises:
+            sqlite3.Error, OSError: there is none now; the next operation tries again.
+        """
+        aside = None if self._path is None else move_aside(self._path, self._wall)
+        self._connection = None
+        with contextlib.suppress(sqlite3.Error):
             db.close()
-            raise
+        self._note_damage(error, aside)
+        self._reopen()
+
+    def _note_damage(self, error: Exception, aside: Path | None) -> None:
+        kept = "" if aside is None else f" it is kept as {aside.name}, and"
+        _log.error("the queue %s is damaged (%s):%s a new one is begun", self._path or "in memory", error, kept)
+        self._damaged({name: count for name, (count, _) in self.usage.items()})
+        self.usage.update({name: [0, 0] for name in self._backends})
+
+    def _reopen(self) -> sqlite3.Connection:
+        now = time.monotonic()
+        if now < self._reopen_at:
+            raise SpoolError("it cannot be opened; the log says why")
+        self._reopen_at = now + REOPEN
+        self._connection = self._open()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        """Raises sqlite3.Error, OSError."""
+        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": BUSY}
+        if self._path is not None:
+            return open_file(self._path, self._prepare, self._note_damage, wall=self._wall, **options)
+        db: sqlite3.Connection = sqlite3.connect(":memory:", **options)
+        self._prepare(db)
         return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        found = file_version(db)
+        if found > VERSION:
+            raise NewerVersionError(
+                f"the queue {self._path} was written by a newer otel-fr (its version is {found}, this one knows"
+                f" {VERSION}): use that otel-fr, or give --data another folder"
+            )
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
+        # FULL: the log is synced at each commit, so that what is acknowledged also survives a power cut.
+        db.execute("PRAGMA synchronous = FULL")
+        # A table may be missing: the collector was killed while it made the file.
+        check_tables(db, {table: columns for table, columns in _COLUMNS.items() if table_columns(db, table)})
+        db.executescript(_SCHEMA)
+        if self._highest and db.execute("SELECT 1 FROM sqlite_sequence").fetchone() is None:
+            # A backend may still accept requests of the file before: their numbers must not mean others in this one.
+            db.execute("INSERT INTO sqlite_sequence VALUES ('request', ?)", (self._highest,))
+        self._count_in(db)
+
+
+def _item(db: sqlite3.Connection, number: object) -> Item | None:
+    """A request as `Spool.put` has written it; None: there is none, or it is damaged."""
+    match db.execute("SELECT id, signal, data FROM request WHERE id = ?", (number,)).fetchone():
+        case (int() as known, str() as signal, bytes() as data) if signal in METHODS:
+            return Item(known, signal, data)
+    return None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
+from otel_fr_collector.database_files import check_tables, file_version, table_columns
+
+TABLES = ("incidents", "runs", "notes")
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE incidents (
@@ -45,18 +49,37 @@ class DataError(OSError):
     """The data folder cannot be used; the text says what to do."""
 
 
-def migrate(db: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to the newest version, each step in one transaction.
+def check_origin(db: sqlite3.Connection, path: Path) -> None:
+    """Check, before anything is written to the file, that this version of otel-fr can use it.
 
     Raises:
         DataError: a newer otel-fr has written the file.
-        sqlite3.Error: it cannot be read or written.
+        DamagedError: another program has, or its version is none.
+        sqlite3.Error: it cannot be read.
     """
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    version = file_version(db)
     if version > len(MIGRATIONS):
         raise DataError(
             f"{path} was written by a newer otel-fr (its version is {version}, this one knows {len(MIGRATIONS)}):"
             " use that otel-fr, or give --data another folder"
         )
-    for number in range(version, len(MIGRATIONS)):
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Bring the file to the newest version, each step in one transaction.
+
+    Raises:
+        DamagedError: its tables are not those of its version.
+        sqlite3.Error: it cannot be read or written.
+    """
+    for number in range(file_version(db), len(MIGRATIONS)):
         db.executescript(f"BEGIN; {MIGRATIONS[number]}; PRAGMA user_version = {number + 1}; COMMIT;")
+    check_tables(db, _columns())
+
+
+def _columns() -> dict[str, list[str]]:
+    """By table, the columns of a file of the newest version."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        for migration in MIGRATIONS:
+            db.executescript(migration)
+        return {table: table_columns(db, table) for table in TABLES}

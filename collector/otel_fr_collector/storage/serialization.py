@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, cast
 
-from otel_fr.incident import CollectorIncidentData
+from otel_fr.incident import CollectorIncidentData, timestamp
 from otel_fr.match import Category, Ending, Finding, Group, ThreadException
 from otel_fr.typed_json import typed
-from otel_fr_collector.incidents.book import Incident
+from otel_fr_collector.incidents.book import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.run import Run, RunId
 
@@ -21,6 +22,38 @@ MAX_STACKS = 64
 """Ranks of a run whose stacks are kept: those of the culprits are in the incident anyway."""
 
 _RANK_FIELDS = ("host", "stack", "site", "python_blocked", "exit_code", "signal", "exception", "exception_site", "file")
+_TRACE_ID = re.compile("[0-9a-f]{32}")
+
+
+class _RunData(TypedDict):
+    """``id``: job, attempt and run. Otherwise as `SavedRun`."""
+
+    id: list[Any]
+    at: float
+    world_size: int | None
+    resource: dict[str, str]
+    ranks: list[_RankData]
+
+
+class _RankData(TypedDict):
+    """As `RankState`. ``ended``: whether it has; ``standings``: its progress; ``stack_age``: seconds before ``at``."""
+
+    rank: int
+    ended: bool
+    ending: str
+    standings: dict[str, list[int]]
+    stack_age: float
+    host: str
+    stack: str
+    site: str
+    python_blocked: bool
+    exit_code: int | None
+    signal: int | None
+    exception: str
+    exception_site: str
+    file: str
+    thread_exceptions: list[list[str]] | None
+    destroyed: list[str] | None
 
 
 @dataclass(frozen=True)
@@ -35,32 +68,31 @@ class SavedRun:
     at: float
     world_size: int | None
     resource: dict[str, str]
-    ranks_data: list[Json]
+    ranks_data: list[_RankData]
 
     def ranks(self, now: float, wall: float) -> list[RankState]:
         """The ranks that are remembered, as of these monotonic and Unix times.
 
         Raises:
-            ValueError, KeyError, TypeError: not what `dump_run` has written.
+            ValueError, IndexError, TypeError: not what `dump_run` has written.
         """
         age = max(0.0, wall - self.at)
         states = []
         for item in self.ranks_data:
             ending = Ending(item["ending"])
-            ended = now - age if item["ended"] else None
-            destroyed = set(item.get("destroyed", ()))
+            destroyed = set(item.get("destroyed") or ())
             state = RankState(
-                rank=int(item["rank"]),
+                rank=item["rank"],
                 arrived=now - age,
-                ended=ended,
+                ended=now - age if item["ended"] else None,
                 ending=ending,
-                stack_arrived=now - age - float(item["stack_age"]),
-                thread_exceptions=tuple([ThreadException(*item) for item in item.get("thread_exceptions", ())]),
+                stack_arrived=now - age - item["stack_age"],
+                thread_exceptions=tuple([ThreadException(*one) for one in item.get("thread_exceptions") or ()]),
                 progress={
-                    str(group): [int(own[0]), int(own[1]), DESTROYED if group in destroyed else 0]
+                    group: [own[0], own[1], DESTROYED if group in destroyed else 0]
                     for group, own in item["standings"].items()
                 },
-                **{name: item[name] for name in _RANK_FIELDS},
+                **{name: cast("Json", item)[name] for name in _RANK_FIELDS},
             )
             states.append(state)
         return states
@@ -87,18 +119,23 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)
-    return {"id": _run_id(run.id), "at": wall, "world_size": run.world_size, "resource": run.resource, "ranks": ranks}
+    return {
+        "id": _dump_run_id(run.id),
+        "at": wall,
+        "world_size": run.world_size,
+        "resource": run.resource,
+        "ranks": ranks,
+    }
 
 
 def load_run(data: Json) -> SavedRun:
     """The inverse of `dump_run`.
 
     Raises:
-        ValueError, KeyError, TypeError: it is of another form.
+        ValueError, TypeError, IndexError: it is of another form.
     """
-    saved = SavedRun(
-        RunId(*data["id"]), float(data["at"]), data["world_size"], dict(data["resource"]), list(data["ranks"])
-    )
+    known = typed(_RunData, data)
+    saved = SavedRun(_load_run_id(known["id"]), known["at"], known["world_size"], known["resource"], known["ranks"])
     saved.ranks(0.0, 0.0)
     return saved
 
@@ -109,7 +146,7 @@ def dump_incident(incident: Incident) -> Json:
     finding["category"] = incident.finding.category.value
     return {
         "id": incident.id,
-        "run": _run_id(incident.run),
+        "run": _dump_run_id(incident.run),
         "finding": finding,
         "keys": incident.keys,
         "cause": incident.cause,
@@ -128,11 +165,11 @@ def load_incident(data: Json, published: object) -> Incident:
     """The inverse of `dump_incident`; ``opened`` is 0. ``published``: the incident's ``data``.
 
     Raises:
-        ValueError, KeyError, TypeError: it is of another form.
+        ValueError, KeyError, TypeError, AttributeError: it is of another form.
     """
     incident = Incident(
         id=str(data["id"]),
-        run=RunId(*data["run"]),
+        run=_load_run_id(data["run"]),
         finding=_finding(data["finding"]),
         keys=[str(key) for key in data["keys"]],
         cause=data["cause"],
@@ -146,8 +183,24 @@ def load_incident(data: Json, published: object) -> Incident:
         files=_by_rank(data["files"], str),
         labels={str(name): str(value) for name, value in data["labels"].items()},
     )
+    typed(CollectorIncidentData, incident.data)
+    for seconds in (incident.detected, incident.started, incident.changed, incident.resolved):
+        if seconds is not None and timestamp(seconds) is None:
+            raise ValueError("one of its times is none")
+    if incident.state not in (FIRING, RESOLVED) or type(incident.finding.age) not in (float, int, type(None)):
+        raise ValueError("its state or its age is none")
     incident.data = typed(CollectorIncidentData, published)
+    trace = incident.data["trace_id"]
+    if trace is not None and _TRACE_ID.fullmatch(trace) is None:
+        raise ValueError("its trace id is none")
     return incident
+
+
+def _load_run_id(data: object) -> RunId:
+    match data:
+        case [str() as job, int() as attempt, str() as run]:
+            return RunId(job, attempt, run)
+    raise ValueError("a run is its job, attempt and run id")
 
 
 def _finding(data: Json) -> Finding:
@@ -173,5 +226,5 @@ def _by_rank(values: Mapping[str, object], kind: Callable[[object], _T]) -> dict
     return {int(rank): kind(value) for rank, value in values.items()}
 
 
-def _run_id(run: RunId) -> list[object]:
+def _dump_run_id(run: RunId) -> list[object]:
     return [run.job, run.attempt, run.run]

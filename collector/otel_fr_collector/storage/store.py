@@ -1,7 +1,8 @@
 """Incidents on disk: one SQLite file in the data folder, written before an incident is published anywhere else.
 
 What is committed survives the end of the collector, SIGKILL included: SQLite's write-ahead log is handed to the kernel
-at each commit. A file that cannot be written (disk full) or is damaged costs history, never an incident that is open.
+at each commit. A file that cannot be written (disk full) or is damaged costs history, never an incident that is open,
+and never the start of the collector.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from pathlib import Path
 from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
-from otel_fr_collector.incidents.book import FIRING, Incident
+from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file, read_schema
+from otel_fr_collector.incidents.book import FIRING, MAX_INCIDENTS, Incident
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.migrations import DataError, migrate
+from otel_fr_collector.storage.migrations import DataError, check_origin, migrate
 from otel_fr_collector.storage.serialization import SavedRun, dump_incident, dump_run, load_incident, load_run
 
 _log = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ PRUNE_EVERY = 600.0
 PRUNE_BATCH = 100
 """Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
 LOG_EVERY = 60.0
+_OF_ANOTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a row raises that no version of otel-fr has written."""
 BUSY = 0.2
 """Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
 MAX_PAGE = 1_000
@@ -89,16 +93,16 @@ class Store:
         self._begun = float("-inf")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         metrics.store_up.set(0)
         metrics.watch_store()
         try:
             self._db = self._open()
-        except sqlite3.Error as error:
-            if _is_damage(error):
-                self._replace_damaged(error)
-            else:
-                self._is_late = True
-                self._fail(error)
+        except DataError:
+            raise
+        except (sqlite3.Error, OSError) as error:
+            self._is_late = True
+            self._fail(error)
         if self._db is not None:
             metrics.store_up.set(1)
 
@@ -129,9 +133,12 @@ class Store:
         return saved
 
     def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
-        """Write these in one transaction. What cannot be written now is written later."""
+        """Write these in one transaction. What cannot be written now, at most `MAX_INCIDENTS`, is written later."""
         for incident in incidents:
             self._pending[incident.run, incident.id] = incident
+        while len(self._pending) > MAX_INCIDENTS:
+            over = (key for key, incident in self._pending.items() if not incident.is_open)
+            del self._pending[next(over, next(iter(self._pending)))]
         for run in runs:
             self._pending_runs[run.id] = run
         self._flush()
@@ -160,7 +167,7 @@ class Store:
 
     def broken(self, error: sqlite3.Error) -> None:
         """A write or a read has failed. A damaged file is renamed and a new one begun; anything else is tried again."""
-        if _is_damage(error) and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
+        if is_damage(error) and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
             self._replace_damaged(error)
         else:
             self._fail(error)
@@ -177,6 +184,11 @@ class Store:
 
     def step(self, now: float) -> None:
         """Retry what could not be written; delete what is beyond the retention. ``now``: monotonic."""
+        if self._db is not None and self._file != _identity(self.path):
+            _log.error("%s was removed or replaced while the collector was running: a new one is begun", self.path)
+            self._metrics.errors.labels("store").inc()
+            self._let_go()
+            self._retry_at = 0.0
         if not self.is_up and now >= self._retry_at:
             self._retry_at = now + RETRY
             self._flush(again=True)
@@ -273,22 +285,34 @@ class Store:
                 self._db.close()
 
     def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=BUSY)
+        """The connection; a damaged file is moved aside and a new one begun.
+
+        Raises:
+            sqlite3.Error, OSError: there is none now.
+            DataError: a newer otel-fr has written the file.
+        """
+        db = open_file(self.path, self._prepare, self._note_damage, wall=self._wall, timeout=BUSY)
+        self._file = _identity(self.path)
+        return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        check_origin(db, self.path)
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last commits, never the file
+        problem = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+        if problem != "ok":
+            raise DamagedError(" ".join(problem.split()))
+        migrate(db)
+
+    def _reader(self) -> sqlite3.Connection:
+        db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
         try:
-            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last commits, never the file
-            problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if problem != "ok":
-                raise sqlite3.DatabaseError(f"file is damaged, malformed: {problem}")
-            migrate(db, self.path)
-        except BaseException:
+            read_schema(db)
+        except sqlite3.Error:
             db.close()
             raise
         return db
-
-    def _reader(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
 
     def _flush(self, *, again: bool = False) -> None:
         """Write all that is pending. After a failure only ``again`` tries before `RETRY` is over."""
@@ -300,7 +324,7 @@ class Store:
             self._write(self._db)
         except sqlite3.Error as error:
             self.broken(error)
-        except DataError as error:
+        except OSError as error:
             self._fail(error)
 
     def _write(self, db: sqlite3.Connection) -> None:
@@ -341,22 +365,26 @@ class Store:
             _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
 
     def _replace_damaged(self, error: sqlite3.Error) -> None:
-        """Rename the damaged file and continue with a new one."""
-        self._metrics.errors.labels("store").inc()
+        """Move the damaged file, which is open, aside and continue with a new one."""
+        try:
+            self._note_damage(error, move_aside(self.path, self._wall))
+            self._let_go()
+            self._db = self._open()
+        except (OSError, sqlite3.Error) as again:
+            self._fail(again)
+
+    def _note_damage(self, error: sqlite3.Error, aside: Path) -> None:
         self._is_new, self._begun = True, time.monotonic()
+        self._metrics.errors.labels("store").inc()
+        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", self.path, error, aside.name)
+
+    def _let_go(self) -> None:
+        """Close the file that is no longer at its path."""
+        self._is_new = True
         if self._db is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
             self._db = None
-        aside = self.path.with_name(f"{FILE_NAME}.damaged-{int(self._wall())}")
-        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", self.path, error, aside.name)
-        try:
-            for suffix in ("", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    self.path.with_name(FILE_NAME + suffix).rename(aside.with_name(aside.name + suffix))
-            self._db = self._open()
-        except (OSError, sqlite3.Error) as again:
-            self._fail(again)
 
     def _used(self, db: sqlite3.Connection) -> int:
         pages, free, size = (
@@ -369,7 +397,7 @@ class Store:
         """One row that cannot be read must not cost the others."""
         try:
             yield
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _OF_ANOTHER_FORM as error:
             self._metrics.errors.labels("store").inc()
             _log.error("%s: one %s in it cannot be read and is left out: %r", self.path, what, error)
 
@@ -386,6 +414,10 @@ def _published(data: str, state: str, memory: str) -> CollectorIncidentData:
     return typed(CollectorIncidentData, load_json(data))
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
-    # sqlite_errorcode came with Python 3.11; the texts are SQLite's own (sqlite3_errstr) and do not change.
-    return any(text in str(error) for text in ("malformed", "not a database"))
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file at that path; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

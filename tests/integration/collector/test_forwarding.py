@@ -197,7 +197,7 @@ def test_a_broken_queue_file_is_put_aside(tmp_path: Path) -> None:
     ):
         collector.send(TRACES, spans(1))
         assert wait_for(lambda: backend.taken == [spans(1)])
-        assert len(list(data.glob("*.broken-*"))) == 1
+        assert len(list(data.glob("*.damaged-*"))) == 1
         assert "is damaged" in collector.err_file.read_text()
 
 

@@ -14,7 +14,11 @@ import pytest
 
 from tests.support.collector_process import Collector, start
 from tests.support.commands import otel_fr
+from tests.support.damaged_files import DAMAGES, spoil_pages
+from tests.support.grpc_calls import TRACES
 from tests.support.incident_receivers import AlertSink, Receiver
+from tests.support.otlp_backends import Backend, grpc_backend
+from tests.support.otlp_messages import spans
 from tests.support.played_job import Job, orphaned
 from tests.support.waiting import wait_for
 
@@ -188,6 +192,61 @@ def test_a_damaged_file_is_put_aside_and_the_collector_works(tmp_path: Path, spo
         second.kill()
     with start(tmp_path, 3) as third:
         assert [one["id"] for one in listed(third)] == [incident["id"]]
+
+
+@pytest.mark.parametrize("damage", ["wrong schema page", "a folder as write-ahead log"])
+def test_damaged_files_never_keep_the_collector_from_starting(tmp_path: Path, damage: str) -> None:
+    """Both files of the data folder; what was in them is kept, and the log and the metrics say so."""
+    with grpc_backend() as backend:
+        options = ("--forward", backend.url)
+        with start(tmp_path, 1, *options) as first:
+            first.stop()
+        files = [tmp_path / "data" / name for name in ("incidents.db", "forward.sqlite3")]
+        for path in files:
+            DAMAGES[damage](path)
+        with start(tmp_path, 2, *options) as second, Job(second, 2) as job:
+            job.step()
+            job.skip(1)
+            incident = second.wait_cause()
+            assert [one["id"] for one in listed(second)] == [incident["id"]]
+            assert wait_for(lambda: backend.taken)
+            for part, path in zip(("store", "forward"), files, strict=True):
+                assert second.metric("otel_fr_collector_internal_errors_total", part=part) == 1
+                assert list(path.parent.glob(f"{path.name}.damaged-*"))
+            assert second.err_file.read_text().count("is damaged") == 2
+            second.kill()
+        with start(tmp_path, 3, *options) as third:
+            assert [one["id"] for one in listed(third)] == [incident["id"]]
+            assert "is damaged" not in third.err_file.read_text()
+
+
+def test_damage_while_the_collector_runs_costs_no_incident(tmp_path: Path) -> None:
+    with grpc_backend() as backend:
+        backend.busy = 1_000_000
+        with start(tmp_path, 1, "--forward", backend.url) as first, Job(first, 2) as job:
+            job.step()
+            for number in range(1, 101):
+                first.send(TRACES, spans(number, size=4_000))
+            first.stop()
+        with start(tmp_path, 2, "--forward", backend.url) as second, Job(second, 2, "other") as job:
+            for name in ("incidents.db", "forward.sqlite3"):
+                spoil_pages(tmp_path / "data" / name, 1)
+            backend.busy = 0
+            job.step()
+            job.skip(1)
+            incident = second.wait_cause()
+            assert wait_for(lambda: [one["id"] for one in listed(second)] == [incident["id"]])
+            assert wait_for(lambda: _sends(second, backend, 1_000))
+            assert "is damaged" in second.err_file.read_text()
+            second.kill()
+        with start(tmp_path, 3) as third:
+            assert third.get("/healthz") == "ok\n"
+
+
+def _sends(collector: Collector, backend: Backend, number: int) -> bool:
+    """Whether what the collector accepts now reaches the backend."""
+    collector.send(TRACES, spans(number))
+    return wait_for(lambda: spans(number) in backend.taken, 20)
 
 
 def test_a_full_disk_costs_no_incident(tmp_path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Database files that cannot be used: what counts as damage, and how such a file is moved aside. Nothing is deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = ("", "-wal", "-shm")
+"""Of the files of one SQLite database: the database, its write-ahead log, and the log's index."""
+MAX_ASIDE = 10
+"""Files of one database that are kept aside. A disk that damages every new file must not be filled with them."""
+MAX_VERSION = 1_000
+"""Above it, the version of a file is damage, and no newer otel-fr's."""
+_DAMAGE = ("malformed", "not a database", "unsupported file format")
+"""In SQLite's messages (sqlite3_errstr, sqlite3InitOne). ``sqlite_errorcode`` came with Python 3.11."""
+
+
+class DamagedError(sqlite3.DatabaseError):
+    """The file is no usable database of the collector, although SQLite itself may open it."""
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error means that the file is damaged; False for a full disk, a lock, an I/O error."""
+    return isinstance(error, DamagedError) or (
+        isinstance(error, sqlite3.Error) and any(text in str(error) for text in _DAMAGE)
+    )
+
+
+def check_kind(path: Path) -> None:
+    """Raise DamagedError if one of a database's files is not a regular file that this process may read and write.
+
+    SQLite says of these only that it cannot open the file, as it does when the process has too many open files.
+    """
+    for suffix in SUFFIXES:
+        one = _sibling(path, suffix)
+        try:
+            mode = os.stat(one).st_mode
+        except FileNotFoundError:
+            continue
+        except OSError as error:  # a circle of links, a name below a file
+            raise DamagedError(f"{one.name}: {error.strerror}") from error
+        if not stat.S_ISREG(mode):
+            raise DamagedError(f"{one.name} is not a regular file")
+        if not os.access(one, os.R_OK | os.W_OK):
+            raise DamagedError(f"{one.name} cannot be read and written by this user")
+
+
+def file_version(db: sqlite3.Connection) -> int:
+    """The version of its form, 0 for a new file.
+
+    Raises:
+        DamagedError: it is none, or another program's.
+        sqlite3.Error: it cannot be read.
+    """
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    if not 0 <= version <= MAX_VERSION:
+        raise DamagedError(f"its version is {version}")
+    if version == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None:
+        raise DamagedError("it is a database of another program")
+    return version
+
+
+def check_tables(db: sqlite3.Connection, wanted: Mapping[str, Sequence[str]]) -> None:
+    """Raise DamagedError if a table is missing, or has other columns than these."""
+    for table, columns in wanted.items():
+        if table_columns(db, table) != list(columns):
+            raise DamagedError(f"its table {table} is missing or has other columns")
+
+
+def read_schema(db: sqlite3.Connection) -> None:
+    """Make a new connection read the file's schema.
+
+    Raises:
+        DamagedError: it is not UTF-8. Python cannot even decode SQLite's message then.
+        sqlite3.Error: it cannot be read.
+    """
+    # One byte that is no text must not cost the rows beside it.
+    db.text_factory = lambda data: data.decode(errors="replace")
+    try:
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except UnicodeDecodeError:
+        raise DamagedError("its schema is not UTF-8") from None
+
+
+def table_columns(db: sqlite3.Connection, table: str) -> list[str]:
+    """The names of a table's columns; empty: there is no such table."""
+    return [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+
+
+def move_aside(path: Path, wall: Callable[[], float] = time.time) -> Path:
+    """Rename the files of a database to ``NAME.damaged-TIME``, with their suffixes; returns the new path.
+
+    Call it before the connection is closed: closing it would delete the write-ahead log under its old name.
+
+    Raises:
+        OSError: a file cannot be renamed, or `MAX_ASIDE` databases are kept already.
+    """
+    prefix = f"{path.name}.damaged-"
+    kept = {name[: -len(end)] if (end := name[-4:]) in SUFFIXES else name for name in _names(path.parent, prefix)}
+    if len(kept) >= MAX_ASIDE:
+        raise OSError(f"{len(kept)} damaged files are kept already: remove {path}.damaged-*")
+    began = int(wall())
+    free = (name for second in range(began, began + MAX_ASIDE) if (name := f"{prefix}{second}") not in kept)
+    aside = path.with_name(next(free))
+    for suffix in reversed(SUFFIXES):  # the database last: as long as it is there, the next start finds the rest
+        one = _sibling(path, suffix)
+        if os.path.lexists(one):
+            one.rename(_sibling(aside, suffix))
+    return aside
+
+
+def open_file(
+    path: Path,
+    prepare: Callable[[sqlite3.Connection], None],
+    on_damage: Callable[[sqlite3.Error, Path], None],
+    *,
+    wall: Callable[[], float] = time.time,
+    **options: Any,
+) -> sqlite3.Connection:
+    """Open a database; a damaged one is moved aside, and a new one begun.
+
+    Args:
+        prepare: makes the connection ready for use.
+        on_damage: called with what is wrong, and the path under which the damaged file is kept.
+        options: of `sqlite3.connect`.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened, and is not damaged.
+        OSError: the damaged file cannot be moved aside; or raised by ``prepare``.
+    """
+    try:
+        return _opened(path, prepare, options, wall)
+    except _MovedError as moved:
+        on_damage(moved.damage, moved.aside)
+        return _opened(path, prepare, options, None)
+
+
+class _MovedError(Exception):
+    def __init__(self, damage: sqlite3.Error, aside: Path) -> None:
+        super().__init__(damage)
+        self.damage = damage
+        self.aside = aside
+
+
+def _opened(
+    path: Path,
+    prepare: Callable[[sqlite3.Connection], None],
+    options: Mapping[str, Any],
+    wall: Callable[[], float] | None,
+) -> sqlite3.Connection:
+    """The connection. With ``wall`` a damaged file is moved aside, and _MovedError raised."""
+    with contextlib.ExitStack() as undo:
+        try:
+            check_kind(path)
+            db: sqlite3.Connection = sqlite3.connect(path, **options)
+            undo.callback(db.close)
+            read_schema(db)
+            prepare(db)
+        except sqlite3.Error as error:
+            if wall is None or not is_damage(error):
+                raise
+            raise _MovedError(error, move_aside(path, wall)) from error
+        undo.pop_all()
+    return db
+
+
+def _sibling(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _names(folder: Path, prefix: str) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(prefix)]

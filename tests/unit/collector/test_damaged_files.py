@@ -1,0 +1,339 @@
+"""Damaged files in the data folder: moved aside whole, replaced, never deleted, and never the end of the collector."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from otel_fr_collector import database_files
+from otel_fr_collector.forward import spool
+from otel_fr_collector.forward.spool import NewerVersionError, Spool, SpoolError
+from otel_fr_collector.incidents.book import FIRING, IncidentBook
+from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.persistence import Persistence
+from otel_fr_collector.storage.store import Store
+
+from otel_fr.match import Ending
+from tests.support.damaged_files import DAMAGES, spoil_pages
+from tests.support.otlp_messages import spans
+from tests.unit.collector.test_store import NOW, RUN, incident, numbers
+
+BACKENDS = ["http://backend/v1/traces"]
+damages = pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+
+
+def as_it_is(folder: Path) -> dict[str, object]:
+    """The content of a folder: bytes of files, the targets of links, and folders of the same."""
+    content: dict[str, object] = {}
+    for path in folder.iterdir():
+        if path.is_symlink():
+            content[path.name] = os.readlink(path)
+        elif path.is_dir():
+            content[path.name] = as_it_is(path)
+        else:
+            content[path.name] = path.read_bytes() if path.is_file() else "a pipe"
+    return content
+
+
+def kept_aside(folder: Path, name: str) -> dict[str, object]:
+    """What was moved aside, by the names that it had before."""
+    found = as_it_is(folder)
+    aside = sorted(one for one in found if ".damaged-" in one)
+    first = aside[0] if aside else ""
+    return {name + one.removeprefix(first): found[one] for one in aside}
+
+
+@damages
+def test_a_damaged_store_is_moved_aside_unchanged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    store = Store(tmp_path, Metrics())
+    store.save([incident(1)])
+    store.close()
+    damage(store.path)
+    before = as_it_is(tmp_path)
+    metrics = Metrics()
+    again = Store(tmp_path, metrics)
+    assert again.is_up
+    assert again.load(10).incidents == []
+    again.save([incident(2)])
+    assert numbers(again) == [2]
+    again.close()
+    kept = kept_aside(tmp_path, store.path.name)
+    assert {name: kept.get(name) for name in before} == before
+    assert metrics.errors.labels("store")._value.get() == 1
+
+
+class Lost:
+    """Counts what a queue says it has lost."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.requests = 0
+
+    def __call__(self, lost: Mapping[str, int]) -> None:
+        self.times += 1
+        self.requests += sum(lost.values())
+
+
+def queued(path: Path, *texts: bytes, lost: Lost | None = None) -> list[bytes]:
+    """Put requests into the queue of a file, and return all that it holds then."""
+
+    async def play() -> list[bytes]:
+        queue = Spool(path, BACKENDS, 1 << 30, damaged=lost or Lost())
+        for text in texts:
+            await queue.put("traces", text)
+        held = await queue.head(BACKENDS[0], 1_000)
+        queue.close()
+        return [item.data for item in held]
+
+    return asyncio.run(play())
+
+
+@damages
+def test_a_damaged_queue_is_moved_aside_unchanged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path = tmp_path / "forward.sqlite3"
+    assert queued(path, spans(1)) == [spans(1)]
+    damage(path)
+    before = as_it_is(tmp_path)
+    lost = Lost()
+    assert queued(path, spans(2), lost=lost) == [spans(2)]
+    kept = kept_aside(tmp_path, path.name)
+    assert {name: kept.get(name) for name in before} == before
+    assert lost.times == 1
+    assert queued(path) == [spans(2)]
+
+
+def test_a_queue_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "forward.sqlite3"
+    queued(path, spans(1))
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(NewerVersionError, match="newer otel-fr"):
+        Spool(path, BACKENDS, 1 << 30)
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_damage_that_a_queue_meets_later_costs_what_was_queued_and_nothing_after(tmp_path: Path) -> None:
+    """The request whose operation met the damage is in the new file, under a number that no old one has."""
+    path = tmp_path / "forward.sqlite3"
+    lost = Lost()
+
+    async def play() -> None:
+        queue = Spool(path, BACKENDS, 1 << 30, damaged=lost)
+        for number in range(1, 201):
+            await queue.put("traces", spans(number, size=4_000))
+        held = await queue.head(BACKENDS[0], 4)
+        queue.close()
+        queue = Spool(path, BACKENDS, 1 << 30, damaged=lost)
+        held = await queue.head(BACKENDS[0], 4)
+        assert len(held) == 4
+        spoil_pages(path, 8)
+        for number in range(301, 321):
+            await queue.put("traces", spans(number, size=4_000))
+        await queue.done(BACKENDS[0], [item.id for item in held])  # a backend accepts what it was sent before
+        now = await queue.head(BACKENDS[0], 1_000)
+        assert [item.data for item in now] == [spans(number, size=4_000) for number in range(301, 321)]
+        assert queue.usage[BACKENDS[0]][0] == 20
+        queue.close()
+
+    asyncio.run(play())
+    assert lost.times == 1
+    assert lost.requests == 200
+    assert len(list(tmp_path.glob("*.damaged-*"))) >= 1
+
+
+def test_one_damaged_request_does_not_keep_the_others_from_being_sent(tmp_path: Path) -> None:
+    path = tmp_path / "forward.sqlite3"
+    queued(path, *(spans(number) for number in range(1, 7)))
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM request WHERE id = 1")
+        db.execute("UPDATE request SET data = 'text' WHERE id = 2")
+        db.execute("UPDATE request SET signal = 'smoke' WHERE id = 3")
+        db.execute("UPDATE request SET data = NULL WHERE id = 4")
+    lost = Lost()
+    assert queued(path, lost=lost) == [spans(5), spans(6)]
+    assert lost.requests == 4
+
+
+def test_a_queue_that_cannot_be_opened_accepts_nothing_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process holds the file."""
+    monkeypatch.setattr(spool, "REOPEN", 0.0)
+    path = tmp_path / "forward.sqlite3"
+    queued(path, spans(1))
+    holder = sqlite3.connect(path)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setattr(spool, "BUSY", 0.01)
+
+    async def play() -> None:
+        queue = Spool(path, BACKENDS, 1 << 30)
+        with pytest.raises(SpoolError, match="locked"):
+            await queue.put("traces", spans(2))
+        with pytest.raises(SpoolError):
+            queue.others()
+        holder.close()
+        await queue.put("traces", spans(2))
+        assert [item.data for item in await queue.head(BACKENDS[0], 8)] == [spans(1), spans(2)]
+        queue.close()
+
+    asyncio.run(play())
+
+
+def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the store goes on in memory, and the queue refuses, until somebody has removed them."""
+    monkeypatch.setattr(database_files, "MAX_ASIDE", 3)
+    for _ in range(3):
+        (tmp_path / "incidents.db").write_text("this is no database " * 100)
+        store = Store(tmp_path, Metrics(), wall=lambda: NOW)  # in one second
+        assert store.is_up
+        store.close()
+    assert len(list(tmp_path.glob("incidents.db.damaged-*"))) == 3
+    (tmp_path / "incidents.db").write_text("the fourth")
+    store = Store(tmp_path, Metrics(), wall=lambda: NOW)
+    store.save([incident(1)])
+    assert not store.is_up
+    assert (tmp_path / "incidents.db").read_text() == "the fourth"
+    next(tmp_path.glob("incidents.db.damaged-*")).unlink()
+    store.step(0.0)
+    store.step(float("inf"))
+    assert store.is_up
+    assert numbers(store) == [1]
+    store.close()
+
+
+def test_a_file_that_is_removed_while_the_collector_runs_is_made_again(tmp_path: Path) -> None:
+    metrics = Metrics()
+    store = Store(tmp_path, metrics)
+    store.save([incident(1)])
+    for path in tmp_path.glob("incidents.db*"):
+        path.unlink()
+    store.step(0.0)
+    assert store.take_new()  # so the service saves again what it holds
+    store.save([incident(1)])
+    assert store.is_up
+    assert numbers(store) == [1]
+    assert metrics.errors.labels("store")._value.get() == 1
+    store.close()
+
+
+def test_the_number_of_incidents_that_wait_for_the_disk_is_bounded(tmp_path: Path) -> None:
+    (tmp_path / "incidents.db").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database_files, "MAX_ASIDE", 0)
+        store = Store(tmp_path, Metrics())
+        store.save([incident(0, FIRING)])
+        store.save([incident(number) for number in range(1, 3_000)])
+        assert not store.is_up
+    store.close()
+    left = numbers(store)
+    assert left[0] == 0
+    assert left[1:] == list(range(2_001, 3_000))
+
+
+def restored(folder: Path) -> int:
+    """Start as the collector does; returns how many incidents it knows then."""
+    store = Store(folder, Metrics(), wall=lambda: NOW)
+    runs, book = Runs(), IncidentBook(lambda: NOW)
+    resumed: list[object] = []
+    Persistence(store, runs, book, RestartGrace(0.0), resumed.extend, lambda: 0.0, lambda: NOW).restore()
+    for one in book.known():
+        assert one.data["trace_id"] is None or len(bytes.fromhex(one.data["trace_id"])) == 16
+        assert int(1_000 * (one.started or one.detected)) < 10**15
+        json.dumps(one.as_data())
+        for change in book.resolve_run(one.run, 1.0):
+            store.save([change.incident])
+    store.prune()
+    store.close()
+    return len(resumed)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file of open and resolved incidents and their run."""
+    folder = tmp_path_factory.mktemp("sound")
+    store = Store(folder, Metrics(), wall=lambda: NOW)
+    run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": "train"})
+    run.ranks = {
+        1: RankState(1, ended=50.0, ending=Ending.KILLED, host="node", stack="File a", progress={"g": [2, 1, 0]})
+    }
+    store.save([incident(number, FIRING if number % 2 else "resolved") for number in range(8)], [run])
+    store.note("webhook", {f"{number:016x}": "1" for number in range(8)})
+    store.close()
+    return store.path.read_bytes()
+
+
+def test_no_content_of_the_file_keeps_the_collector_from_starting(tmp_path: Path, sound: bytes) -> None:
+    """Bytes changed at random: SQLite has no checksums, so much of this is no damage to it."""
+    source = random.Random(11)
+    known = 0
+    for number in range(300):
+        data = bytearray(sound)
+        for _ in range(source.choice([1, 3, 30])):
+            at = source.randrange(len(data))
+            data[at] = source.choice([data[at] ^ 1 << source.randrange(8), source.randrange(256), ord("9"), ord("e")])
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "incidents.db").write_bytes(data)
+        known += restored(folder)
+    assert known > 300
+
+
+@pytest.mark.parametrize(
+    ("column", "old", "new"),
+    [
+        ("memory", '"detected": 1800000000.0', '"detected": 18000000e99'),
+        ("memory", '"detected": 1800000000.0', '"detected": NaN'),
+        ("memory", '["job-7", 1,', '[["job-7"], 1,'),
+        ("memory", '["job-7", 1,', '["job-7", "1",'),
+        ("memory", '"state": "firing"', '"state": "hiring"'),
+        ("memory", '"age": null', '"age": "old"'),
+        ("memory", '"keys": [', '"keys": ' + "[" * 100_000),
+        ("data", '"trace_id": null', '"trace_id": "not hex"'),
+        ("data", '"revision": 0', '"revision": "0"'),
+    ],
+)
+def test_an_incident_that_makes_no_sense_is_left_out(
+    tmp_path: Path, sound: bytes, column: str, old: str, new: str
+) -> None:
+    path = tmp_path / "incidents.db"
+    path.write_bytes(sound)
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        changed = db.execute(
+            f"UPDATE incidents SET {column} = replace({column}, ?, ?) WHERE id = ?", (old, new, f"{1:016x}")
+        )
+        assert changed.rowcount == 1
+        assert new in db.execute(f"SELECT {column} FROM incidents WHERE id = ?", (f"{1:016x}",)).fetchone()[0]
+    assert restored(tmp_path) == 7
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"job-7", 1', '["job-7"], 1'),
+        ('"host": "node"', '"host": 7'),
+        ('"rank": 1', '"rank": "1"'),
+        ("[2, 1]", "[2]"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_left_out(tmp_path: Path, sound: bytes, old: str, new: str) -> None:
+    path = tmp_path / "incidents.db"
+    path.write_bytes(sound)
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE runs SET memory = replace(memory, ?, ?)", (old, new))
+        assert new in db.execute("SELECT memory FROM runs").fetchone()[0]
+    assert restored(tmp_path) == 8
+    store = Store(tmp_path, Metrics())
+    assert store.load(10).runs == []
+    store.close()
