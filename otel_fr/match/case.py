@@ -12,7 +12,7 @@ from otel_fr.match.endings import describe_ending
 from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
-from otel_fr.match.out_of_step import Steps, compare_steps
+from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import Node
 
 _NOT_ENDED = (Ending.RUNNING, Ending.UNKNOWN)

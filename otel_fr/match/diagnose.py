@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from otel_fr.match import consequences, sentences
+from otel_fr.match import consequences, out_of_step, sentences
 from otel_fr.match.case import Case
-from otel_fr.match.cycles import LeftOut, against_the_order, cycles, inverted, left_out
+from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import StuckDevice, stuck_devices
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.joined import is_stalled, stragglers
@@ -66,11 +66,11 @@ class _Diagnosis(Case):
                 continue
             steps = self._walk(keys)
             sends = [(rank, inst, blocker) for rank, inst, blocker in steps if inst.p2p]
-            skipped = left_out(self.nodes, keys, self.steps)
+            skipped = out_of_step.left_out(self.nodes, keys, self.steps)
             if skipped and not all(found.swapped for found in skipped):
-                self._left_out(keys, skipped)
+                out_of_step.name_in_cycle(self, keys, skipped)
                 continue
-            minority = self._swapped(skipped) if skipped else against_the_order(self.nodes, keys)
+            minority = out_of_step.swapped(self, skipped) if skipped else against_the_order(self.nodes, keys)
             astray = misdirected_message(self.nodes, keys) if minority is None else None
             if astray is not None:
                 instance, culprits, category = astray.astray, astray.culprits, Category.UNMATCHED_P2P
@@ -93,29 +93,6 @@ class _Diagnosis(Case):
             finding = self.finding(instance, category, culprits, waiting, summary)
             self.add(finding)
             self.cause_of.update(dict.fromkeys(keys, finding.key))
-
-    def _swapped(self, skipped: list[LeftOut]) -> tuple[tuple[int, ...], Instance, Instance]:
-        ranks = {rank for found in skipped for rank in found.ranks}
-        return tuple(sorted(ranks)), self.nodes[skipped[0].key].instance, skipped[0].taken
-
-    def _left_out(self, keys: list[InstanceKey], skipped: list[LeftOut]) -> None:
-        """The ranks of a cycle that are out of step, each where others wait for it."""
-        for found in skipped:
-            node = self.nodes[found.key]
-            details = sentences.out_of_step_text(found.ranks, node.instance, found.taken, found.or_else)
-            held = sentences.holding_text(
-                self.evidence, node.instance, found.ranks, node.waiting, self.age(node), self.lasts
-            )
-            finding = self.finding(
-                node.instance, Category.MISSING_RANK, found.ranks, node.waiting, f"{held}; {details}"
-            )
-            finding.age = self.age(node)
-            self.add(finding)
-            self.cause_of[found.key] = finding.key
-        for key in keys:
-            missing = self.nodes[key].next
-            own = next((f for f in skipped if any(rank in missing for rank in f.ranks)), skipped[0])
-            self.cause_of.setdefault(key, self.cause_of[own.key])
 
     def _kept_pattern(self, rank: int, message: Instance, step: Instance) -> bool:
         """True if it reached ``step`` after as many of these messages as in the steps before: it left none out."""
@@ -164,10 +141,10 @@ class _Diagnosis(Case):
                 continue
             if node.undecided and not node.dead:
                 continue
-            extra = self._one_more(node, culprits)
+            extra = out_of_step.ranks_beyond_the_end(self, node, culprits)
             if extra:
                 if extra[0] not in blamed:
-                    self._add_one_more(node, extra)
+                    out_of_step.name_beyond(self, node, extra)
                     blamed.update(dict.fromkeys(extra, node.instance.name))
                 self.cause_of[node.instance.key] = blamed[extra[0]]
                 continue
@@ -192,20 +169,6 @@ class _Diagnosis(Case):
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             if ahead is None:
                 blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
-
-    def _one_more(self, node: Node, culprits: list[int]) -> list[int]:
-        """The ranks that wait in this node in a call too many: all others ended well after fewer; empty: not known."""
-        ended = [self.evidence.ranks[rank].ending is Ending.CLEAN for rank in culprits if rank in self.evidence.ranks]
-        if node.instance.stream != "collective" or len(ended) < len(culprits) or not all(ended):
-            return []
-        return [rank for rank in node.waiting if rank in self.steps.culprits]
-
-    def _add_one_more(self, node: Node, extra: list[int]) -> None:
-        ended = [rank for rank in node.instance.members if rank not in node.instance.calls]
-        summary = sentences.one_call_more_text(extra, ended, node.instance, self.age(node))
-        finding = self.finding(node.instance, Category.MISSING_RANK, extra, node.waiting, summary)
-        finding.age = self.age(node)
-        self.add(finding)
 
     def _astray(self, node: Node, culprits: list[int]) -> MisdirectedMessage | None:
         """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
@@ -271,6 +234,8 @@ class _Diagnosis(Case):
             elif is_stalled(calls, self.evidence.window, self.aborted):
                 stalled.append(key)
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):
+            if out_of_step.name_in_stall(self, [first, *rest]):
+                continue
             node = self.nodes[first]
             calls = [node.instance.call(rank) for rank in node.instance.members]
             failed = sorted({call.error or "error" for call in calls if call.state is CallState.FAILED})
@@ -279,9 +244,11 @@ class _Diagnosis(Case):
                 summary += self.raised_text(node.waiting)
             category = Category.STALLED_COLLECTIVE
             turned = inverted([self.nodes[key] for key in (first, *rest)])
+            culprits: tuple[int, ...] = ()
             if turned is not None:
-                category, summary = Category.DEADLOCK, f"{sentences.inverted_text(*turned)}; {summary}"
-            culprits = turned[2:] if turned is not None else ()
+                culprits = tuple(rank for rank in turned[2:] if rank in self.steps.culprits) or turned[2:]
+                text = sentences.inverted_text(*turned, culprits)
+                category, summary = Category.DEADLOCK, f"{text}; {summary}"
             finding = self.finding(node.instance, category, culprits, node.waiting, summary)
             finding.age = self.age(node)
             self.add(finding)

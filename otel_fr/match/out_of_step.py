@@ -1,283 +1,178 @@
-"""Ranks that left out calls, or made calls too many, found from how far each rank is in each group.
-
-Source of the rule: ranks of one job run the same program, so each is at some point of one common sequence of calls. If
-one rank has made more calls of group X than another, it cannot have made fewer of group Y: one of the two has left out
-a call or made one too many. The ranks that explain all such conflicts, and are the fewest, are out of step.
-
-Ranks that share two groups are compared by the numbers of these groups. If that does not decide, the numbers of groups
-of one kind (all tensor-parallel groups, for example) are compared too: groups with the same description or, without
-one, with the same steps between their members.
-"""
+"""Findings about ranks that are out of step (`otel_fr.match.steps`): in cycles, behind the end of others, in stalls."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
-from typing import NamedTuple
 
-from otel_fr.match.instances import Instance
-from otel_fr.match.model import Call, Ending, Evidence, Group
-from otel_fr.presentation import UNDESCRIBED
-
-MAX_CLASSES = 64
-"""Different progress of the ranks of two axes that is compared in pairs; with more, the ranks do not run alike."""
-
-FEW = 4
-"""Fewer than one in so many ranks are out of step if all ranks run alike."""
-
-Axis = Mapping[int, int]
-"""Rank -> how many calls of one group, or of its only group of one kind, it has enqueued."""
-
-
-class Conflict(NamedTuple):
-    """Two sets of ranks that cannot have run the same program; each rank of one conflicts with each of the other."""
-
-    ours: tuple[int, ...]
-    theirs: tuple[int, ...]
+from otel_fr.match import sentences
+from otel_fr.match.case import Case
+from otel_fr.match.instances import Instance, InstanceKey
+from otel_fr.match.model import Category, Ending
+from otel_fr.match.steps import Steps
+from otel_fr.match.waiting import Node
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """The conflicts between ranks.
+class LeftOut:
+    """Ranks of a cycle that are out of step, and a collective in which others wait for them.
 
     Attributes:
-        shared: those between ranks of the same two groups. alike: those between ranks whose groups have the same
-                descriptions, which assumes that these ranks run alike.
-        groups, descriptions: the progress that was compared.
+        key: the instance that they did not join. taken: the one in which they wait instead.
+        swapped: the two collectives may as well be in the wrong order: the ranks are behind by one call, and both
+            groups are used about equally often.
+        or_else: ranks that are out of step if these are not; (): the evidence allows no such doubt.
     """
 
-    shared: list[Conflict]
-    alike: list[Conflict]
-    groups: Mapping[str, Axis]
-    kinds: Mapping[str, Axis]
-
-    @property
-    def culprits(self) -> frozenset[int]:
-        """The ranks that are out of step; empty: none is, or two explanations are equally good.
-
-        Groups of one kind may differ (stages of a pipeline do): if most ranks do not run alike by that comparison, the
-        ranks that share groups decide.
-        """
-        everywhere = _fewest(self.shared + self.alike)
-        compared = {rank for axis in self.groups.values() for rank in axis}
-        if len(everywhere) * FEW < len(compared):
-            return everywhere or _fewest(self.shared)
-        return _fewest(self.shared) or everywhere
-
-    def behind(self, rank: int) -> int:
-        """How many calls fewer it has made than a rank in conflict with it, in all groups that both have."""
-        rivals = [c.theirs if rank in c.ours else c.ours for c in self.shared + self.alike if rank in c.ours + c.theirs]
-        others = sorted({other for side in rivals for other in side})[:MAX_CLASSES]
-        return max(
-            (
-                sum(max(0, axis[other] - axis[rank]) for axis in axes.values() if rank in axis and other in axis)
-                for axes in (self.groups, self.kinds)
-                for other in others
-            ),
-            default=0,
-        )
+    ranks: tuple[int, ...]
+    key: InstanceKey
+    taken: Instance
+    swapped: bool
+    or_else: tuple[int, ...]
 
 
-def compare_steps(evidence: Evidence, instances: Iterable[Instance], lasts: Mapping[int, Call]) -> Steps:
-    """The conflicts between ranks.
-
-    Args:
-        instances: those in which ranks wait: where ranks that joined one stand in the other groups is compared.
-        lasts: rank -> its newest call.
-    """
-    known = {rank for rank, info in evidence.ranks.items() if info.ending is not Ending.UNKNOWN and info.complete}
-    ended = {rank for rank in known if evidence.ranks[rank].ending is Ending.CLEAN}
-    enqueued = _enqueued(evidence, known)
-    kinds = {id_: _kind(group) for id_, group in evidence.groups.items()}
-    groups: dict[str, dict[int, int]] = defaultdict(dict)
-    alike: dict[str, dict[int, int]] = defaultdict(dict)
-    for rank, own in enqueued.items():
-        times = Counter(kinds[id_] for id_ in own)
-        for id_, count in own.items():
-            groups[id_][rank] = count
-            if times[kinds[id_]] == 1:
-                alike[kinds[id_]][rank] = count
-    stands = _positions(evidence, [i for i in instances if i.stream == "collective"], lasts, enqueued)
-    of_kind: dict[tuple[str, int], dict[int, dict[str, int]]] = defaultdict(dict)
-    for (id_, number), found in stands.items():
-        for rank, before in found.items():
-            of_kind[kinds[id_], number][rank] = {kinds[own]: count for own, count in before.items()}
-    return Steps(_conflicts(groups, stands, ended), _conflicts(alike, of_kind, ended), groups, alike)
-
-
-def _kind(group: Group) -> str:
-    """What groups that correspond to each other have in common: the description, or else the steps between members."""
-    if group.description not in UNDESCRIBED:
-        return group.description
-    return "steps " + " ".join(str(rank - group.ranks[0]) for rank in group.ranks)
-
-
-def _enqueued(evidence: Evidence, known: set[int]) -> dict[int, dict[str, int]]:
-    """Rank -> group -> how many calls of it the rank has enqueued: 0 if it has not used a group that it belongs to."""
-    found: dict[int, dict[str, int]] = {rank: {} for rank in sorted(known)}
-    for id_, group in evidence.groups.items():
-        for rank in known.intersection(group.ranks):
-            progress = evidence.ranks[rank].progress.get(id_)
-            count = 0 if progress is None else progress.enqueued
-            if count is not None:
-                found[rank][id_] = count
-    return found
-
-
-_Stands = Mapping[tuple[str, int], Mapping[int, Mapping[str, int]]]
-"""(axis, number of a call in it) -> rank that joined it -> axis -> how many calls of it the rank had made before."""
-
-
-def _positions(
-    evidence: Evidence,
-    instances: Sequence[Instance],
-    lasts: Mapping[int, Call],
-    enqueued: Mapping[int, Mapping[str, int]],
-) -> dict[tuple[str, int], dict[int, dict[str, int]]]:
-    """(group, number) -> rank that joined it -> group -> how many calls of that group it had enqueued before.
-
-    Ranks of which not every later call is recorded are left out.
-    """
-    oldest: dict[int, int] = {}
-    for instance in instances:
-        for rank in instance.calls:
-            if rank in enqueued:
-                oldest[rank] = min(oldest.get(rank, instance.call(rank).record), instance.call(rank).record)
-    later: dict[int, list[Call]] = defaultdict(list)
-    for call in evidence.calls:
-        if call.rank in oldest and call.record > oldest[call.rank]:
-            later[call.rank].append(call)
-    found: dict[tuple[str, int], dict[int, dict[str, int]]] = {}
-    for instance in instances:
-        for rank in instance.calls:
-            if rank not in enqueued:
-                continue
-            record = instance.call(rank).record
-            after = [call for call in later[rank] if call.record > record]
-            if len(after) != lasts[rank].record - record:
-                continue
-            since: dict[str, set[int]] = defaultdict(set)
-            for call in after:
-                if call.stream == "collective":
-                    since[call.group].add(call.sequence_id)
-            found.setdefault((instance.group.id, instance.sequence_id), {})[rank] = {
-                id_: count - len(since[id_]) for id_, count in enqueued[rank].items()
-            }
-    return found
-
-
-def _conflicts(axes: Mapping[str, Axis], stands: _Stands, ended: set[int]) -> list[Conflict]:
-    """Conflicts between the ranks of any two axes, and with ranks that ended before others' calls."""
-    members: dict[tuple[str, str], list[int]] = defaultdict(list)
-    of_rank: dict[int, list[str]] = defaultdict(list)
-    for name in sorted(axes):
-        for rank in axes[name]:
-            of_rank[rank].append(name)
-    for rank in sorted(of_rank):
-        for pair in combinations(of_rank[rank], 2):
-            members[pair].append(rank)
-    found: list[Conflict] = []
-    for (first, second), ranks in members.items():
-        if len(ranks) > 1:
-            found += _crossing(axes[first], axes[second], ranks)
-    for (name, number), before in stands.items():
-        if name not in axes:
-            continue
-        others: dict[str, list[int]] = defaultdict(list)
-        for rank in axes[name]:
-            for other in of_rank[rank]:
-                if other != name:
-                    others[other].append(rank)
-        for other, ranks in others.items():
-            joined = {rank: before[rank][other] for rank in ranks if other in before.get(rank, ())}
-            found += _around(axes[name], number, axes[other], joined, ranks)
-    for axis in axes.values():
-        found += _after_the_end(axis, ended)
-    return found
-
-
-def _crossing(first: Axis, second: Axis, ranks: list[int]) -> list[Conflict]:
-    """Ranks of which one is ahead in the first axis and the other in the second."""
-    classes: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for rank in ranks:
-        classes[first[rank], second[rank]].append(rank)
-    if not 1 < len(classes) <= MAX_CLASSES:
-        return []
+def left_out(nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey], steps: Steps) -> list[LeftOut]:
+    """The ranks of a cycle that left out calls or made calls too many; empty: none is known to have."""
+    inside = set(cycle)
+    places: dict[int, list[tuple[InstanceKey, InstanceKey]]] = {}
+    for key in cycle:
+        for rank, targets in nodes[key].next.items():
+            for target in targets:
+                if len(key) == len(target) == 3 and target in inside and nodes[target].behind is None:
+                    places.setdefault(rank, []).append((key, target))
+    or_else: tuple[int, ...] = ()
+    culprits = steps.culprits & places.keys()
+    if not culprits:
+        culprits, or_else = _ahead_in_the_larger(nodes, places, steps)
+    found: dict[tuple[InstanceKey, InstanceKey], list[int]] = {}
+    for rank in sorted(culprits):
+        found.setdefault(min(places[rank], key=lambda place: _most_telling(nodes, place)), []).append(rank)
     return [
-        Conflict(tuple(classes[a]), tuple(classes[b]))
-        for a, b in combinations(sorted(classes), 2)
-        if (a[0] - b[0]) * (a[1] - b[1]) < 0
+        LeftOut(
+            tuple(ranks),
+            key,
+            nodes[taken].instance,
+            _may_be_swapped(nodes[key].instance, nodes[taken].instance)
+            and all(steps.behind(rank) <= 1 for rank in ranks),
+            or_else,
+        )
+        for (key, taken), ranks in found.items()
     ]
 
 
-def _around(axis: Axis, number: int, other: Axis, before: Mapping[int, int], ranks: list[int]) -> list[Conflict]:
-    """Ranks that made another number of calls of the other axis before call ``number`` of the first.
+def _most_telling(nodes: Mapping[InstanceKey, Node], place: tuple[InstanceKey, InstanceKey]) -> tuple[object, ...]:
+    """Sort key: the collective in which the smallest group waits shows a culprit best."""
+    return len(nodes[place[0]].instance.members), nodes[place[0]].instance.name, nodes[place[1]].instance.name
 
-    Args:
-        before: rank that joined the call -> calls of the other axis that it had made before. ranks: those of both axes.
+
+def _ahead_in_the_larger(
+    nodes: Mapping[InstanceKey, Node],
+    places: Mapping[int, list[tuple[InstanceKey, InstanceKey]]],
+    steps: Steps,
+) -> tuple[frozenset[int], tuple[int, ...]]:
+    """The ranks that wait in a larger group, which most have not reached, and are missing in their own part of it.
+
+    Returns:
+        these ranks, and those that are out of step otherwise; both empty if these do not explain every conflict.
     """
-    by_count: dict[int, list[int]] = defaultdict(list)
-    for rank, count in before.items():
-        by_count[count].append(rank)
-    if len(by_count) > MAX_CLASSES:
+    conflicts = steps.shared + steps.alike
+    ahead: set[int] = set()
+    for rank, of in places.items():
+        for key, target in of:
+            own, larger = nodes[key].instance, nodes[target].instance
+            contains = set(larger.members) > set(own.members)
+            if contains and 2 * len(larger.calls) <= len(larger.members) and not _may_be_swapped(own, larger):
+                ahead.add(rank)
+    if not conflicts or not all(ahead.issuperset(c.ours) or ahead.issuperset(c.theirs) for c in conflicts):
+        return frozenset(), ()
+    involved = {rank for conflict in conflicts for side in conflict for rank in side}
+    return frozenset(ahead & involved), tuple(sorted(involved - ahead))
+
+
+def _may_be_swapped(first: Instance, second: Instance) -> bool:
+    """True if the groups of two collectives are used about equally often, as where their calls alternate."""
+    fewer, more = sorted((first.sequence_id, second.sequence_id))
+    return 2 * fewer > more
+
+
+def swapped(case: Case, skipped: list[LeftOut]) -> tuple[tuple[int, ...], Instance, Instance]:
+    """The ranks with the two collectives that they may have called in another order than the others."""
+    ranks = {rank for found in skipped for rank in found.ranks}
+    return tuple(sorted(ranks)), case.nodes[skipped[0].key].instance, skipped[0].taken
+
+
+def name_in_cycle(case: Case, keys: list[InstanceKey], skipped: list[LeftOut]) -> None:
+    """Add the ranks of a cycle that are out of step, each where others wait for it."""
+    for found in skipped:
+        node = case.nodes[found.key]
+        details = sentences.out_of_step_text(found.ranks, node.instance, found.taken, found.or_else)
+        _add_missing(case, node, found.ranks, details, found.or_else)
+    for key in keys:
+        missing = case.nodes[key].next
+        own = next((f for f in skipped if any(rank in missing for rank in f.ranks)), skipped[0])
+        case.cause_of.setdefault(key, case.cause_of[own.key])
+
+
+def _add_missing(case: Case, node: Node, ranks: tuple[int, ...], details: str, or_else: tuple[int, ...] = ()) -> None:
+    """Add ranks that did not join. ``or_else``: the other explanation; of two single ranks, both are culprits."""
+    held = sentences.holding_text(case.evidence, node.instance, ranks, node.waiting, case.age(node), case.lasts)
+    culprits = (*ranks, *or_else) if len(ranks) == len(or_else) == 1 else ranks
+    finding = case.finding(node.instance, Category.MISSING_RANK, culprits, node.waiting, f"{held}; {details}")
+    finding.age = case.age(node)
+    case.add(finding)
+    case.cause_of[node.instance.key] = finding.key
+
+
+def ranks_beyond_the_end(case: Case, node: Node, missing: list[int]) -> list[int]:
+    """The ranks that wait in this node in a call too many: all others ended well after fewer; empty: not known."""
+    ranks = case.evidence.ranks
+    ended = [rank in ranks and ranks[rank].ending is Ending.CLEAN for rank in missing]
+    if node.instance.stream != "collective" or not all(ended):
         return []
-    found = [Conflict(tuple(by_count[a]), tuple(by_count[b])) for a, b in combinations(sorted(by_count), 2)]
-    rest = [rank for rank in ranks if rank not in before]
-    for count, joined in by_count.items():
-        wrong = [r for r in rest if (other[r] > count if axis[r] < number else other[r] < count)]
-        if wrong:
-            found.append(Conflict(tuple(joined), tuple(wrong)))
-    return found
+    return [rank for rank in node.waiting if rank in case.steps.culprits]
 
 
-def _after_the_end(axis: Axis, ended: set[int]) -> list[Conflict]:
-    """Ranks that made more calls than ranks that ended without an error."""
-    classes: dict[int, list[int]] = defaultdict(list)
-    for rank, count in axis.items():
-        if rank in ended:
-            classes[count].append(rank)
-    if not 0 < len(classes) <= MAX_CLASSES:
-        return []
-    found = []
-    for count, finished in classes.items():
-        beyond = tuple(rank for rank, other in axis.items() if other > count)
-        if beyond:
-            found.append(Conflict(tuple(finished), beyond))
-    return found
+def name_beyond(case: Case, node: Node, ranks: list[int]) -> None:
+    """Add ranks that wait in a call that the others do not make."""
+    others = [rank for rank in node.instance.members if rank not in node.instance.calls]
+    infos = [case.evidence.ranks.get(rank) for rank in others]
+    ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
+    summary = sentences.one_call_more_text(ranks, others, node.instance, case.age(node), ended=ended)
+    finding = case.finding(node.instance, Category.MISSING_RANK, ranks, node.waiting, summary)
+    finding.age = case.age(node)
+    case.add(finding)
+    case.cause_of[node.instance.key] = finding.key
 
 
-def _fewest(conflicts: Sequence[Conflict]) -> frozenset[int]:
-    """The ranks that have a part in all conflicts, fewer than half of those in conflict; empty if that is not clear.
+def name_in_stall(case: Case, keys: list[InstanceKey]) -> bool:
+    """Add the ranks that are out of step where collectives that all members joined make no progress.
 
-    Ranks in conflict with the most others are taken first. Ranks with a part in the same conflicts are taken together,
-    so that half of a large job against the other half costs no more than two ranks.
+    Hosts run ahead of their devices: a rank that left out a call, or made one too many, may have joined all later ones,
+    whose devices then wait for each other.
+
+    Returns:
+        False: nothing shows that a rank is out of step.
     """
-    parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for index, conflict in enumerate(conflicts):
-        for side, ranks in enumerate(conflict):
-            for rank in ranks:
-                parts[rank].append((index, side))
-    alike: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
-    for rank, own in sorted(parts.items()):
-        alike[tuple(own)].append(rank)
-    classes = list(alike.values())
-    on_side: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for number, places in enumerate(alike):
-        for index, side in places:
-            on_side[index, side].add(number)
-    opponents = {
-        number: set[int]().union(*(on_side[index, 1 - side] for index, side in places))
-        for number, places in enumerate(alike)
-    }
-    taken: list[int] = []
-    while opponents:
-        weights = {number: sum(len(classes[other]) for other in others) for number, others in opponents.items()}
-        most = max(weights.values())
-        top = {number for number, weight in weights.items() if weight == most}
-        taken += [rank for number in top for rank in classes[number]]
-        if 2 * len(taken) >= len(parts):
-            return frozenset()
-        opponents = {n: left for n, others in opponents.items() if n not in top and (left := others - top)}
-    return frozenset(taken)
+    culprits = case.steps.culprits.intersection(rank for key in keys for rank in case.nodes[key].waiting)
+    if not culprits:
+        return False
+    ahead, behind = list[Node](), list[tuple[Node, tuple[int, ...]]]()
+    for key, node in case.nodes.items():
+        if key in case.cause_of or node.behind is not None or node.instance.stream != "collective":
+            continue
+        absent = tuple(rank for rank in [*sorted(node.next), *node.idle] if rank in culprits)
+        if absent and not culprits.issuperset(node.waiting):
+            behind.append((node, absent))
+        elif culprits.issuperset(node.waiting) and (node.next or node.idle):
+            ahead.append(node)
+    if behind:
+        node, absent = min(behind, key=lambda found: (len(found[0].instance.members), found[0].instance.name))
+        taken = case.nodes[keys[0]].instance
+        _add_missing(case, node, absent, sentences.out_of_step_text(absent, node.instance, taken, ()))
+    elif ahead:
+        node = min(ahead, key=lambda node: (len(node.instance.members), node.instance.name))
+        name_beyond(case, node, list(node.waiting))
+    else:
+        return False
+    case.cause_of.update(dict.fromkeys(keys, case.cause_of[node.instance.key]))
+    return True

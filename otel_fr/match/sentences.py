@@ -134,13 +134,19 @@ def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance,
     return text + (f" (or {ranks_text(or_else)} made calls too many)" if or_else else "")
 
 
-def one_call_more_text(ranks: list[int], ended: list[int], instance: Instance, seconds: float | None) -> str:
-    """Ranks wait in a collective that the others ended without, as did the corresponding ranks of other groups."""
-    more, fewer = verb(ranks, "it", "they"), verb(ended, "it", "they")
+def one_call_more_text(
+    ranks: list[int], others: list[int], instance: Instance, seconds: float | None, *, ended: bool
+) -> str:
+    """Ranks wait in a collective that the other members left out. ``ended``: these have ended without an error."""
+    more, fewer = verb(ranks, "it", "they"), verb(others, "it", "they")
+    how = (
+        f"{verb(others, 'has', 'have')} ended without an error"
+        if ended
+        else f"{verb(others, 'does', 'do')} not call it"
+    )
     return (
-        f"{waiting_text(ranks, seconds, instance_text(instance))}, after {ranks_text(ended)}"
-        f" {verb(ended, 'has', 'have')} ended without an error: unlike the other ranks, {more} made a call too many"
-        f" (or {fewer} left this one out)"
+        f"{waiting_text(ranks, seconds, instance_text(instance))}, but {ranks_text(others)} {how}:"
+        f" unlike the other ranks, {more} made a call too many (or {fewer} left this one out)"
     )
 
 
@@ -175,11 +181,14 @@ def device_text(instance: Instance, culprits: list[int], ahead: tuple[int, int],
     return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it" if waiting else text
 
 
-def inverted_text(first: Instance, second: Instance, one: int, other: int) -> str:
-    """Two ranks that enqueued two collectives in opposite orders."""
+def inverted_text(first: Instance, second: Instance, one: int, other: int, culprits: tuple[int, ...] = ()) -> str:
+    """Two ranks that enqueued two collectives in opposite orders. ``culprits``: one, if it is out of step."""
+    unlike = ""
+    if len(culprits) == 1:
+        unlike = f"; unlike the other ranks, rank {culprits[0]} left out a call, made one too many, or one too early"
     return (
         f"ranks {one} and {other} enqueued two collectives in opposite orders: rank {one} enqueued"
-        f" {instance_text(first)} before {instance_text(second)}, rank {other} after it"
+        f" {instance_text(first)} before {instance_text(second)}, rank {other} after it{unlike}"
     )
 
 

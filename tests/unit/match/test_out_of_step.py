@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_fr.match import CallState, Category, Ending, Finding, diagnose
+from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature, diagnose
 from tests.support import mesh_model
 from tests.support.device_model import Machine
 from tests.support.mesh_model import FAULTS, SHAPES, Program, as_the_collector_sees_it, mesh
-from tests.support.verdicts import causes
+from tests.support.verdicts import causes, judge
 
 seeds = st.integers(0, 2**32)
 LIVE = pytest.mark.parametrize("live", [True, False], ids=["live", "files"])
@@ -197,3 +197,48 @@ def test_stages_with_programs_of_their_own_do_not_hide_the_short_rank() -> None:
     assert any(call.state is CallState.IN_FLIGHT for call in evidence.calls)
     found = causes(diagnose(evidence))
     assert [(f.category, f.culprit_ranks) for f in found] == [(Category.MISSING_RANK, (6,))]
+
+
+@pytest.mark.parametrize("depth", [4, 16])
+def test_a_rank_out_of_step_is_named_where_hosts_run_ahead_of_their_devices(depth: int) -> None:
+    """All have joined the barrier; the device of one rank stands in a call that its peer never makes."""
+    ranks = mesh((2, 4))
+    rng = random.Random(1)
+    dp, tp = ranks.axes
+    everyone = dict.fromkeys(range(8), ranks.everyone)
+    program = Program((), ((tp, "all_reduce"), (dp, "all_reduce")), ((everyone, "barrier"),) * 2, 6)
+    machine = mesh_model.run(rng, ranks, program, {5: "call too many"}, (5, 0), depth)
+    found = causes(verdict(machine, rng, live=True))
+    assert [(f.category, f.culprit_ranks) for f in found] == [(Category.MISSING_RANK, (5,))]
+
+
+def test_of_two_single_ranks_that_differ_both_are_named() -> None:
+    """Two ranks of four, and no group of the others to compare with: one call too few, or one too many."""
+    pair = Group("p", "1", "pair", (2, 3))
+    world = Group("w", "0", "default_pg", (0, 1, 2, 3))
+    own = Group("o", "2", "own", (0, 1))
+    waits = [(0, own, 9), (2, pair, 9), (3, world, 2)]
+    calls = [
+        Call(
+            rank=rank,
+            group=group.id,
+            stream="collective",
+            sequence_id=number,
+            record=20,
+            signature=Signature("barrier"),
+            state=CallState.IN_FLIGHT,
+            age=9.0,
+        )
+        for rank, group, number in waits
+    ]
+    progress = {
+        0: {"w": Progress(1, 1), "o": Progress(9, 8)},
+        1: {"w": Progress(1, 1), "o": Progress(8, 8)},
+        2: {"w": Progress(1, 1), "p": Progress(9, 8)},
+        3: {"w": Progress(2, 1), "p": Progress(8, 8)},
+    }
+    infos = [Rank(rank, idle=9.0, progress=of, complete=rank != 1) for rank, of in progress.items()]
+    found = causes(judge(calls, infos, (world, pair, own), 4))
+    (cause,) = [f for f in found if f.group == pair]
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (2, 3))
+    assert "(or rank 2 made calls too many)" in cause.summary
