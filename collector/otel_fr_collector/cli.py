@@ -105,15 +105,18 @@ async def _serve(effective: Settings) -> int:
     retention = Retention(effective.retention_days * 86_400.0, effective.retention_size)
     store = Store(effective.data, metrics, retention) if effective.data is not None else None
     tokens = _tokens(effective)
+    whose = tenant_of if tokens is None else tokens.tenant_of
     outlets = Outlets(
         metrics,
         terminal=Terminal(None if effective.quiet else sys.stdout),
         file=_incidents_file(effective, metrics),
-        others=_others(effective, metrics, links, store, tenant_of if tokens is None else tokens.tenant_of),
+        others=_others(effective, metrics, links, store, whose),
     )
     forwarder = _forwarder(effective, metrics) if effective.forward else None
     ports = _ports(effective, tls, tokens)
-    service = Service(metrics, outlets, forwarder=forwarder, store=store, retention=retention, links=links)
+    service = Service(
+        metrics, outlets, forwarder=forwarder, store=store, retention=retention, links=links, tenant_of=whose
+    )
     process = CollectorProcess(service, outlets, forwarder, ports, effective.stop_seconds)
     await process.start()
     scheme = "http" if tls is None else "https"

@@ -188,9 +188,9 @@ _MEMORY = (
     _counter(
         "otel_fr_collector_capacity_exceeded",
         "by kind",
-        "Runs, ranks, process groups, member lists, progress of ranks in groups, and reported calls that were not"
-        " stored because a limit was reached.",
-        Label("kind", ("runs", "ranks", "groups", "members", "progress", "reported_calls")),
+        "Runs, ranks, process groups, member lists, progress of ranks in groups, reported calls and open incidents that"
+        " were not stored because a limit was reached.",
+        Label("kind", ("runs", "ranks", "groups", "members", "progress", "reported_calls", "incidents")),
         act="Act when it grows: verdicts that rest on them are not reached (OtelFrCapacityExceeded).",
     ),
 )

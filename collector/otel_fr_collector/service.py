@@ -20,6 +20,7 @@ from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.store import Retention, Store
@@ -43,6 +44,7 @@ class Service:
         store: keeps incidents over a restart; None: they end with the process.
         retention: of resolved incidents in memory; the store has its own.
         links: shown with incidents.
+        tenant_of: the tenant of a job's name.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -57,10 +59,11 @@ class Service:
         store: Store | None = None,
         retention: Retention | None = None,
         links: Links | None = None,
+        tenant_of: Callable[[str], str] = tenant_of,
     ) -> None:
         self.metrics = metrics
         self.runs = Runs()
-        self.book = IncidentBook(wall)
+        self.book = IncidentBook(wall, tenant_of)
         self.store = store
         self.outlets = outlets
         self.links = links or Links()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,16 @@ from otel_fr.incident import CollectorIncidentData, incident_data, incident_id, 
 from otel_fr.match import Category, Finding
 from otel_fr.match.instances import key_of_finding
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.shares import Owner, gives_way
+
+_log = logging.getLogger(__name__)
 
 FIRING, RESOLVED = "firing", "resolved"
 MAX_INCIDENTS = 1_000
-"""Incidents kept for the API; resolved ones are dropped first, the oldest before newer ones."""
+"""Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
+whoever has the most gives way (`otel_fr_collector.shares`)."""
+LOG_EVERY = 60.0
 MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
@@ -124,10 +131,13 @@ class IncidentBook:
 
     Args:
         wall: Unix time in seconds.
+        tenant_of: the tenant of a job's name.
     """
 
-    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, tenant_of: Callable[[str], str] = tenant_of) -> None:
         self._wall = wall
+        self._tenant_of = tenant_of
+        self._logged = float("-inf")
         self._by_run: dict[RunId, list[Incident]] = {}
         self._all: dict[tuple[RunId, str], Incident] = {}
         self.changed: dict[RunId, float] = {}
@@ -200,7 +210,7 @@ class IncidentBook:
                 continue
             if incident is None or not incident.is_open:
                 changes.extend(self._open(run, finding, incident, now, wall, enqueued(finding)))
-                matched.add(incident_id(run.id.run, finding.key) if incident is None else incident.id)
+                matched.add(self._number(run.id, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
             changes.extend(self._renew(incident, finding, now, enqueued(finding)))
@@ -256,7 +266,7 @@ class IncidentBook:
             for incident in self._by_run.get(run, ()):
                 if finding.caused_by in incident.keys:
                     return incident.cause or incident.id
-            return incident_id(run.run, finding.caused_by)
+            return self._number(run, finding.caused_by)
         ranks = set(finding.culprit_ranks or finding.waiting_ranks)
         for incident in open_causes:
             old = incident.finding
@@ -277,11 +287,15 @@ class IncidentBook:
         self, run: Run, finding: Finding, known: Incident | None, now: float, wall: float, enqueued: float | None
     ) -> list[IncidentChange]:
         if len(self.open_of(run.id)) >= MAX_OPEN_PER_RUN:
+            run.usage.refused["incidents"] += 1
+            return []
+        changes = self._make_room(run, now)
+        if changes is None:
             return []
         cause = self._cause(run.id, finding, now)
         started = enqueued if enqueued is not None else wall - (finding.age or 0.0)
         if known is None:
-            number = incident_id(run.id.run, finding.key)
+            number = self._number(run.id, finding.key)
             known = Incident(
                 id=number,
                 run=run.id,
@@ -300,7 +314,34 @@ class IncidentBook:
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
         known.take_labels()
         known.files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
-        return self._note_change(ChangeKind.OPENED, known, now)
+        return changes + self._note_change(ChangeKind.OPENED, known, now)
+
+    def _number(self, run: RunId, key: str) -> str:
+        """The id of an incident: that of `incident_id`, unless an incident of another job has it.
+
+        A run id is what its ranks say it is, so two jobs may have the same.
+        """
+        number = incident_id(run.run, key)
+        if any(other.id == number and other.run != run for other in self._all.values()):
+            return incident_id("\x1f".join((run.job, str(run.attempt), run.run)), key)
+        return number
+
+    def _make_room(self, run: Run, now: float) -> list[IncidentChange] | None:
+        """Make room for one more open incident: the changes that this takes; None: there is no room for this one."""
+        held = [incident for incident in self._all.values() if incident.is_open]
+        if len(held) < MAX_INCIDENTS:
+            return []
+        run.usage.refused["incidents"] += 1
+        owners = {incident.run.job: Owner(self._tenant_of(incident.run.job), incident.run.job) for incident in held}
+        newcomer = Owner(self._tenant_of(run.id.job), run.id.job)
+        loser = gives_way([owners[incident.run.job] for incident in held], newcomer)
+        if now - self._logged >= LOG_EVERY:
+            self._logged = now
+            job = (loser or newcomer).job
+            _log.error("%d incidents are open, the limit: one of job %r is not kept", MAX_INCIDENTS, job)
+        if loser is None:
+            return None
+        return self._resolve(next(one for one in reversed(held) if owners[one.run.job] == loser), now)
 
     def _renew(self, incident: Incident, finding: Finding, now: float, enqueued: float | None) -> list[IncidentChange]:
         if finding.key not in incident.keys:
@@ -336,8 +377,10 @@ class IncidentBook:
 
     def _trim(self) -> None:
         while len(self._all) > MAX_INCIDENTS:
-            over = (key for key, incident in self._all.items() if not incident.is_open)
-            self._drop(next(over, next(iter(self._all))))
+            over = next((key for key, incident in self._all.items() if not incident.is_open), None)
+            if over is None:  # a store that could be read late has added its own: these stay until they end
+                return
+            self._drop(over)
 
     def _drop(self, key: tuple[RunId, str]) -> None:
         gone = self._all.pop(key)

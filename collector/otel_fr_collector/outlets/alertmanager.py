@@ -18,13 +18,13 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.alert_lane import HOLD, AlertLane
 from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
-from otel_fr_collector.outlets.shares import Owner, gives_way
+from otel_fr_collector.shares import Owner, gives_way
 
 _log = logging.getLogger(__name__)
 
 ALERT_NAME = "TorchDistributedIncident"
 MAX_ALERTS = 1_000
-"""Alerts held; beyond it some are dropped (`otel_fr_collector.outlets.shares`)."""
+"""Alerts held; beyond it some are dropped (`otel_fr_collector.shares`)."""
 LOG_EVERY = 60.0
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 

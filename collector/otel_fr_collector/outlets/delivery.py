@@ -12,13 +12,13 @@ from typing import Generic, NamedTuple, TypeVar
 
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer, HttpClient, HttpError, Workers
-from otel_fr_collector.outlets.shares import FairQueue, Owner
 from otel_fr_collector.redaction import clean
+from otel_fr_collector.shares import FairQueue, Owner
 
 _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1_000
-"""Deliveries that wait; beyond it some are dropped (`otel_fr_collector.outlets.shares`)."""
+"""Deliveries that wait; beyond it some are dropped (`otel_fr_collector.shares`)."""
 _RETRYABLE = frozenset({408, 425, 429})
 """Besides 500 to 599; other errors will not change by a repetition (RFC 9110, 15.5)."""
 CONNECT_SECONDS = 2.0

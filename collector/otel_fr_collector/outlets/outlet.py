@@ -7,7 +7,7 @@ from typing import Protocol
 
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
-from otel_fr_collector.outlets.shares import Owner
+from otel_fr_collector.shares import Owner
 
 
 class Outlet(Protocol):

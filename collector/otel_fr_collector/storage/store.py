@@ -261,15 +261,18 @@ class Store:
                 found.append(_published(*row))
         return found
 
-    def get(self, number: str) -> CollectorIncidentData | None:
-        """The incident with that id, as last published.
+    def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
+        """The incident with that id, as last published, of a job whose name begins with ``prefix``.
 
         Raises:
             sqlite3.Error: the file cannot be read.
         """
-        query = "SELECT data, state, memory FROM incidents WHERE id = ? ORDER BY detected DESC"
+        query = (
+            "SELECT data, state, memory FROM incidents WHERE id = ?1 AND substr(job, 1, length(?2)) = ?2"
+            " ORDER BY detected DESC"
+        )
         with contextlib.closing(self._reader()) as db:
-            row = db.execute(query, (number,)).fetchone()
+            row = db.execute(query, (number, prefix)).fetchone()
         if row:
             with self._skip_unreadable("incident"):
                 return _published(*row)

@@ -145,7 +145,7 @@ class Api:
         found = service.book.get(number)
         if found is None and service.store is not None:
             try:
-                found = await asyncio.to_thread(service.store.get, number)
+                found = await asyncio.to_thread(service.store.get, number, _access(request).prefix)
             except sqlite3.Error as error:
                 service.store.broken(error)
         if found is None or not _access(request).may_see(found["job"]):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from otel_fr_collector.incidents.book import ChangeKind
+from otel_fr_collector.incidents import book as book_module
+from otel_fr_collector.incidents.book import ChangeKind, IncidentBook, IncidentChange
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access, Tokens, tenant_of
 from otel_fr_collector.outlets import alertmanager, delivery
 from otel_fr_collector.outlets.alertmanager import Alertmanager
 from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome
 from otel_fr_collector.outlets.event_stream import MAX_LISTENERS, EventStream, TooManyListenersError
-from otel_fr_collector.outlets.shares import FairQueue, Owner, gives_way
+from otel_fr_collector.shares import FairQueue, Owner, gives_way
 
+from otel_fr.incident import incident_id
 from tests.support.incident_data import incident_change
 
 owners = st.builds(Owner, st.sampled_from("abc"), st.sampled_from("123"))
@@ -141,3 +145,48 @@ def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
     assert listeners[-1].events.get_nowait() is None  # it is told to connect again
     assert listeners[0].events.empty()
     assert value(metrics, "otel_fr_collector_listeners_dropped_total", reason="limit") == 2
+
+
+def found(book: IncidentBook, job: str, *keys: str, run_id: str = "") -> tuple[Run, list[IncidentChange]]:
+    """A run of the job, whose ranks have died; one finding for each key."""
+    run = Run(RunId(job, 0, run_id or f"run-{job}"), 0.0, 0.0)
+    findings = [replace(incident_change().incident.finding, key=key, sequence_id=n) for n, key in enumerate(keys)]
+    changes = book.update(run, findings, now=0.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    return run, changes
+
+
+def test_the_incident_of_another_tenant_opens_when_one_has_filled_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(book_module, "MAX_INCIDENTS", 10)
+    book = IncidentBook(lambda: 2.0)
+    for number in range(10):
+        found(book, f"team-a/{number}", "k")
+    run, changes = found(book, "team-a/x", "k")
+    assert not changes
+    assert run.usage.refused["incidents"] == 1
+    run, changes = found(book, "team-b/1", "k")
+    told = [(change.kind, change.incident.run.job) for change in changes]
+    assert told == [(ChangeKind.RESOLVED, "team-a/9"), (ChangeKind.OPENED, "team-b/1")]
+    assert len(book.known()) == len(book.open_data()) == 10
+    _, changes = found(book, "team-a/9", "k")
+    assert not changes  # the two do not take turns
+    assert caplog.text.count("10 incidents are open, the limit: one of job 'team-a/x' is not kept") == 1
+
+
+def test_two_jobs_that_send_one_run_id_have_incidents_of_their_own() -> None:
+    """An incident id is a hash of run id and fault, and a run id is what the ranks say: others' can be copied."""
+    book = IncidentBook(lambda: 2.0)
+    victim, opened = found(book, "team-a/1", "k", "l", run_id="0123")
+    thief, copied = found(book, "team-b/1", "k", "l", run_id="0123")
+    numbers = [change.incident.id for change in opened + copied]
+    assert len(set(numbers)) == 4
+    assert numbers[0] == incident_id("0123", "k")
+    outlet = Alertmanager(["http://127.0.0.1:9"], Metrics())
+    for change in opened + copied:
+        outlet.publish(change)
+    for change in book.resolve_run(thief.id, 0.0):
+        outlet.publish(change)
+    firing = [dict(alert.labels)["job_id"] for alert in outlet._held() if alert.ended is None]
+    assert firing == ["team-a/1"]
+    assert [change.incident.id for change in book.resolve_run(victim.id, 0.0)] == numbers[:2]
