@@ -212,7 +212,7 @@ def _fill_lane(lane: Json, run: Run, number: int, group: Group, own: set[int], p
         state = run.ranks.get(rank)
         progress = state.progress.get(group.id) if state is not None else None
         if progress is not None:
-            enqueued[at], completed[at] = progress
+            enqueued[at], completed[at] = progress[:2]
 
 
 async def _group(run: Run, group: Group, own: set[int], lane: int) -> Json:
