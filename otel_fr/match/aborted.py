@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from otel_fr.match.cycles import cycles
-from otel_fr.match.device import stuck_devices
+from otel_fr.match.device import OpenCalls, open_calls, stuck_devices
 from otel_fr.match.endings import aborted_ranks, culprit_deaths
-from otel_fr.match.instances import Instance, InstanceKey
+from otel_fr.match.instances import Completions, Instance, InstanceKey
 from otel_fr.match.joined import is_stalled, stragglers
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Evidence
@@ -15,7 +15,10 @@ from otel_fr.match.waiting import Node, build
 
 
 def separate(
-    evidence: Evidence, instances: Mapping[InstanceKey, Instance], mismatches: list[Mismatch]
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    mismatches: list[Mismatch],
+    completions: Completions,
 ) -> tuple[frozenset[int], frozenset[int], dict[InstanceKey, Node]]:
     """Separate the endings that are a cause from those that follow from a wait.
 
@@ -27,13 +30,14 @@ def separate(
     """
     aborted = aborted_ranks(evidence)
     deaths = culprit_deaths(evidence, instances.values(), aborted)
-    nodes = build(evidence, instances, mismatches, deaths)
+    nodes = build(evidence, instances, mismatches, deaths, completions)
     if not aborted:
         return deaths, aborted, nodes
-    victims = _explained(evidence, instances, nodes, deaths, aborted)
+    calls_of = open_calls(evidence, instances, completions)
+    victims = _explained(evidence, instances, nodes, calls_of, deaths, aborted)
     if victims != aborted:
         deaths = culprit_deaths(evidence, instances.values(), victims)
-        nodes = build(evidence, instances, mismatches, deaths)
+        nodes = build(evidence, instances, mismatches, deaths, completions)
     return deaths, victims, nodes
 
 
@@ -41,13 +45,14 @@ def _explained(
     evidence: Evidence,
     instances: Mapping[InstanceKey, Instance],
     nodes: Mapping[InstanceKey, Node],
+    calls_of: Mapping[int, OpenCalls],
     deaths: frozenset[int],
     aborted: frozenset[int],
 ) -> frozenset[int]:
     """Those of the aborted ranks whose wait has a cause."""
     explaining = {key for keys in cycles(nodes) for key in keys}
     explaining.update(key for key, node in nodes.items() if _has_cause(evidence, node, aborted))
-    stuck = stuck_devices(evidence, instances, deaths, explaining)
+    stuck = stuck_devices(instances, nodes, calls_of, deaths, explaining)
     explaining.update(key for device in stuck for key in device.behind)
     explained = {device.rank for device in stuck}
     found = _leading_to(nodes, explaining)

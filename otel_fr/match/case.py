@@ -9,7 +9,7 @@ from functools import cached_property
 from otel_fr.match import sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.endings import describe_ending
-from otel_fr.match.instances import Instance, InstanceKey, last_calls, line_up
+from otel_fr.match.instances import Completions, Instance, InstanceKey, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
 from otel_fr.match.steps import Steps, compare_steps
@@ -34,6 +34,7 @@ class Case:
     mismatches: list[Mismatch] = field(init=False)
     deaths: frozenset[int] = field(init=False)
     aborted: frozenset[int] = field(init=False)
+    completions: Completions = field(init=False)
     nodes: dict[InstanceKey, Node] = field(init=False)
     lasts: dict[int, Call] = field(init=False)
     causes: list[Finding] = field(default_factory=list)
@@ -43,7 +44,10 @@ class Case:
     def __post_init__(self) -> None:
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.instances)
-        self.deaths, self.aborted, self.nodes = separate(self.evidence, self.instances, self.mismatches)
+        self.completions = Completions(self.evidence)
+        self.deaths, self.aborted, self.nodes = separate(
+            self.evidence, self.instances, self.mismatches, self.completions
+        )
         self.lasts = last_calls(self.evidence.calls)
 
     @cached_property

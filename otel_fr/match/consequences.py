@@ -13,12 +13,15 @@ from otel_fr.presentation import ranks_text
 def downstream(case: Case) -> None:
     """Ranks that wait because of a cause found elsewhere."""
     reported = {finding.key for finding in case.causes + case.consequences}
+    on_device = {rank for finding in case.causes if finding.stuck_on == "device" for rank in finding.culprit_ranks}
     for key, node in case.nodes.items():
         cause = _cause(case, key)
         if cause is None or node.instance.name in reported:
             continue
         if node.behind is not None and node.behind[:2] != key[:2]:
             continue  # All joined it, and every group may have one: reporting these would hide the others.
+        if on_device.issuperset(node.waiting):
+            continue  # Its device does not complete it, and no other rank waits there.
         missing = sorted({*node.next, *node.culprits}) or [r for r in node.instance.members if r not in node.waiting]
         summary = sentences.downstream_text(node.instance, node.waiting, missing)
         finding = case.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)

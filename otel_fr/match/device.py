@@ -7,32 +7,17 @@ and now wait for that rank in later calls, is blocked by its own device, not by 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from otel_fr.match.instances import Instance, InstanceKey, is_waiting
+from otel_fr.match.instances import NEEDS_EVERY_RANK, Completions, Instance, InstanceKey, is_waiting
 from otel_fr.match.model import CallState, Evidence
-
-NEEDS_EVERY_RANK = frozenset(
-    (
-        "all_reduce",
-        "all_reduce_coalesced",
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    )
-)
-"""No rank completes these before every rank has enqueued them."""
+from otel_fr.match.waiting import Node
 
 MIN_BEHIND = 2
-"""Calls that a rank without call ages must be behind: one may come from files written at different moments."""
+"""Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued: one may come
+from files written at different moments."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,70 +27,111 @@ class StuckDevice:
     Attributes:
         first: the first instance, in the rank's own order, that peers completed and it did not.
         ahead: a member that has completed more of that group, and its last completed number.
-        behind: every instance that it blocks: its calls in flight.
+        groups: ids of all groups in which peers completed calls that it did not, in the rank's own order.
+        behind: every instance that it blocks: its calls in flight, and those that it has not enqueued meanwhile.
     """
 
     rank: int
     first: InstanceKey
     ahead: tuple[int, int]
+    groups: tuple[str, ...]
     behind: list[InstanceKey]
 
 
+class LateCall(NamedTuple):
+    """A call that a rank has in flight and that others completed.
+
+    Attributes:
+        ahead: the furthest of them, and its last completed number.
+        needs_every_rank: none could complete it before the device of this rank did its part.
+        all_others: all other members completed it.
+    """
+
+    key: InstanceKey
+    ahead: tuple[int, int]
+    needs_every_rank: bool
+    all_others: bool
+
+
+@dataclass(slots=True)
+class OpenCalls:
+    """A rank's calls that have been in flight for longer than the window, in its own order; `late`: of these."""
+
+    keys: list[InstanceKey]
+    late: list[LateCall]
+
+
+def open_calls(
+    evidence: Evidence, instances: Mapping[InstanceKey, Instance], completions: Completions
+) -> dict[int, OpenCalls]:
+    """By rank, for each that has any."""
+    found: dict[int, OpenCalls] = {}
+    for key, instance in instances.items():
+        for rank in instance.calls:
+            call = instance.call(rank)
+            if call.state is CallState.IN_FLIGHT and is_waiting(call, evidence.window):
+                found.setdefault(rank, OpenCalls([], [])).keys.append(key)
+    for rank, calls in found.items():
+        calls.keys.sort(key=lambda key: instances[key].call(rank).record)
+        calls.late.extend(_late_calls(instances, rank, calls.keys, completions))
+    return found
+
+
+def _late_calls(
+    instances: Mapping[InstanceKey, Instance], rank: int, keys: Iterable[InstanceKey], completions: Completions
+) -> Iterator[LateCall]:
+    for key in keys:
+        instance = instances[key]
+        ahead = next(completions.of(instance), None)
+        if ahead is not None:
+            needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
+            # Most calls have another one in flight beside them: their completions need not be counted.
+            only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
+            all_others = only and sum(1 for _ in completions.of(instance)) + 1 >= len(instance.members)
+            yield LateCall(key, ahead, needs_every_rank, all_others)
+
+
 def stuck_devices(
-    evidence: Evidence,
     instances: Mapping[InstanceKey, Instance],
+    nodes: Mapping[InstanceKey, Node],
+    calls_of: Mapping[int, OpenCalls],
     spared: Container[int],
     explained: Container[InstanceKey],
 ) -> list[StuckDevice]:
     """The ranks whose device blocks others, ascending.
 
     Args:
+        nodes: the wait-for graph. calls_of: `open_calls`.
         spared: ranks that are culprits of another finding. explained: instances that have a cause already.
     """
-    furthest = _furthest(evidence)
-    ahead: dict[InstanceKey, tuple[int, int]] = {}
-    open_: dict[int, list[InstanceKey]] = {}
-    late: dict[int, list[InstanceKey]] = {}
-    for key, instance in instances.items():
-        for rank in instance.calls:
-            call = instance.call(rank)
-            if rank in spared or call.state is not CallState.IN_FLIGHT or not is_waiting(call, evidence.window):
-                continue
-            open_.setdefault(rank, []).append(key)
-            if call.stream != "collective" or call.signature.operation not in NEEDS_EVERY_RANK or key in explained:
-                continue
-            peer = _peer_ahead(instance, furthest.get(call.group, []), call.sequence_id)
-            if peer is not None:
-                ahead[key] = peer
-                late.setdefault(rank, []).append(key)
+    late: dict[int, list[LateCall]] = {}
+    for rank, calls in calls_of.items():
+        own = [] if rank in spared else [call for call in calls.late if call.key not in explained]
+        if own:
+            late[rank] = own
+    proven = {rank: own for rank, calls in late.items() if (own := [c for c in calls if c.needs_every_rank])}
+    wanted: dict[int, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        if key not in explained and not proven.keys() >= set(node.waiting):
+            for rank in node.next:
+                wanted.setdefault(rank, []).append(key)
     found: list[StuckDevice] = []
     for rank in sorted(late):
-        calls = sorted(late[rank], key=lambda key: instances[key].call(rank).record)
-        aged = all(instances[key].call(rank).age is not None for key in calls)
-        held = [key for key in open_[rank] if _others_wait(instances[key], rank, late)]
-        if held and (aged or len(calls) >= MIN_BEHIND):
-            found.append(StuckDevice(rank=rank, first=calls[0], ahead=ahead[calls[0]], behind=open_[rank]))
+        keys, own = calls_of[rank].keys, late[rank]
+        aged = all(instances[call.key].call(rank).age is not None for call in own)
+        # Waits in nothing that lacks another rank, while others wait for it.
+        alone = own[0].key == keys[0] and own[0].all_others
+        if rank in wanted:
+            is_stuck = rank in proven or alone
+        else:
+            shared = rank in proven and any(_others_wait(instances[key], rank, proven) for key in keys)
+            is_stuck = shared and (aged or len(own) >= MIN_BEHIND)
+        if is_stuck:
+            first = proven.get(rank, own)[0]
+            groups = tuple(dict.fromkeys(call.key[0] for call in own))
+            behind = [*keys, *wanted.get(rank, ())]
+            found.append(StuckDevice(rank=rank, first=first.key, ahead=first.ahead, groups=groups, behind=behind))
     return found
-
-
-def _furthest(evidence: Evidence) -> dict[str, list[tuple[int, int]]]:
-    """By group: (rank, last completed number), highest number first."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for rank in sorted(evidence.ranks):
-        for group, progress in evidence.ranks[rank].progress.items():
-            if progress.completed:
-                found.setdefault(group, []).append((rank, progress.completed))
-    return {group: sorted(entries, key=lambda e: (-e[1], e[0])) for group, entries in found.items()}
-
-
-def _peer_ahead(instance: Instance, furthest: list[tuple[int, int]], number: int) -> tuple[int, int] | None:
-    """The furthest rank of those that completed the instance. (A rank's calls need not complete in order.)"""
-    for rank, completed in furthest:
-        if completed < number:
-            return None
-        if rank not in instance.calls or instance.call(rank).state is CallState.COMPLETED:
-            return rank, completed
-    return None
 
 
 def _others_wait(instance: Instance, rank: int, late: Mapping[int, object]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from otel_fr.match import consequences, out_of_step, sentences
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
-from otel_fr.match.device import StuckDevice, stuck_devices
+from otel_fr.match.device import OpenCalls, StuckDevice, open_calls, stuck_devices
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.joined import is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
@@ -24,11 +26,16 @@ def diagnose(evidence: Evidence) -> list[Finding]:
 
 
 class _Diagnosis(Case):
+    @cached_property
+    def open_calls(self) -> dict[int, OpenCalls]:
+        return open_calls(self.evidence, self.instances, self.completions)
+
     def run(self) -> list[Finding]:
         self._mismatches()
         self._cycles()
         self._blocked()
         self._devices()
+        self._unknown()
         self._all_joined()
         consequences.downstream(self)
         consequences.other_deaths(self)
@@ -127,8 +134,44 @@ class _Diagnosis(Case):
         return [rank for rank, targets in sorted(self.nodes[key].next.items()) if inside & set(targets)]
 
     def _blocked(self) -> None:
+        nodes = (node for key, node in self.nodes.items() if key not in self.cause_of and not node.behind)
+        self._blame([node for node in nodes if node.dead or node.idle])
+
+    def _unknown(self) -> None:
+        """Ranks without evidence, where nothing else may explain the wait.
+
+        They may wait for a culprit with which they share a group; or a rank that waits for them may be blocked by its
+        own device.
+        """
+        nodes = [n for k, n in self.nodes.items() if k not in self.cause_of and n.culprits and not n.behind]
+        silent = [node for node in nodes if node.culprits == node.silent]
+        near = [(cause, self._near(cause)) for cause in self.causes] if silent else []
+        explained: set[InstanceKey] = set()
+        for node in silent:
+            cause = next((cause for cause, ranks in near if ranks.issuperset(node.silent)), None)
+            if cause is not None:
+                self.cause_of[node.instance.key] = cause.key
+            if cause is not None or any(self._may_be_stuck(rank, node) for rank in node.waiting):
+                explained.add(node.instance.key)
+        self._blame([node for node in nodes if node.instance.key not in explained])
+
+    def _near(self, cause: Finding) -> set[int]:
+        """The ranks that share a group with a culprit."""
+        found: set[int] = set()
+        for group in self.evidence.groups.values():
+            if not set(cause.culprit_ranks).isdisjoint(group.ranks):
+                found.update(group.ranks)
+        return found
+
+    def _may_be_stuck(self, rank: int, node: Node) -> bool:
+        """True if others completed this call, an earlier one, or one that needs the device of every rank."""
+        late = self.open_calls[rank].late if rank in self.open_calls else []
+        at = node.instance.call(rank).record
+        return any(call.needs_every_rank or self.instances[call.key].call(rank).record <= at for call in late)
+
+    def _blame(self, open_nodes: list[Node]) -> None:
+        """One finding for each of the culprits' nodes, unless it shows what another finding has said."""
         blamed: dict[int, str] = {}
-        open_nodes = [n for k, n in self.nodes.items() if k not in self.cause_of and n.culprits and not n.behind]
         # Nodes that wait for no other show their culprit best; of these, the one that the program reaches first.
         ordered = sorted(
             open_nodes,
@@ -206,20 +249,27 @@ class _Diagnosis(Case):
         return progress.enqueued == progress.completed
 
     def _devices(self) -> None:
-        culprits_so_far = (rank for finding in self.causes for rank in finding.culprit_ranks)
+        spared = {*(rank for finding in self.causes for rank in finding.culprit_ranks), *self.deaths}
+        found = stuck_devices(self.instances, self.nodes, self.open_calls, spared, self.cause_of)
+        stuck_ranks = {stuck.rank for stuck in found}
         by_first: dict[InstanceKey, list[StuckDevice]] = {}
-        for stuck in stuck_devices(self.evidence, self.instances, {*culprits_so_far, *self.deaths}, self.cause_of):
+        for stuck in found:
             by_first.setdefault(stuck.first, []).append(stuck)
-        for key, stuck_ranks in by_first.items():
-            instance, culprits = self.instances[key], [stuck.rank for stuck in stuck_ranks]
-            behind = [k for stuck in stuck_ranks for k in stuck.behind if k in self.nodes and k not in self.cause_of]
-            waiting = sorted({r for k in behind for r in self.nodes[k].waiting} - set(culprits))
-            summary = sentences.device_text(instance, culprits, stuck_ranks[0].ahead, waiting)
+        explained = frozenset(self.cause_of)
+        for key, alike in by_first.items():
+            instance, culprits = self.instances[key], [stuck.rank for stuck in alike]
+            behind = [k for stuck in alike for k in stuck.behind if k in self.nodes and k not in explained]
+            waiting = sorted({r for k in behind for r in self.nodes[k].waiting} - stuck_ranks)
+            others = dict.fromkeys(id_ for stuck in alike for id_ in stuck.groups if id_ != instance.group.id)
+            summary = sentences.device_text(
+                instance, culprits, alike[0].ahead, waiting, [self.evidence.groups[id_] for id_ in others]
+            )
             finding = self.finding(instance, Category.RANK_STUCK, culprits, waiting, summary)
             finding.stuck_on = "device"
             finding.age = self.age(self.nodes[key]) if key in self.nodes else None
             self.add(finding)
-            self.cause_of.update(dict.fromkeys(behind, finding.key))
+            for k in behind:
+                self.cause_of.setdefault(k, finding.key)
 
     def _all_joined(self) -> None:
         stalled: list[InstanceKey] = []

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from otel_fr.match.model import Call, CallState, Evidence, Finding, Group, Rank, Stream
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
+
+NEEDS_EVERY_RANK = frozenset(
+    (
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_into_tensor_coalesced",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_tensor_coalesced",
+    )
+)
+"""No rank completes these before every rank has enqueued them."""
 
 
 @dataclass(slots=True)
@@ -100,6 +118,40 @@ def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
             instance = found[key] = Instance(key, group, call.stream, members)
         instance.calls.setdefault(call.rank, []).append(call)
     return {key: found[key] for key in sorted(found, key=lambda k: tuple(str(part).zfill(20) for part in k))}
+
+
+class Completions:
+    """Which ranks completed an instance, by their progress."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._furthest: dict[str, list[tuple[int, int]]] | None = None
+
+    def of(self, instance: Instance) -> Iterator[tuple[int, int]]:
+        """(rank, its last completed number) of those that completed the collective, furthest first."""
+        if instance.stream != "collective":
+            return
+        if self._furthest is None:
+            self._furthest = self._sorted()
+        for rank, completed in self._furthest.get(instance.group.id, ()):
+            if completed < instance.sequence_id:
+                return
+            # A rank's calls need not complete in order.
+            if rank not in instance.calls or instance.call(rank).state is CallState.COMPLETED:
+                yield rank, completed
+
+    def prove_joined(self, instance: Instance) -> bool:
+        """True if some rank completed it, for which every member must have enqueued it."""
+        return instance.operation in NEEDS_EVERY_RANK and next(self.of(instance), None) is not None
+
+    def _sorted(self) -> dict[str, list[tuple[int, int]]]:
+        """By group: (rank, last completed number), highest number first."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for rank, info in self._evidence.ranks.items():
+            for group, progress in info.progress.items():
+                if progress.completed:
+                    found.setdefault(group, []).append((rank, progress.completed))
+        return {group: sorted(entries, key=lambda e: (-e[1], e[0])) for group, entries in found.items()}
 
 
 def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:

@@ -11,6 +11,7 @@ from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, Ending, Evidence, Group, Rank
 from otel_fr.presentation import (
     collective_text,
+    count_text,
     duration_text,
     group_text,
     ranks_by_text,
@@ -171,13 +172,23 @@ def one_more_text(caller: int, other: int, message: Instance, step: Instance) ->
     return text + (f", or skipped {instance_text(step)}" if caller in step.members else "")
 
 
-def device_text(instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int]) -> str:
-    """``ahead``: a member that has completed more, and its last completed number."""
+def device_text(
+    instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int], others: list[Group]
+) -> str:
+    """Which call ranks enqueued and do not complete.
+
+    Args:
+        ahead: a member that has completed more, and its last completed number.
+        others: further groups in which members completed calls that the culprits did not.
+    """
     text = (
         f"{ranks_text(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
         f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)} and did not complete it,"
         f" while rank {ahead[0]} has completed number {ahead[1]}"
     )
+    if others:
+        more = count_text(len(others) - 1, "more group")
+        text += f"; the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else "")
     return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it" if waiting else text
 
 

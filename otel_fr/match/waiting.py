@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from otel_fr.match.instances import Instance, InstanceKey, has_joined, is_waiting
+from otel_fr.match.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import CallState, Ending, Evidence, Rank
 
@@ -54,6 +54,7 @@ def build(
     instances: Mapping[InstanceKey, Instance],
     mismatches: list[Mismatch],
     deaths: frozenset[int],
+    completions: Completions,
 ) -> dict[InstanceKey, Node]:
     """The nodes of the graph, in the order of ``instances``."""
     nodes: dict[InstanceKey, Node] = {}
@@ -92,7 +93,7 @@ def build(
             node.behind = heads[stream_key]
             continue
         later = set() if _is_ahead(node.instance, reached) else _joined_later(node, nodes, joined, waits)
-        _sort_members(evidence, node, waits, deaths, takes_any, later)
+        _sort_members(evidence, node, waits, deaths, takes_any, later, completions)
         _spare_vague(node, vague)
         if node.instance.stream != "p2p":
             _spare_receivers(node, receivers)
@@ -214,8 +215,10 @@ def _sort_members(
     deaths: frozenset[int],
     takes_any: set[tuple[str, int]],
     later: Container[InstanceKey],
+    completions: Completions,
 ) -> None:
     instance = node.instance
+    untold: list[int] = []
     for rank in instance.members:
         info = evidence.ranks.get(rank)
         joined = has_joined(instance, rank, info)
@@ -227,7 +230,7 @@ def _sort_members(
         elif info is None or info.ending is Ending.UNKNOWN:
             node.silent.append(rank)
         elif joined is None:
-            node.undecided.append(rank)
+            untold.append(rank)
         elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
             # A receive from any source may be meant for this send, so the send is not judged.
             node.undecided.append(rank)
@@ -237,6 +240,10 @@ def _sort_members(
             node.undecided.append(rank)
         else:
             node.idle.append(rank)
+    if (node.silent or untold) and completions.prove_joined(instance):
+        node.silent.clear()
+    else:
+        node.undecided.extend(untold)
 
 
 def _spare_vague(node: Node, vague: set[int]) -> None:

@@ -38,11 +38,19 @@ class Issued:
 
 @dataclass
 class Machine:
-    """``depth``: calls a host may have open (1: it waits for each). ``stuck``: rank -> records its device finishes."""
+    """A job.
+
+    Attributes:
+        depth: calls a host may have open (1: it waits for each).
+        stuck: rank -> records that its device finishes.
+        silent: rank -> records, up to the stuck one and from there on, of which the device still does its part, so that
+            others complete them, but which the rank never sees complete (as after an error of a GPU).
+    """
 
     programs: dict[int, list[Op]]
     depth: int = 1
     stuck: dict[int, int] = field(default_factory=dict)
+    silent: dict[int, int] = field(default_factory=dict)
     issued: dict[int, list[Issued]] = field(default_factory=lambda: defaultdict(list))
     counts: dict[tuple[object, ...], int] = field(default_factory=lambda: defaultdict(int))
     queues: dict[tuple[int, str], deque[Issued]] = field(default_factory=lambda: defaultdict(deque))
@@ -91,7 +99,7 @@ class Machine:
         for (owner, _), queue in self.queues.items():
             if owner != rank or not queue or rank in self.arrived[queue[0].place]:
                 continue
-            if queue[0].record > self.stuck.get(rank, 10**9):
+            if queue[0].record > self.silent.get(rank, self.stuck.get(rank, 10**9)):
                 continue
             self.arrived[queue[0].place][rank] = queue[0]
             moved = True
@@ -105,8 +113,9 @@ class Machine:
         if set(there) != wanted or (len(call.place) == 2 and len(same) > 1):
             return
         for rank, own in there.items():
-            if own.record < self.stuck.get(rank, 10**9):
-                own.completed = True
+            stuck = self.stuck.get(rank, 10**9)
+            own.completed = own.record < stuck
+            if own.record < max(stuck, self.silent.get(rank, 0)):
                 queue = next(q for (owner, _), q in self.queues.items() if owner == rank and q and q[0] is own)
                 queue.popleft()
 
@@ -120,12 +129,14 @@ class Machine:
         absent: frozenset[int] = frozenset(),
         ages: bool = True,
         ends: dict[int, Rank] | None = None,
+        only_open: bool = False,
     ) -> Evidence:
         """What recorders show.
 
         Args:
             still: nothing moves any more. ring: calls each recorder keeps. lag: share of ended calls at the end of a
                 rank's record that are still shown open. absent: ranks without a file. ages: recorded.
+            only_open: completed calls are left out.
         """
         groups = {op.group.id: op.group for program in self.programs.values() for op in program}
         ranks, calls = {}, []
@@ -145,6 +156,8 @@ class Machine:
                     progress = info.progress.setdefault(call.op.group.id, Progress(0, 0))
                     progress.enqueued = call.number
                     progress.completed = call.number if call.shown else progress.completed
+                if call.shown and only_open:
+                    continue
                 if index >= len(mine) - ring:
                     calls.append(self._call(rank, call, 10.0 if still else 0.1, ages))
                 elif not call.shown:
@@ -168,6 +181,53 @@ class Machine:
             age=age if ages and not call.shown else None,
             site=f"train.py:{call.record} step",
         )
+
+
+def hybrid_groups(tp: int, dp: int, pp: int) -> list[Group]:
+    """The groups of tensor, data and pipeline parallelism: rank = (pp * DP + dp) * TP + tp; and the default group."""
+    world = tp * dp * pp
+    rows = [tuple(range(i, i + tp)) for i in range(0, world, tp)]
+    replicas = [tuple(range(i * tp * dp + t, (i + 1) * tp * dp, tp)) for i in range(pp) for t in range(tp)]
+    stages = [tuple(range(i * tp * dp, (i + 1) * tp * dp)) for i in range(pp)]
+    pipelines = [tuple(range(i, world, tp * dp)) for i in range(tp * dp)]
+    groups = [Group("g0", "0", "default_pg", tuple(range(world)))]
+    for kind, members in (("tp", rows), ("dp", replicas), ("tp_dp", stages), ("pp", pipelines)):
+        for ranks in members:
+            groups.append(Group(f"{kind}{ranks[0]}", str(len(groups)), kind, ranks))
+    return groups
+
+
+def hybrid_programs(rng: random.Random, groups: list[Group], steps: int) -> dict[int, list[Op]]:
+    """Training steps of such a job: in each, the stages of a pipeline in turn, then what all stages do."""
+    of = {kind: [g for g in groups if g.description == kind] for kind in ("tp", "dp", "tp_dp", "pp", "default_pg")}
+    programs: dict[int, list[Op]] = {rank: [] for rank in groups[0].ranks}
+    layer = [rng.choice(["tp", "tp", "tp_dp", "dp"]) for _ in range(rng.randint(2, 8))]
+    kinds = {kind: random_signature(rng, of[kind][0]) for kind in ("tp", "dp", "tp_dp", "default_pg")}
+    for _ in range(steps):
+        for stage in of["tp_dp"]:
+            for pipeline in of["pp"]:
+                at = next(i for i, rank in enumerate(pipeline.ranks) if rank in stage.ranks)
+                if at:
+                    _message(programs, pipeline, pipeline.ranks[at - 1], pipeline.ranks[at])
+            for kind in layer:
+                for group in of[kind]:
+                    if group.ranks[0] in stage.ranks:
+                        _everybody(programs, Op(group, kinds[kind]))
+        for kind in ("dp", "default_pg"):
+            for group in of[kind]:
+                _everybody(programs, Op(group, kinds[kind]))
+    return programs
+
+
+def _everybody(programs: dict[int, list[Op]], op: Op) -> None:
+    for rank in op.group.ranks:
+        programs[rank].append(op)
+
+
+def _message(programs: dict[int, list[Op]], group: Group, source: int, destination: int) -> None:
+    for rank, peer, operation in ((source, destination, "send"), (destination, source, "recv")):
+        signature = Signature(operation, ((8,),), ((8,),), ("Float",), ("Float",), peer=peer, tag=0)
+        programs[rank].append(Op(group, signature, peer))
 
 
 def random_groups(rng: random.Random, world: int) -> list[Group]:

@@ -84,6 +84,43 @@ def test_lag_is_distinguished_from_a_stall_by_age_where_it_is_known() -> None:
     assert [f.stuck_on for f in job(everybody(age=5.0), COUNTS) if f.caused_by is None] == ["device"]
 
 
+def test_a_rank_that_has_not_enqueued_what_its_peers_wait_for_is_stuck_on_the_device_in_which_it_is_behind() -> None:
+    """Its host waits for the device too: nobody waits in a call that it enqueued."""
+    calls = [waits(0, n, TP, GATHER) for n in (17, 18)] + [waits(1, 19, TP, GATHER)]
+    calls += [waits(rank, 7, WORLD, SUM) for rank in (2, 3)]
+    counts = {
+        0: {"tp": (18, 16), "w": (6, 6)},
+        1: {"tp": (19, 18), "w": (6, 6)},
+        2: {"w": (7, 6)},
+        3: {"w": (7, 6)},
+    }
+    found = job(calls, counts)
+    (cause,) = causes(found)
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
+    assert (cause.group, cause.sequence_id, cause.waiting_ranks) == (TP, 17, (1, 2, 3))
+    assert [f for f in found if f.caused_by is None] == [cause]
+    one = [call for call in calls if (call.rank, call.sequence_id) != (0, 17)]
+    (cause,) = causes(job(one, {**counts, 0: {"tp": (18, 17), "w": (6, 6)}}))
+    assert (cause.culprit_ranks, cause.sequence_id) == ((0,), 18), "one call is enough: it is not lag of a running job"
+
+
+def test_two_devices_in_one_group_are_two_culprits() -> None:
+    calls = [waits(rank, n, WORLD, SUM) for rank, last in ((0, 4), (1, 2)) for n in range(last, 7)]
+    calls += [waits(rank, 7, WORLD, SUM) for rank in (2, 3)]
+    found = job(calls, {0: {"w": (6, 3)}, 1: {"w": (6, 1)}, 2: {"w": (7, 6)}, 3: {"w": (7, 6)}})
+    assert [(f.culprit_ranks, f.stuck_on) for f in causes(found)] == [((0,), "device"), ((1,), "device")]
+
+
+def test_of_a_broadcast_all_others_must_have_completed_it_and_want_the_rank_elsewhere() -> None:
+    broadcast = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=1)
+    calls = [waits(0, 6, WORLD, broadcast), *(waits(rank, 7, WORLD, SUM) for rank in (1, 2, 3))]
+    counts = {0: {"w": (6, 5)}, 1: {"w": (7, 6)}, 2: {"w": (7, 6)}, 3: {"w": (7, 6)}}
+    (cause,) = causes(job(calls, counts))
+    assert (cause.culprit_ranks, cause.sequence_id, cause.stuck_on) == ((0,), 6, "device")
+    calls.append(waits(3, 6, WORLD, broadcast))
+    assert [f for f in job(calls, {**counts, 3: {"w": (7, 5)}}) if f.stuck_on == "device"] == [], "on its way"
+
+
 def test_a_root_that_completes_its_broadcast_early_proves_nothing_about_the_others() -> None:
     broadcast = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=1)
     calls = [waits(0, n, TP, broadcast) for n in range(13, 21)] + [waits(rank, 7, WORLD, SUM) for rank in range(4)]
