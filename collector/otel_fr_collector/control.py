@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 from otel_fr.control.v1 import control_pb2
 from otel_fr_collector.jobs.origins import make_run_id
@@ -18,15 +19,40 @@ class TooManyWatchersError(Exception):
     """No more monitors can be served."""
 
 
+class Watcher:
+    """One monitor that watches; iterate over it for its commands, serialised."""
+
+    def __init__(self) -> None:
+        self._commands: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
+
+    def put(self, command: bytes) -> None:
+        """Queue a command; the oldest is dropped if there are `MAX_PENDING`."""
+        self._put(command)
+
+    def end(self) -> None:
+        """End the iteration."""
+        self._put(None)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (command := await self._commands.get()) is not None:
+            yield command
+
+    def _put(self, item: bytes | None) -> None:
+        if self._commands.full():
+            self._commands.get_nowait()
+        self._commands.put_nowait(item)
+
+
 class Control:
     """The monitors that watch, by job and run: tokens are checked for jobs, so no job gets another's commands."""
 
     def __init__(self) -> None:
-        self._watchers: dict[tuple[str, str], set[asyncio.Queue[bytes | None]]] = {}
+        self._watchers: dict[tuple[str, str], set[Watcher]] = {}
         self._count = 0
 
-    async def watch(self, request: control_pb2.WatchRequest) -> AsyncGenerator[bytes, None]:
-        """The commands for one monitor, serialised, until `close`.
+    @contextlib.contextmanager
+    def watch(self, request: control_pb2.WatchRequest) -> Iterator[Watcher]:
+        """While the context is open, the monitor receives its run's commands, until `close`.
 
         Raises:
             TooManyWatchersError: there are `MAX_WATCHERS` already.
@@ -35,16 +61,15 @@ class Control:
             raise TooManyWatchersError
         run_id = make_run_id(request.job_id, request.attempt, request.run_id)
         run = run_id.job, run_id.run
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
-        self._watchers.setdefault(run, set()).add(queue)
+        watcher = Watcher()
+        self._watchers.setdefault(run, set()).add(watcher)
         self._count += 1
         try:
-            while (command := await queue.get()) is not None:
-                yield command
+            yield watcher
         finally:
             self._count -= 1
             own = self._watchers[run]
-            own.discard(queue)
+            own.discard(watcher)
             if not own:
                 del self._watchers[run]
 
@@ -60,18 +85,12 @@ class Control:
     def close(self) -> None:
         """End all streams."""
         for own in self._watchers.values():
-            for queue in own:
-                _put(queue, None)
+            for watcher in own:
+                watcher.end()
 
     def _send(self, run: RunId, command: control_pb2.Command) -> int:
         data = command.SerializeToString()
         own = self._watchers.get((run.job, run.run), set())
-        for queue in own:
-            _put(queue, data)
+        for watcher in own:
+            watcher.put(data)
         return len(own)
-
-
-def _put(queue: asyncio.Queue[bytes | None], item: bytes | None) -> None:
-    if queue.full():
-        queue.get_nowait()
-    queue.put_nowait(item)

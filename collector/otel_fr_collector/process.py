@@ -16,7 +16,7 @@ from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.network.address import Address, BindError, listen
 from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.network.tls import ServerTls
-from otel_fr_collector.network.tokens import Tokens
+from otel_fr_collector.network.tokens import CHECK_SECONDS, Tokens
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive.grpc_server import make_grpc_server
 from otel_fr_collector.receive.intake import Intake, Limits
@@ -113,7 +113,10 @@ class CollectorProcess:
             self._forwarder.start()
         self._outlets.start()
         _tune_interpreter()
-        self._tasks.append(asyncio.get_running_loop().create_task(self._service.run()))
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._service.run()))
+        if ports.tokens is not None:
+            self._tasks.append(loop.create_task(_end_revoked(ports.tokens)))
 
     def _listen(self, address: Address, app: Starlette) -> Address:
         listener = listen(address)
@@ -162,6 +165,12 @@ def _tune_interpreter() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_INTERVAL)
+
+
+async def _end_revoked(tokens: Tokens) -> None:
+    while True:
+        await asyncio.sleep(CHECK_SECONDS)
+        tokens.end_revoked()
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -16,8 +16,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from otel_fr_collector.network.tls import ServerTls
 
 STOP_SECONDS = 1
-FIRST_REQUEST_SECONDS = 60.0
-"""Seconds after which a connection without a first request is closed."""
+HEAD_SECONDS = 30.0
+"""In which the head of a request must have arrived: from the begin of the connection, or from the response before."""
+READ_SECONDS = 60.0
+"""Seconds after which a connection is closed if the client has read nothing of a response that waits for it."""
 
 
 class HttpServer:
@@ -73,12 +75,17 @@ class _Uvicorn(uvicorn.Server):
 
 
 def _limited(limit: int) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, bounded: connections of one client's address, and the time until a first request."""
+    """uvicorn's protocol, bounded: connections of one client's address, and the time that each request may take.
+
+    uvicorn itself closes a connection that is idle after a response, but not one on which the next request, or the rest
+    of the last one, arrives byte by byte.
+    """
     connections: Counter[str] = Counter()
 
     class Limited(H11Protocol):
         _address = ""
-        _idle_timer: asyncio.TimerHandle | None = None
+        _head_timer: asyncio.TimerHandle | None = None
+        _write_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             peer = transport.get_extra_info("peername")
@@ -88,19 +95,58 @@ def _limited(limit: int) -> type[asyncio.Protocol]:
             if connections[self._address] > limit:
                 transport.abort()
                 return
-            self._idle_timer = self.loop.call_later(FIRST_REQUEST_SECONDS, self._close_if_idle)
+            self._await_head()
 
         def connection_lost(self, exc: Exception | None) -> None:
             connections[self._address] -= 1
             if connections[self._address] <= 0:
                 del connections[self._address]
-            if self._idle_timer is not None:
-                self._idle_timer.cancel()
+            self._stop_timers()
             super().connection_lost(exc)
 
-        def _close_if_idle(self) -> None:
-            cycle: Any = self.cycle
-            if cycle is None:
-                self.transport.close()
+        def data_received(self, data: bytes) -> None:
+            before: Any = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:
+                _cancel(self._head_timer)
+
+        def on_response_complete(self) -> None:
+            before: Any = self.cycle
+            super().on_response_complete()
+            if self.cycle is before and not self.transport.is_closing():
+                self._await_head()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._await_reader(self.transport.get_write_buffer_size())
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            _cancel(self._write_timer)
+
+        def _await_head(self) -> None:
+            _cancel(self._head_timer)
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+        def _await_reader(self, waiting: int) -> None:
+            """Give up a client that reads nothing; ``waiting``: bytes that it has not read yet."""
+
+            def check() -> None:
+                now = self.transport.get_write_buffer_size()
+                if now >= waiting:
+                    self.transport.abort()
+                else:
+                    self._await_reader(now)
+
+            self._write_timer = self.loop.call_later(READ_SECONDS, check)
+
+        def _stop_timers(self) -> None:
+            _cancel(self._head_timer)
+            _cancel(self._write_timer)
 
     return Limited
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import logging
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,8 +86,27 @@ def parse_tokens(text: str) -> list[tuple[bytes, Access]]:
     return found
 
 
+class Grant:
+    """The right to one stream that stays open. ``end``: called once when its token no longer allows it.
+
+    Attributes:
+        revoked: it was.
+    """
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self._end = end
+        self.revoked = False
+
+    def revoke(self) -> None:
+        if not self.revoked:
+            self.revoked = True
+            self._end()
+
+
 class Tokens:
     """A tokens file, read again when it changes. A change that cannot be read leaves the old tokens in use.
+
+    It owns the grants of the streams that are open with each token.
 
     Raises:
         ValueError: the file cannot be used (`parse_tokens`).
@@ -98,6 +118,7 @@ class Tokens:
         self._lock = threading.Lock()
         self._checked = time.monotonic()
         self._stamp = self._file_stamp()
+        self._grants: dict[tuple[bytes, Access], set[Grant]] = {}
         self._tokens = parse_tokens(path.read_text("utf-8"))
         if not self._tokens:
             _log.warning("%s contains no token, so every client is refused", path)
@@ -111,19 +132,39 @@ class Tokens:
 
         ``Bearer TOKEN``, or ``Basic`` with the token as password, which is how a browser can give one.
         """
-        scheme, _, value = authorization.partition(" ")
-        token = value.strip()
-        if scheme.lower() == "basic":
-            try:
-                token = base64.b64decode(token, validate=True).decode().partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
-                return None
-        elif scheme.lower() != "bearer":
+        digest = _digest(authorization)
+        if digest is None:
             return None
-        if not token:
-            return None
-        digest = hashlib.sha256(token.encode()).digest()
         self._refresh()
+        return self._access(digest)
+
+    @contextlib.contextmanager
+    def grant(self, authorization: str, access: Access, end: Callable[[], None]) -> Iterator[Grant]:
+        """While the context is open, ``end`` is called if the token no longer allows just this.
+
+        Args:
+            authorization, access: as passed to `find`, and what it returned.
+        """
+        key = _digest(authorization) or b"", access
+        grant = Grant(end)
+        self._grants.setdefault(key, set()).add(grant)
+        try:
+            yield grant
+        finally:
+            own = self._grants[key]
+            own.discard(grant)
+            if not own:
+                del self._grants[key]
+
+    def end_revoked(self) -> None:
+        """Read the file again if it has changed, and end the streams whose token is gone or allows something else."""
+        self._refresh()
+        for digest, access in list(self._grants):
+            if self._access(digest) != access:
+                for grant in list(self._grants[digest, access]):
+                    grant.revoke()
+
+    def _access(self, digest: bytes) -> Access | None:
         found = None
         # All are compared, each in constant time, so that the time reveals nothing about the tokens.
         for known, access in self._tokens:
@@ -149,3 +190,17 @@ class Tokens:
     def _file_stamp(self) -> tuple[int, int, int]:
         found = self._path.stat()
         return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _digest(authorization: str) -> bytes | None:
+    """SHA-256 of the token in an Authorization header; None: there is none."""
+    scheme, _, value = authorization.partition(" ")
+    token = value.strip()
+    if scheme.lower() == "basic":
+        try:
+            token = base64.b64decode(token, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeError, ValueError):
+            return None
+    elif scheme.lower() != "bearer":
+        return None
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest() if token else None

@@ -84,8 +84,7 @@ class EventStream:
             if held[access] + 1 >= count:
                 raise TooManyListenersError
             newest = next(one for one in reversed(self._listeners) if one.access == largest)
-            self.leave(newest)
-            _end(newest)
+            self.end(newest)
         listener = Listener(access)
         if self._closed:
             _end(listener)
@@ -96,12 +95,16 @@ class EventStream:
     def leave(self, listener: Listener) -> None:
         self._listeners.pop(listener, None)
 
+    def end(self, listener: Listener) -> None:
+        """End the stream of one client."""
+        self.leave(listener)
+        _end(listener)
+
     def _send(self, event: Event, listeners: list[Listener]) -> None:
         for listener in listeners:
             if listener.events.full():
                 self._metrics.listeners_dropped.labels("slow").inc()
-                self.leave(listener)
-                _end(listener)
+                self.end(listener)
             else:
                 listener.events.put_nowait(event)
 

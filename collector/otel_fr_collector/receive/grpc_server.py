@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
@@ -27,7 +26,7 @@ from otel_fr_collector.receive.intake import (
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Export = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
-_Watch = Callable[[bytes, _Context], AsyncIterator[bytes]]
+_Watch = Callable[[AsyncIterator[bytes], _Context], AsyncIterator[bytes]]
 
 MAX_WATCH = 16 << 10
 """Bytes of a WatchRequest, which names a job and a run; it is kept as long as its stream."""
@@ -37,8 +36,8 @@ CONTROL_SERVICE = "otel_fr.control.v1.Control"
 def make_grpc_server(control: Control, intake: Intake, max_connection_age: float = 3_600.0) -> grpc.aio.Server:
     """A server of the three OTLP services and of Control, not yet started.
 
-    The OTLP methods are unary; they are served as streams of one request because that is the only way to see, and to
-    count, a request that gRPC itself has rejected as too large.
+    The requests are unary; they are served as streams of one request because that is the only way to see, and to count,
+    a request that comes slowly, or that gRPC itself has rejected as too large.
 
     Args:
         max_connection_age: seconds after which a client is asked to reconnect: then new certificates and tokens, and
@@ -63,7 +62,7 @@ def make_grpc_server(control: Control, intake: Intake, max_connection_age: float
         _, path, call = method.split("/")
         handler = grpc.stream_unary_rpc_method_handler(_export(intake, name))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(path, {call: handler}),))
-    watch = grpc.unary_stream_rpc_method_handler(_watch(control, intake))
+    watch = grpc.stream_stream_rpc_method_handler(_watch(control, intake))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(CONTROL_SERVICE, {"Watch": watch}),))
     return server
 
@@ -72,13 +71,7 @@ def _export(intake: Intake, signal: str) -> _Export:
     async def handle(requests: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
             with intake.admit(_client(context), _authorization(context), signal) as request:
-                try:
-                    data = await asyncio.wait_for(anext(requests), READ_SECONDS)
-                except StopAsyncIteration:
-                    # No message came through: gRPC has rejected it for its size, and has answered the client already.
-                    raise intake.too_large() from None
-                except asyncio.TimeoutError:
-                    raise too_slow() from None
+                data = await _receive(intake, requests)
                 return await intake.take(request, signal, await _unpack(request, data))
         except RejectedError as error:
             await _abort(context, error)
@@ -88,16 +81,19 @@ def _export(intake: Intake, signal: str) -> _Export:
 
 
 def _watch(control: Control, intake: Intake) -> _Watch:
-    async def handle(data: bytes, context: _Context) -> AsyncIterator[bytes]:
+    async def handle(requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
         try:
-            with intake.admit(_client(context), _authorization(context), None) as request:
-                watch = _read_watch(await _unpack(request, data))
+            token = _authorization(context)
+            with intake.admit(_client(context), token, None) as request:
+                watch = _read_watch(await _unpack(request, await _receive(intake, requests)))
                 request.release()  # what stays is bounded by MAX_WATCH and by the number of streams
                 if request.access.prefix:
                     intake.check_job(request.access, watch.job_id)
-                async with contextlib.aclosing(control.watch(watch)) as commands:
+                with control.watch(watch) as commands, intake.grant(token, request.access, commands.end) as grant:
                     async for command in commands:
                         yield command
+                    if grant.revoked:
+                        raise RejectedError(Reason.UNAUTHENTICATED, "the token is no longer known, or for other jobs")
         except TooManyWatchersError:
             intake.count_rejected(None, Reason.CAPACITY)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many control streams are open")
@@ -105,6 +101,21 @@ def _watch(control: Control, intake: Intake) -> _Watch:
             await _abort(context, error)
 
     return handle
+
+
+async def _receive(intake: Intake, requests: AsyncIterator[bytes]) -> bytes:
+    """The one message of a call.
+
+    Raises:
+        RejectedError: it has not come in `READ_SECONDS`, or is too large.
+    """
+    try:
+        return await asyncio.wait_for(anext(requests), READ_SECONDS)
+    except StopAsyncIteration:
+        # No message came through: gRPC has rejected it for its size, and has answered the client already.
+        raise intake.too_large() from None
+    except asyncio.TimeoutError:
+        raise too_slow() from None
 
 
 def _read_watch(data: bytes) -> control_pb2.WatchRequest:

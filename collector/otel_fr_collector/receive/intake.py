@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from otel_fr_collector.forward.spool import SpoolError
-from otel_fr_collector.network.tokens import EVERYTHING, Access, Tokens
+from otel_fr_collector.network.tokens import EVERYTHING, Access, Grant, Tokens
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
@@ -286,6 +286,14 @@ class Intake:
             return
         async with self._large:
             yield
+
+    def grant(
+        self, authorization: str, access: Access, end: Callable[[], None]
+    ) -> contextlib.AbstractContextManager[Grant]:
+        """See `Tokens.grant`; without tokens it lasts."""
+        if self.tokens is None:
+            return contextlib.nullcontext(Grant(end))
+        return self.tokens.grant(authorization, access, end)
 
     def too_large(self) -> RejectedError:
         """A request over the limit on one request."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 
@@ -51,6 +53,8 @@ _HEADERS = {
 }
 _DATA_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
+UntilRevoked = Callable[[Callable[[], None]], AbstractContextManager[object]]
+"""Makes a context in which a function is called once if the request's token is revoked."""
 
 _Handler = Callable[[Request], Awaitable[Response]]
 
@@ -169,16 +173,20 @@ class Api:
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
-        return EventSourceResponse(self._listen(listener), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers)
+        return EventSourceResponse(
+            self._listen(listener, request.state.until_revoked), ping=PING, send_timeout=SEND_TIMEOUT, headers=headers
+        )
 
-    async def _listen(self, listener: Listener) -> AsyncGenerator[ServerSentEvent, None]:
-        try:
-            jobs, _ = await self._jobs(listener.access)
-            yield ServerSentEvent(event="jobs", data=jobs.decode())
-            while (event := await listener.events.get()) is not None:
-                yield ServerSentEvent(event=event.name, data=event.data)
-        finally:
-            self._service.outlets.event_stream.leave(listener)
+    async def _listen(self, listener: Listener, until_revoked: UntilRevoked) -> AsyncGenerator[ServerSentEvent, None]:
+        stream = self._service.outlets.event_stream
+        with until_revoked(lambda: stream.end(listener)):
+            try:
+                jobs, _ = await self._jobs(listener.access)
+                yield ServerSentEvent(event="jobs", data=jobs.decode())
+                while (event := await listener.events.get()) is not None:
+                    yield ServerSentEvent(event=event.name, data=event.data)
+            finally:
+                stream.leave(listener)
 
     async def _tick(self) -> None:
         """While there are listeners: send the list of jobs, each second in which it has changed."""
@@ -254,7 +262,7 @@ def _query(request: Request) -> tuple[str | None, str | None, float | None, int]
     state, before, limit = query.get("state"), query.get("before"), query.get("limit", str(MAX_PAGE))
     if state not in (None, *STATES):
         raise ApiError(400, f"state is one of {', '.join(STATES)}")
-    if not limit.isdecimal() or not 1 <= int(limit) <= MAX_PAGE:
+    if re.fullmatch("[0-9]{1,9}", limit) is None or not 1 <= int(limit) <= MAX_PAGE:
         raise ApiError(400, f"limit is a number from 1 to {MAX_PAGE}")
     moment = None if before is None else _unix(before)
     if before is not None and moment is None:

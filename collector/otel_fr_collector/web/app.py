@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -73,6 +75,7 @@ class AccessCheck:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         access = EVERYTHING
+        until_revoked: Callable[..., contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         if self._tokens is not None and OPEN_PATHS.fullmatch(scope["path"]) is None:
             found = self._tokens.find(headers.get("authorization", ""))
             if found is None:
@@ -88,7 +91,8 @@ class AccessCheck:
             if not found.read:
                 return _refuse(scope, 403, "the token is valid for writing only")
             access = found
-        scope.setdefault("state", {})["access"] = access
+            until_revoked = functools.partial(self._tokens.grant, headers.get("authorization", ""), access)
+        scope.setdefault("state", {}).update(access=access, until_revoked=until_revoked)
         origin = headers.get("sec-fetch-site", "none")
         if scope["method"] not in ("GET", "HEAD") and origin not in ("none", "same-origin"):
             return _refuse(scope, 403, "requests from other sites may only read")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import threading
 import urllib.error
@@ -21,12 +22,14 @@ from tests.support.grpc_calls import LOGS, TRACES, WATCH, refused
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
 from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, bearer, write_tokens
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.fixture
 def tokens_file(tmp_path: Path) -> Path:
-    return write_tokens(tmp_path / "tokens")
+    path = write_tokens(tmp_path / "tokens")
+    path.write_text(path.read_text() + "kept-0123456789abc read,write *\n")
+    return path
 
 
 @pytest.fixture
@@ -178,6 +181,40 @@ def test_commands_are_only_for_whose_job_it_is(guarded: Collector) -> None:
         (bearer(TEAM), grpc.StatusCode.PERMISSION_DENIED),
     ):
         assert refused(partial(list, watch(request, metadata=metadata, timeout=10))) == code
+
+
+def test_streams_that_are_open_end_when_their_token_is_revoked(guarded: Collector, tokens_file: Path) -> None:
+    """Also when the token is for other jobs now; streams of the tokens that stay go on."""
+
+    def events(token: str) -> http.client.HTTPResponse:
+        client = http.client.HTTPConnection(guarded.http.removeprefix("http://"), timeout=PATIENCE)
+        client.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {token}"})
+        answer = client.getresponse()
+        assert (answer.status, answer.readline()) == (200, b"event: jobs\r\n")
+        return answer
+
+    watch = guarded.stream(WATCH)
+    request = control_pb2.WatchRequest(job_id="team-a/train", run_id="r").SerializeToString()
+    revoked, changed, kept = (
+        watch(request, metadata=bearer(token), timeout=PATIENCE) for token in (TEAM, WRITER, "kept-0123456789abc")
+    )
+    lost, narrowed, staying = events(TEAM_READER), events(READER), events("kept-0123456789abc")
+    for number in range(3):  # sent over the same connection after the streams were opened
+        assert guarded.send(TRACES, spans(number), metadata=bearer(WRITER)) == b""
+    tokens_file.write_text(f"{WRITER} write team-b/\n{READER} read team-b/\nkept-0123456789abc read,write *\n")
+    for stream in (revoked, changed):
+        assert refused(partial(list, stream)) == grpc.StatusCode.UNAUTHENTICATED
+    for answer in (lost, narrowed):
+        answer.read()  # to its end
+    with Job(Player(guarded, "kept-0123456789abc"), 2, "team-a/train") as job:
+        job.step()
+        job.skip(1)
+        incident = guarded.wait_cause()
+        lines = iter(staying.readline, b"")
+        assert next(line for line in lines if incident["id"].encode() in line)
+    assert kept.is_active()
+    kept.cancel()  # type: ignore[no-untyped-call]
+    staying.close()
 
 
 def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(
