@@ -12,6 +12,7 @@ import secrets
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from otel_fr import identity
 from otel_fr._version import __version__
 from otel_fr.capture.dispatcher import Kernels
 from otel_fr.capture.exceptions import ExceptionHooks
+from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.recorder import Recorder
 from otel_fr.capture.responder import Responder, StackSignal
@@ -67,8 +69,12 @@ class Session:
             self._writer.unlink()
             raise
         self._hooks = ExceptionHooks(self._record_exception, self._record_thread_exception, self.recorder.sites)
+        self._exit_hook = ExitHook(self.recorder.sites)
         self._connect()
         atexit.register(self._at_exit)
+        # Before the interpreter waits for threads, and before other handlers of `atexit`, each of which may block.
+        with contextlib.suppress(AttributeError, RuntimeError):
+            threading._register_atexit(self._note_exit)  # type: ignore[attr-defined]
 
     @classmethod
     def start(cls, c10d: ModuleType, group: Any) -> Session:
@@ -176,6 +182,7 @@ class Session:
         start = time.monotonic()
         try:
             self._hooks.note_last()
+            self._note_exit()
             with self.recorder.lock:
                 self.recorder.follow_ends = False
                 self._writer.set_state(ProcessState.EXITING)
@@ -185,6 +192,20 @@ class Session:
             # The stack signal keeps its handler: the monitor may still send it, and without a handler it would kill.
         except Exception:  # noqa: BLE001 - the job's exit code is its own
             _log.debug("otel-fr: shutting down the recording failed", exc_info=True)
+
+    def _note_exit(self) -> None:
+        """Record that the interpreter ends, and what was passed to ``sys.exit``. Never raises."""
+        try:
+            if self._over or self._meta.get("exiting") or os.getpid() != self._pid:
+                return
+            hook = self._exit_hook
+            values = {"exiting": True, "exit_message": hook.message, "exit_site": hook.site}
+            self._meta.update({key: value for key, value in values.items() if value})
+            with self.recorder.lock:
+                if self.recorder.on:
+                    self._writer.set_meta(self._meta)
+        except Exception:  # noqa: BLE001 - the job's exit is its own
+            _log.debug("otel-fr: the exit could not be recorded", exc_info=True)
 
     def _let_go_of_futures(self) -> bool:
         """Wait until no thread of a backend needs the interpreter for a callback of ours; see `FutureCallback`.
@@ -217,6 +238,7 @@ class Session:
             return True
         self._over = True
         self._hooks.close()
+        self._exit_hook.close()
         self._kernels.remove()
         with self.recorder.lock:
             self._writer.set_state(ProcessState.CLEAN if clean else ProcessState.EXITING)
@@ -237,6 +259,7 @@ class Session:
         self.recorder.on = False
         self.recorder.waits.stop_tracking()
         self._hooks.abandon()
+        self._exit_hook.abandon()
         if self._responder is not None:
             self._responder.abandon()
         with contextlib.suppress(Exception):

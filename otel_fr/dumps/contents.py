@@ -35,6 +35,7 @@ class DumpContents:
         facts: what otel-fr adds to PyTorch's schema (docs/dump-format.md), without ``groups``.
         groups: progress of every group. records: oldest first.
         now_ns: monotonic, when they were read. wall_offset_ns: wall clock minus monotonic.
+        has_untracked: some live groups are not in ``groups``: those that only records show may be live, too.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class DumpContents:
     records: Sequence[Record]
     now_ns: int
     wall_offset_ns: int
+    has_untracked: bool = False
     _keys: dict[str, str] = field(default_factory=dict)
     _views: dict[tuple[int, str, int], dict[str, Any]] = field(default_factory=dict)
     _frames: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -103,7 +105,9 @@ class DumpContents:
         if of_threads:
             facts["thread_exceptions"] = of_threads
         rank = meta.get("rank")
-        return cls(rank if isinstance(rank, int) else 0, plain_dict(facts), groups, records, now, offset)
+        return cls(
+            rank if isinstance(rank, int) else 0, plain_dict(facts), groups, records, now, offset, reader.untracked > 0
+        )
 
     def header(self) -> dict[str, Any]:
         """Every top-level key of the file except ``entries``, ``otel_fr`` first."""
@@ -169,7 +173,7 @@ class DumpContents:
         return {
             **self._group(records[0].group, records, enqueued, len(records) + 1),
             "completed": max(done, default=0),
-            "gone": True,
+            "gone": not self.has_untracked,
         }
 
     @property

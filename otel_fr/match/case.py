@@ -134,7 +134,7 @@ class Case:
         text = sentences.instance_text(instance)
         here = next(iter(instance.calls.values()))[-1]
         wanted = "recv" if here.signature.operation == "send" else "send"
-        where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker))
+        where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker), instance.group)
         return f"rank {here.rank} waits in {text}; rank {blocker} did not call the matching {wanted}; {where}"
 
     def raised_text(self, ranks: Iterable[int]) -> str:

@@ -242,7 +242,7 @@ class _Diagnosis(Case):
         """
         info = self.evidence.ranks.get(rank)
         progress = info.progress.get(instance.group.id) if info is not None else None
-        if info is None or info.ending not in (Ending.RUNNING, Ending.KILLED):
+        if info is None or info.ending not in (Ending.RUNNING, Ending.KILLED) or info.has_left(instance.group.id):
             return False
         if progress is None or progress.enqueued is None:
             return False

@@ -160,12 +160,22 @@ def ending_text(info: Rank) -> str:
     if info.exception:
         return f"raised {info.exception}"
     if info.ending is Ending.RAISED:
-        return f"exited with code {info.exit_code}" if info.exit_code is not None else "exited with an error"
+        how = f"exited with code {info.exit_code}" if info.exit_code is not None else "exited with an error"
+        return how + _message(info)
     if info.ending is Ending.CLEAN:
         return "ended without an error"
     if info.ending is Ending.GONE:
         return "ended; how is not known"
-    return "alive"
+    return exiting_text(info) if info.exiting and info.ending is Ending.RUNNING else "alive"
+
+
+def exiting_text(info: Rank) -> str:
+    """``"exiting (sys.exit: no samples left)"``."""
+    return f"exiting{_message(info)}"
+
+
+def _message(info: Rank) -> str:
+    return f" (sys.exit: {info.exit_message})" if info.exit_message else ""
 
 
 def describe_ending(info: Rank) -> str:

@@ -149,6 +149,7 @@ class Rank:
         exception: of the main thread, ``"ValueError: bad sample 4711"``. exception_site: ``"file:line function"`` that
             raised it.
         thread_exceptions: of its other threads, oldest first.
+        exiting: alive, but its interpreter is ending. exit_message: what it passed to ``sys.exit``, if that is text.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
         idle: seconds since it last enqueued or ended a call; None: unknown.
         site: ``"file:line function"``, the current line of its main thread.
@@ -166,6 +167,8 @@ class Rank:
     exception: str = ""
     exception_site: str = ""
     thread_exceptions: tuple[ThreadException, ...] = ()
+    exiting: bool = False
+    exit_message: str = ""
     python_blocked: bool = False
     idle: float | None = None
     site: str = ""
@@ -173,6 +176,11 @@ class Rank:
     progress: dict[str, Progress] = dataclasses.field(default_factory=dict)
     complete: bool = True
     file: str = ""
+
+    def has_left(self, group: str) -> bool:
+        """It can join no call of the group any more: it has destroyed the group, or its interpreter is ending."""
+        progress = self.progress.get(group)
+        return self.exiting or (progress is not None and progress.destroyed)
 
 
 class MessagePattern(NamedTuple):

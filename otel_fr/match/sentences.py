@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from otel_fr.match.endings import describe_ending, was_stopped
+from otel_fr.match.endings import describe_ending, exiting_text, was_stopped
 from otel_fr.match.instances import Instance
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Call, Ending, Evidence, Group, Rank
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Rank
 from otel_fr.presentation import (
     collective_text,
     count_text,
@@ -21,6 +21,8 @@ from otel_fr.presentation import (
 
 MAX_STEPS = 6
 """Steps of a cycle that a sentence names."""
+AT_ONCE = 0.1
+"""Seconds up to which a call is said to have failed at once."""
 MAX_ENDINGS = 4
 """Ranks whose ending or location a sentence states."""
 MAX_THREADS = 2
@@ -50,16 +52,25 @@ def waiting_text(ranks: Iterable[int], seconds: float | None, place: str = "") -
     return f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} waited {place} for {duration_text(seconds)}"
 
 
-def where_text(evidence: Evidence, rank: int, last: Call | None) -> str:
-    """What is known of a rank that has not joined: alive or how it ended, where, and its last collective."""
+def where_text(evidence: Evidence, rank: int, last: Call | None, group: Group | None = None) -> str:
+    """What is known of a rank that has not joined: alive or how it ended, where, and its last collective.
+
+    Args:
+        group: that of the call that it has not joined.
+    """
     info = evidence.ranks.get(rank)
     if info is None or info.ending is Ending.UNKNOWN:
         return f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"
-    text = f"rank {rank} {describe_ending(info)}"
+    text = describe_ending(info)
     site = info.exception_site or info.site
     if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
-        text = f"rank {rank} was {f'still at {site}' if site else 'alive'} when it {describe_ending(info)}"
+        exiting = f"{exiting_text(info)} and " if info.exiting else ""
+        text = f"was {exiting}{f'still at {site}' if site else 'alive'} when it {text}"
         site = ""
+    progress = info.progress.get(group.id) if group is not None else None
+    if progress is not None and progress.destroyed:
+        text = f"had left the group (it called destroy_process_group) and {text}"
+    text = f"rank {rank} {text}"
     if info.python_blocked and info.ending is Ending.RUNNING:
         text += ", but its Python threads do not run (GIL held in C code, or the process is stopped)"
     elif info.python_blocked:
@@ -100,6 +111,15 @@ def mismatch_text(mismatch: Mismatch, shift: str) -> str:
     return text
 
 
+def _waited_text(instance: Instance, waiting: tuple[int, ...], age: float | None) -> str:
+    """`waiting_text`, or that the call failed before its timeout: ``"it failed at once on ranks 0, 2"``."""
+    calls = [instance.call(rank) for rank in waiting]
+    if any(call.state is not CallState.FAILED or call.error == "timeout" for call in calls):
+        return waiting_text(waiting, age)
+    when = "" if age is None else " at once" if age < AT_ONCE else f" after {duration_text(age)}"
+    return f"it failed{when} on {ranks_text(waiting)}"
+
+
 def holding_text(
     evidence: Evidence,
     instance: Instance,
@@ -111,12 +131,12 @@ def holding_text(
     """``"rank 1 did not join X; ranks 0, 2 have waited there for 4.5 s; rank 1 is alive at train.py:9 load; ..."``"""
     culprits = list(culprits)
     missing = [rank for rank in culprits if rank not in instance.calls]
-    waiters = waiting_text(waiting, age) if waiting else ""
+    waiters = _waited_text(instance, waiting, age) if waiting else ""
     if missing:
         head = f"{ranks_text(missing)} did not join {instance_text(instance)}"
     else:
         head = f"{ranks_text(culprits)} failed in {instance_text(instance)}"
-    details = [where_text(evidence, rank, lasts.get(rank)) for rank in culprits[:MAX_ENDINGS]]
+    details = [where_text(evidence, rank, lasts.get(rank), instance.group) for rank in culprits[:MAX_ENDINGS]]
     if len(culprits) > MAX_ENDINGS:
         details.append(f"and {len(culprits) - MAX_ENDINGS} more")
     if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -12,7 +13,7 @@ from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.span_builder import error_type, stream_of
-from otel_fr.monitor.tail import Tracked
+from otel_fr.monitor.tail import Reached, Tracked
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
@@ -88,11 +89,19 @@ def reported_group(row: GroupProgress, now_ns: int, is_destroyed: bool = False) 
 
 
 class GroupTracker:
-    """Progress of every live group, and of those that were destroyed recently."""
+    """Progress of every live group, and of those that were destroyed recently.
 
-    def __init__(self, reader: RingReader) -> None:
+    A group that is found missing is reported as it was last seen, until all its records have been read (`settle`).
+
+    Args:
+        reached: by group id, what the records read so far show.
+    """
+
+    def __init__(self, reader: RingReader, reached: Mapping[str, Reached]) -> None:
         self._reader = reader
+        self._reached = reached
         self._live: dict[str, GroupProgress] = {}
+        self._leaving: dict[str, GroupProgress] = {}
         self._destroyed: dict[str, GroupProgress] = {}
 
     def refresh(self) -> list[GroupProgress]:
@@ -101,23 +110,49 @@ class GroupTracker:
         live = {row.group.id: row for row in rows}
         for id_, row in self._live.items():
             if id_ not in live:
-                self._destroyed[id_] = row
+                self._leaving[id_] = row
         for id_ in live:
+            self._leaving.pop(id_, None)
             self._destroyed.pop(id_, None)
-        while len(self._destroyed) > MAX_DESTROYED:
-            del self._destroyed[next(iter(self._destroyed))]
+        # Groups that have records, and that were created and destroyed since the table was last read: if every live
+        # group has a row.
+        for id_, seen in self._reached.items() if not self._reader.untracked else ():
+            if id_ not in live and id_ not in self._leaving and id_ not in self._destroyed:
+                self._leaving[id_] = GroupProgress(seen.group, seen.enqueued, seen.completed, 0, 0, 0, 0, 0)
+        for id_ in list(self._leaving)[: max(0, len(self._leaving) - MAX_DESTROYED)]:
+            del self._leaving[id_]
         self._live = live
         return rows
 
+    def leaving(self) -> tuple[str, ...]:
+        """The groups found missing whose last calls may not have been read."""
+        return tuple(self._leaving)
+
+    def settle(self, ids: Iterable[str]) -> list[str]:
+        """All records of these groups have been read: they are destroyed. Returns the groups that this evicts."""
+        for id_ in ids:
+            row, seen = self._leaving.pop(id_, None), self._reached.get(id_)
+            if row is None:
+                continue
+            if seen is not None:
+                enqueued, completed = max(row.enqueued, seen.enqueued), max(row.completed, seen.completed)
+                row = replace(row, enqueued=enqueued, completed=completed)
+            self._destroyed[id_] = row
+        evicted = list(self._destroyed)[: max(0, len(self._destroyed) - MAX_DESTROYED)]
+        for id_ in evicted:
+            del self._destroyed[id_]
+        return evicted
+
     def report(self, now_ns: int) -> tuple[ReportedGroup, ...]:
         """All groups as they are now, the live ones first."""
-        live = [reported_group(row, now_ns) for row in self.refresh()]
+        live = [reported_group(row, now_ns) for row in (*self.refresh(), *self._leaving.values())]
         return (*live, *[reported_group(row, now_ns, is_destroyed=True) for row in self._destroyed.values()])
 
     @property
     def backends(self) -> set[str]:
         """Of the live groups and of those destroyed recently."""
-        return {row.group.backend for row in (*self._live.values(), *self._destroyed.values())}
+        rows = (*self._live.values(), *self._leaving.values(), *self._destroyed.values())
+        return {row.group.backend for row in rows}
 
 
 def in_flight(

@@ -40,7 +40,7 @@ class Reporter:
         self._thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
         self.tail = Tail(reader)
-        self.groups = report_builder.GroupTracker(reader)
+        self.groups = report_builder.GroupTracker(reader, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self._resource = self.identity.resource()
         self._builder = SpanBuilder(self.identity.run_id, self.identity.rank, reader.wall_offset_ns)
@@ -66,13 +66,17 @@ class Reporter:
     def follow(self, everything: bool = False) -> bool:
         """Read new records and queue the spans of calls that have ended; True if a call failed."""
         failed = False
+        leaving = self.groups.leaving()
         while True:
             ended = self.tail.poll(everything)
             if ended:
                 self._send_spans(ended)
             failed = failed or any(item.record.state is RecordState.FAILED for item in ended)
             if not (everything and self.tail.behind):
-                return failed
+                break
+        if leaving and not self.tail.behind:
+            self.tail.forget(self.groups.settle(leaving))
+        return failed
 
     def _send_spans(self, items: list[Tracked], rank_ended_ns: int | None = None, clean: bool = False) -> None:
         if self._exporter is None or not self._exporter.wants_spans:
@@ -144,9 +148,11 @@ class Reporter:
         """
         self._number += 1
         groups = self.groups.report(now_ns)
+        meta = self._reader.meta
         live = {group.id for group in groups if not group.is_destroyed}
         for id_ in [id_ for id_ in self.tail.uncertain if id_ not in live]:
             del self.tail.uncertain[id_]
+        self.tail.forget(self.tail.reached.keys() - {group.id for group in groups})
         in_flight, in_flight_more = report_builder.in_flight(self.tail.in_flight, self.tail.uncertain, now_ns)
         known = self._known_stacks()
         return RankReport(
@@ -163,6 +169,9 @@ class Reporter:
             python_blocked=None if known is None else known.python_blocked,
             site="" if known is None else known.site,
             stack=known.text if known is not None and stacks else "",
+            is_exiting=meta.get("exiting") is True,
+            exit_message=_text(meta.get("exit_message")),
+            exit_site=_text(meta.get("exit_site")),
         )
 
     def send(
@@ -241,3 +250,7 @@ class Reporter:
         if self._thread_exceptions:
             info["thread_exceptions"] = [rank_report.to_object(item) for item in self._thread_exceptions]
         return info
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from otel_fr.ring import KIND_COLLECTIVE, GroupProgress, Record, RecordState, RingReader
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState, RingReader
 
 KEPT_FAILED = 16
 """Failed calls kept for reports (docs/telemetry.md)."""
@@ -32,6 +32,14 @@ class Tracked(NamedTuple):
     gap_s: float | None
 
 
+class Reached(NamedTuple):
+    """How far the rank came in a group, as its records show: numbers of collectives; 0: none."""
+
+    group: GroupDef
+    enqueued: int
+    completed: int
+
+
 class Tail:
     """Follows one ring. Every record is returned by `poll` exactly once, when it has ended.
 
@@ -40,6 +48,7 @@ class Tail:
         uncertain: by group id, the newest call whose backend does not show when it ends.
         failed: the last calls that failed, newest last.
         last: the newest call.
+        reached: by group id, the group, its last collective enqueued, and its last one completed, as far as read.
         moved_ns: when a call was last enqueued or ended, as far as read; 0: never.
         missed: calls in flight whose end was not seen before their slots were overwritten.
     """
@@ -53,6 +62,7 @@ class Tail:
         self.uncertain: dict[str, Tracked] = {}
         self.failed: deque[Tracked] = deque(maxlen=KEPT_FAILED)
         self.last: Tracked | None = None
+        self.reached: dict[str, Reached] = {}
         self.moved_ns = 0
         self.missed = 0
 
@@ -79,6 +89,20 @@ class Tail:
         """There are records that were not read yet."""
         return self._reader.head > self._next
 
+    def _reach(self, record: Record) -> None:
+        known = self.reached.get(record.group.id)
+        enqueued, completed = (known.enqueued, known.completed) if known is not None else (0, 0)
+        if record.kind == KIND_COLLECTIVE:
+            enqueued = max(enqueued, record.coll_seq)
+            if record.state is RecordState.COMPLETED:
+                completed = max(completed, record.coll_seq)
+        self.reached[record.group.id] = Reached(record.group, enqueued, completed)
+
+    def forget(self, groups: Iterable[str]) -> None:
+        """Remove these groups from `reached`."""
+        for id_ in groups:
+            self.reached.pop(id_, None)
+
     def _take(self, new: list[Record], ended: list[Tracked]) -> None:
         ends = sorted(
             [item.record.ended_ns for item in ended if item.record.ended_ns]
@@ -86,6 +110,7 @@ class Tail:
         )
         for record in new:
             item = Tracked(record, self._gap(record.issued_ns, ends))
+            self._reach(record)
             if record.state is RecordState.IN_FLIGHT:
                 self.in_flight[record.record_id] = item
             else:
@@ -105,8 +130,11 @@ class Tail:
 
     def _note_ends(self, ended: list[Tracked]) -> None:
         for item in ended:
-            if item.record.state is RecordState.FAILED:
+            record = item.record
+            if record.state is RecordState.FAILED:
                 self.failed.append(item)
+            elif record.state is RecordState.COMPLETED and record.kind == KIND_COLLECTIVE:
+                self._reach(record)
         last = max((item.record.ended_ns or 0) for item in ended)
         self._last_end_ns = max(self._last_end_ns, last)
         self.moved_ns = max(self.moved_ns, last)

@@ -169,6 +169,8 @@ class Monitor:
 
     def _tick(self) -> None:
         reporter, stall_seconds = self._reporter, self._config.stall_seconds
+        if time.monotonic() >= self._report_at:
+            reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled
         failed = reporter.follow()
         now_ns = time.monotonic_ns()
         now = now_ns / 1e9
@@ -234,6 +236,7 @@ class Monitor:
         elif command == "dump":
             self._dump(str(message.get("reason") or REASON_REQUEST)[:200])
         elif command == "bye" and self._flush_until is None:
+            self._reporter.groups.refresh()
             self._reporter.follow(everything=True)
             self._reporter.send(names.EVENT_PROGRESS)
             self._exporter.hurry()
@@ -320,6 +323,7 @@ class Monitor:
     def _report_exit(self, exit_: ReportedExit, now_ns: int) -> None:
         reporter = self._reporter
         reporter.refresh()
+        reporter.groups.refresh()
         reporter.follow(everything=True)
         reporter.close_spans(now_ns, exit_.is_clean)
         reporter.new_thread_exception()

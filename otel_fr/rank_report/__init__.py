@@ -289,6 +289,21 @@ class RankReport(NamedTuple):
     file: Annotated[str, Key("file", text(MAX_PATH), "path of the flight-recorder file", optional=True)] = ""
     reason: Annotated[str, Key("reason", NAME, "why the file was written, such as `stall`", optional=True)] = ""
     error: Annotated[str, Key("error", NAME, "why the file could not be written", optional=True)] = ""
+    is_exiting: Annotated[
+        bool, Key("exiting", flag(False), "true: the rank's interpreter ends, or has ended", optional=True)
+    ] = False
+    exit_message: Annotated[
+        str, Key("exit_message", NAME, "text that the rank's main thread passed to `sys.exit`", optional=True)
+    ] = ""
+    exit_site: Annotated[
+        str,
+        Key(
+            "exit_site",
+            NAME,
+            "where it called `sys.exit` with a status other than 0: `file:line function`",
+            optional=True,
+        ),
+    ] = ""
 
 
 SECTIONS: Final[dict[str, type]] = {

@@ -45,6 +45,7 @@ from otel_fr.ring.layout import (
     WORD_GENERATION,
     WORD_HEAD,
     WORD_TAIL,
+    WORD_UNTRACKED,
     DefinitionKind,
     Header,
     ProcessState,
@@ -141,6 +142,11 @@ class RingReader:
     def capacity(self) -> int:
         """Records that the ring keeps."""
         return self._layout.capacity
+
+    @property
+    def untracked(self) -> int:
+        """Live groups that have no row in the progress table."""
+        return self._words[WORD_UNTRACKED]
 
     @property
     def state(self) -> int:

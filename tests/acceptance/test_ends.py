@@ -53,3 +53,30 @@ def test_ranks_that_exit_with_status_1_after_everything_was_done_are_no_fault(tm
     assert running.lines() == []
     status, report = job.analyze()
     assert (status, report["incidents"]) == (0, [])
+
+
+def test_a_rank_that_destroyed_its_groups_had_left(tmp_path: Path) -> None:
+    revisions, offline, _ = _run(tmp_path, "left")
+    for verdict in (revisions[-1], *offline):
+        assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], None)
+        summary = verdict["summary"]
+        assert "it failed at once on ranks 0, 2" in summary
+        assert "rank 1 had left the group (it called destroy_process_group) and was still at" in summary
+        assert "blocked on the host" not in summary
+
+
+def test_a_rank_that_exits_while_others_wait_is_told_with_its_message(tmp_path: Path) -> None:
+    revisions, offline, _ = _run(tmp_path, "exit_message")
+    for verdict in (revisions[-1], *offline):
+        assert (verdict["category"], verdict["culprit_ranks"]) == ("rank_dead", [1])
+        assert "rank 1 exited with code 1 (sys.exit: no samples left on this rank) at" in verdict["summary"]
+        assert "ends.py" in verdict["call_sites"]["1"]
+
+
+def test_a_rank_whose_exit_is_blocked_is_exiting(tmp_path: Path) -> None:
+    revisions, offline, _ = _run(tmp_path, "exiting")
+    assert "rank 1 is exiting (sys.exit: no samples left on this rank)" in revisions[0]["summary"]
+    for verdict in (*revisions, *offline):
+        assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], None)
+    for last in (revisions[-1], offline[0]):
+        assert "rank 1 was exiting (sys.exit: no samples left on this rank) and still at" in last["summary"]

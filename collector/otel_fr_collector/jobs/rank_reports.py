@@ -49,6 +49,9 @@ class KeptReport:
     exit_code: int | None = None
     signal: int | None = None
     has_exited: bool = False
+    is_exiting: bool = False
+    exit_message: str = ""
+    exit_site: str = ""
     site: str = ""
     file: str = ""
 
@@ -77,6 +80,9 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
         stack=given.stack,
         python_blocked=given.python_blocked,
         site=given.site,
+        is_exiting=given.is_exiting,
+        exit_message=given.exit_message,
+        exit_site=given.exit_site,
         file=given.file,
         thread_exceptions=tuple(
             [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]

@@ -37,6 +37,9 @@ class RankState:
     signal: int | None = None
     exception: str = ""
     exception_site: str = ""
+    is_exiting: bool = False
+    exit_message: str = ""
+    exit_site: str = ""
     thread_exceptions: tuple[ThreadException, ...] = ()
     file: str = ""
     progress: dict[str, list[int]] = field(default_factory=dict)
@@ -57,7 +60,8 @@ class RankState:
     def has_destroyed(self, group: str) -> bool:
         """It has destroyed a group that is in `progress`; a rank that has ended: it did not have the group any more."""
         last = self.progress[group][2]
-        return last == DESTROYED or (self.ended is not None and self.report is not None and last != self.report.number)
+        newest = self.report.number if self.ended is not None and self.report is not None else 0
+        return last == DESTROYED or 0 < last < newest
 
     def take_report(self, report: KeptReport, now: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""
@@ -95,6 +99,9 @@ class RankState:
         """Keep how the rank ended. Later reports may say less, and a process ends only once. True: it is news."""
         self.exception = report.exception or self.exception
         self.exception_site = report.exception_site or self.exception_site
+        self.is_exiting = self.is_exiting or report.is_exiting
+        self.exit_message = report.exit_message or self.exit_message
+        self.exit_site = report.exit_site or self.exit_site
         self.thread_exceptions = report.thread_exceptions or self.thread_exceptions
         if report.ending is None or self.ended is not None:
             return False

@@ -122,7 +122,9 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         signal=state.signal,
         exit_code=state.exit_code,
         exception="" if ending is Ending.CLEAN else state.exception,
-        exception_site="" if ending is Ending.CLEAN else state.exception_site,
+        exception_site=_exception_site(state, ending),
+        exiting=state.is_exiting,
+        exit_message=state.exit_message,
         thread_exceptions=state.thread_exceptions,
         python_blocked=state.python_blocked,
         idle=report.idle + since if report and report.idle is not None else None,
@@ -134,6 +136,13 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         complete=report is not None and report.inflight_more == 0 and not silent,
         file=state.file,
     )
+
+
+def _exception_site(state: RankState, ending: Ending) -> str:
+    """Where the exception was raised that ended the rank, or ``sys.exit`` was called with a status other than 0."""
+    if ending is Ending.CLEAN:
+        return ""
+    return state.exception_site or (state.exit_site if ending is Ending.RAISED else "")
 
 
 def _calls(run: Run) -> list[RankCall]:

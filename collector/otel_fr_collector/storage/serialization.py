@@ -54,6 +54,9 @@ class _RankData(TypedDict):
     file: str
     thread_exceptions: list[list[str]] | None
     destroyed: list[str] | None
+    is_exiting: bool | None
+    exit_message: str | None
+    exit_site: str | None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,9 @@ class SavedRun:
                     group: [own[0], own[1], DESTROYED if group in destroyed else 0]
                     for group, own in item["standings"].items()
                 },
+                is_exiting=bool(item["is_exiting"]),
+                exit_message=item["exit_message"] or "",
+                exit_site=item["exit_site"] or "",
                 **{name: cast("Json", item)[name] for name in _RANK_FIELDS},
             )
             states.append(state)
@@ -116,6 +122,9 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "thread_exceptions": state.thread_exceptions,
             "standings": {group: own[:2] for group, own in state.progress.items()},
             "destroyed": [group for group in state.progress if state.has_destroyed(group)],
+            "is_exiting": state.is_exiting,
+            "exit_message": state.exit_message,
+            "exit_site": state.exit_site,
             "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)

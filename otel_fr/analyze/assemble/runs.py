@@ -227,6 +227,8 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         ending=ending,
         exception="" if ending is Ending.CLEAN else _exception_text(exception),
         exception_site="" if ending is Ending.CLEAN else _exception_site(exception),
+        exiting=dump.facts.get("exiting") is True,
+        exit_message=dump.text("exit_message"),
         thread_exceptions=tuple(
             [
                 ThreadException(_text(item.get("thread")), _exception_text(item), _exception_site(item))
@@ -246,6 +248,8 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     rank.exit_code = code if isinstance(code, int) and exit_.get("known") is True and not rank.signal else None
     if rank.ending is Ending.RUNNING:
         rank.idle = _idle(dump)
+    elif rank.ending is Ending.RAISED and not rank.exception_site:
+        rank.exception_site = dump.text("exit_site")
     return rank
 
 

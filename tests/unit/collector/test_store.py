@@ -236,7 +236,9 @@ def test_a_rank_that_ended_is_read_back_as_it_was_written(
     ending: Ending, text: str, number: int | None, progress: dict[str, list[int]]
 ) -> None:
     run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": text})
-    state = RankState(1, arrived=50.0, ended=50.0, ending=ending, host=text, exception=text, signal=number)
+    state = RankState(
+        1, arrived=50.0, ended=50.0, ending=ending, host=text, exception=text, signal=number, exit_message=text
+    )
     state.progress, state.stack, state.stack_arrived = progress, text, 40.0
     state.thread_exceptions = (ThreadException(text, text, text), ThreadException("loader", "ValueError"))
     run.ranks = {0: RankState(0), 1: state}

@@ -1,7 +1,8 @@
-"""Ranks that exit with a status other than 0 after their last collective: a fault only if somebody waits for them."""
+"""Ranks that leave: with a status other than 0 after their last collective, by destroying groups, by exiting."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -79,3 +80,58 @@ def test_any_other_bad_end_is_reported_although_nobody_waits(fault: str) -> None
 def test_a_call_of_its_own_that_did_not_complete_keeps_it_a_fault() -> None:
     (cause,) = causes(verdict([call(1, 5, CallState.IN_FLIGHT)], [alive(0), left(1), alive(2)]))
     assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
+
+
+def waiting(rank: int, state: CallState = CallState.IN_FLIGHT) -> Call:
+    return dataclasses.replace(call(rank, 6, state), age=9.0, duration=0.01 if state is CallState.FAILED else None)
+
+
+LEAVING = {
+    "busy elsewhere": Rank(1, idle=0.2, progress={"w": Progress(5, 5, destroyed=True)}, site="save.py:3 save"),
+    "idle": Rank(1, idle=9.0, progress={"w": Progress(5, 5, destroyed=True)}, site="save.py:3 save"),
+}
+
+
+@pytest.mark.parametrize("how", LEAVING)
+def test_a_rank_that_destroyed_the_group_has_left_it_and_is_not_called_blocked(how: str) -> None:
+    (cause,) = causes(verdict([waiting(0), waiting(2)], [alive(0, 6), LEAVING[how], alive(2, 6)]))
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (1,), None)
+    assert "rank 1 had left the group (it called destroy_process_group) and is alive at save.py:3 save" in cause.summary
+    assert "blocked" not in cause.summary
+
+
+def test_a_rank_that_destroyed_one_group_and_waits_in_another_left_the_call_out() -> None:
+    other = Rank(1, idle=9.0, progress={"w": Progress(5, 5, destroyed=True), "p": Progress(1, 0)})
+    pair = dataclasses.replace(waiting(1), group="p", sequence_id=1)
+    (cause,) = causes(verdict([waiting(0), pair], [alive(0, 6), other, alive(2, 6)]))
+    assert (cause.category, cause.culprit_ranks, cause.sequence_id) == (Category.MISSING_RANK, (1,), 6)
+
+
+@pytest.mark.parametrize(("message", "shown"), [("", ""), ("no samples", " (sys.exit: no samples)")])
+def test_a_rank_whose_interpreter_ends_is_exiting(message: str, shown: str) -> None:
+    rank = Rank(1, idle=0.2, progress={"w": Progress(5, 5)}, exiting=True, exit_message=message, site="log.py:7 close")
+    (cause,) = causes(verdict([waiting(0), waiting(2)], [alive(0, 6), rank, alive(2, 6)]))
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (1,), None)
+    assert f"rank 1 is exiting{shown} at log.py:7 close" in cause.summary
+    rank.ending, rank.signal = Ending.KILLED, 15
+    peers = [Rank(r, ending=Ending.RAISED, exception="RuntimeError", progress={"w": Progress(6, 5)}) for r in (0, 2)]
+    calls = [waiting(0, CallState.FAILED), waiting(2, CallState.FAILED)]
+    (cause,) = causes(verdict(calls, [peers[0], rank, peers[1]]))
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (1,), None)
+    assert "it failed at once on ranks 0, 2; " in cause.summary
+    assert f"rank 1 was exiting{shown} and still at log.py:7 close when it was stopped from outside" in cause.summary
+
+
+def test_the_message_of_an_exit_is_told() -> None:
+    rank = Rank(
+        1,
+        ending=Ending.RAISED,
+        exit_code=1,
+        exit_message="no samples",
+        exception_site="train.py:4 main",
+        progress={"w": Progress(5, 5)},
+    )
+    (cause,) = causes(verdict([waiting(0)], [alive(0, 6), rank, alive(2)]))
+    assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
+    assert "rank 1 exited with code 1 (sys.exit: no samples) at train.py:4 main" in cause.summary
+    assert cause.call_sites[1] == "train.py:4 main"

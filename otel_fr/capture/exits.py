@@ -1,0 +1,64 @@
+"""Notes how the main thread calls ``sys.exit``: Python prints the message, and keeps neither that nor the line."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from types import FrameType
+from typing import Any, Final
+
+from otel_fr.capture.sites import Sites
+
+_MAX_MESSAGE: Final = 500
+"""Characters: it shares 4 kB of the ring with everything else that describes the rank."""
+
+
+class ExitHook:
+    """Replaces ``sys.exit`` by a function that notes the call, and then calls the one before.
+
+    A call ends the process only if nothing catches its exception, so what is noted counts once the interpreter ends.
+    ``raise SystemExit`` is not seen.
+
+    Attributes:
+        message: what the newest call of the main thread passed, if it was neither a number nor None; else "".
+        site: ``"file:line function"`` of that call; "" if its status was 0 or None, or there was no call.
+    """
+
+    def __init__(self, sites: Sites) -> None:
+        self.message = ""
+        self.site = ""
+        self._sites = sites
+        self._on = True
+        previous = self._previous = sys.exit
+
+        @functools.wraps(previous)
+        def exit_(*args: Any, **kwargs: Any) -> Any:
+            self._note(args[0] if args else None, sys._getframe(1))
+            return previous(*args, **kwargs)
+
+        self._hook = exit_
+        sys.exit = exit_
+
+    def _note(self, status: object, caller: FrameType) -> None:
+        """Never raises."""
+        if not self._on or threading.get_ident() != threading.main_thread().ident:
+            return
+        try:
+            is_number = status is None or isinstance(status, int)
+            self.message = "" if is_number else str(status)[:_MAX_MESSAGE]
+            frame = self._sites.user_frame(caller) or caller
+            code = frame.f_code
+            self.site = f"{code.co_filename}:{frame.f_lineno} {code.co_name}" if self.message or status else ""
+        except Exception:  # noqa: BLE001, S110 - the program's exit is what matters
+            pass
+
+    def abandon(self) -> None:
+        """Stop noting, without removing the hook."""
+        self._on = False
+
+    def close(self) -> None:
+        """Remove the hook, unless another one was installed after it."""
+        self._on = False
+        if sys.exit is self._hook:
+            sys.exit = self._previous
