@@ -175,7 +175,13 @@ class _Diagnosis(Case):
         # Nodes that wait for no other show their culprit best; of these, the one that the program reaches first.
         ordered = sorted(
             open_nodes,
-            key=lambda n: (bool(n.targets), self._earlier(n, open_nodes), len(n.instance.members), n.instance.name),
+            key=lambda n: (
+                self._may_wait_unseen(n),
+                bool(n.targets),
+                self._earlier(n, open_nodes),
+                len(n.instance.members),
+                n.instance.name,
+            ),
         )
         for node in ordered:
             culprits = [rank for rank in node.culprits if rank not in blamed]
@@ -191,6 +197,9 @@ class _Diagnosis(Case):
                     blamed.update(dict.fromkeys(extra, node.instance.name))
                 self.cause_of[node.instance.key] = blamed[extra[0]]
                 continue
+            unseen = self._may_wait_unseen(node)
+            if unseen and self.deaths and not self.causes:
+                continue  # the deaths are the cause, which no instance shows
             category = self._category(node, culprits)
             astray = self._astray(node, culprits) if category is Category.UNMATCHED_P2P else None
             if astray is not None:
@@ -205,6 +214,8 @@ class _Diagnosis(Case):
             finding.age = self.age(node)
             ahead = self.ahead_of_others(node, culprits)
             finding.caused_by = self.same_culprits(culprits) or ahead
+            if self.causes and unseen:
+                finding.caused_by = finding.caused_by or self.causes[0].key
             if not node.dead and all(self._is_idle_on_device(rank, node.instance) for rank in culprits):
                 finding.stuck_on = "host"
                 finding.summary += f"; {sentences.host_text(self.evidence, culprits)}"
@@ -213,11 +224,29 @@ class _Diagnosis(Case):
             if ahead is None:
                 blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
 
+    def _may_wait_unseen(self, node: Node) -> bool:
+        """True if all culprits are alive, and none of their calls is known to have ended.
+
+        Their backend does not show when calls end, so such a rank may wait in a call that all members joined. It is
+        no culprit if another cause is known.
+        """
+        infos = [self.evidence.ranks.get(rank) for rank in node.culprits]
+        return not node.dead and all(
+            info is not None
+            and info.ending is Ending.RUNNING
+            and not info.python_blocked
+            and any(own.enqueued for own in info.progress.values())
+            and not any(own.completed for own in info.progress.values())
+            for info in infos
+        )
+
     def _astray(self, node: Node, culprits: list[int]) -> MisdirectedMessage | None:
         """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
         infos = [self.evidence.ranks.get(rank) for rank in culprits]
         if any(info is None or info.ending is not Ending.CLEAN for info in infos):
             return None
+        if any(n is not node and not set(culprits).isdisjoint(n.culprits) for n in self.nodes.values()):
+            return None  # others wait for them too: they ended early
         found = misdirected_message(self.nodes, [key for key in self.nodes if key not in self.cause_of])
         return found if found is not None and found.astray is node.instance else None
 

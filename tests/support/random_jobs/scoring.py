@@ -4,11 +4,15 @@ What counts as right. A verdict is *right* if its first cause names the faulty r
 *ambiguous*, which is accepted, where a second explanation with a single fault fits the same evidence, if it names the
 faulty rank, and besides it only ranks of that explanation:
 
-* The call at fault belongs to two ranks (a group of two, or a message), or of a larger group only two ranks'
-  records of it are left: one rank's wrong, missing or extra call is the other's right, extra or missing one.
+* A wrong argument of a call that belongs to two ranks (a group of two, or a message), or of which only two ranks'
+  records are left: the other rank may as well be the one that is wrong.
+* A missing or extra call, or a rank that ended early without an error, where other ranks' calls fit together just as
+  well with one change of that rank's calls (`explanations`): in a group of two, one rank's missing call is the other's
+  extra one.
 * No rank completed the collective that the faulty rank's device does not complete: any member's device, or the network,
   fits. Then no rank may be named, and the verdict must be about a collective that the faulty rank is in.
-* Calls have neither ages nor ends in the evidence and all members joined: an open question is accepted.
+* Calls in flight have no ages in the evidence, and all members joined each of them: they may have been running, and an
+  open question is accepted.
 
 A verdict without a finding is *silent* where a rank waits or ended by a fault, and right where nothing of the fault is
 in the evidence (a reduction with the wrong operator of which the rings kept nothing).
@@ -20,8 +24,9 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from otel_fr.match import Ending, Evidence, Finding, diagnose, open_questions
-from tests.support.random_jobs.endings import abort, first_open, natural_ends, peers_fail
+from otel_fr.match import CallState, Ending, Evidence, Finding, diagnose, open_questions
+from tests.support.random_jobs.endings import abort, natural_ends, peers_fail
+from tests.support.random_jobs.explanations import explains
 from tests.support.random_jobs.faults import FAULTS, Fault, random_fault
 from tests.support.random_jobs.programs import LAYOUTS, random_program
 from tests.support.random_jobs.simulation import NEVER, Behaviour, SimulatedCall, Simulation
@@ -31,6 +36,9 @@ ABORTED = "aborted at the timeout"
 _ABORTED_FAULTS = ("stuck on the host", "stuck on the host", "Python blocked", "missing call", "missing step", "killed")
 
 KINDS = (*FAULTS, ABORTED)
+
+
+_OPEN = (CallState.IN_FLIGHT, CallState.UNKNOWN, CallState.FAILED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,12 +130,14 @@ def _second_explanation(job: Simulation, fault: Fault, view: View) -> tuple[froz
     op = fault.op
     if op is None:
         return frozenset(), False
+    recorded = _recorded(job, fault, view)
+    if len(recorded) == 2 or fault.category is None:
+        return (recorded - {fault.rank} if len(recorded) == 2 else frozenset()), False
     if op.is_message:
         return frozenset({op.peer} if op.peer is not None else ()), False
     if len(op.group.ranks) == 2:
         return frozenset(op.group.ranks) - {fault.rank}, False
-    recorded = _recorded(job, fault, view)
-    return (recorded - {fault.rank} if len(recorded) == 2 else frozenset()), False
+    return frozenset(), False
 
 
 def _peers(job: Simulation, call: SimulatedCall) -> list[SimulatedCall]:
@@ -147,7 +157,7 @@ def _recorded(job: Simulation, fault: Fault, view: View) -> frozenset[int]:
 
 def _is_visible(job: Simulation, fault: Fault, found: Evidence) -> bool:
     """A rank waits, one ended by a fault, or calls that do not fit together are in the evidence."""
-    if any(first_open(job, rank) is not None for rank in job.calls):
+    if any(call.state in _OPEN for call in found.calls):
         return True
     if any(info.ending not in (Ending.RUNNING, Ending.CLEAN) for info in found.ranks.values()):
         return True
@@ -166,6 +176,7 @@ def judge(trial: Trial) -> tuple[Score, list[Finding]]:
     """The verdict of the match engine, and what it is worth."""
     findings = diagnose(trial.evidence)
     causes = [finding for finding in findings if finding.caused_by is None]
+    _add_explanations(trial, causes)
     named = tuple(sorted({rank for finding in causes for rank in finding.culprit_ranks}))
     score = Score(
         seed=trial.seed,
@@ -180,12 +191,35 @@ def judge(trial: Trial) -> tuple[Score, list[Finding]]:
     return score, findings
 
 
+def _add_explanations(trial: Trial, causes: list[Finding]) -> None:
+    """Of the ranks named, those whose missing or extra calls explain the job as well. (Only these are looked at.)"""
+    fault = trial.fault
+    if fault.category is not None or (fault.op is None and fault.ending != "clean"):
+        return
+    named = {rank for finding in causes for rank in finding.culprit_ranks} - {fault.rank, *trial.also}
+    steps = fault.kind == "missing step"
+    trial.also |= {rank for rank in named if explains(trial.job, trial.ends, rank, steps=steps)}
+
+
+def _may_be_running(trial: Trial) -> bool:
+    """Calls in flight have no ages, and all members have joined each: they may have been running."""
+    places = {(c.rank, c.record): c.place for calls in trial.job.calls.values() for c in calls}
+    joined = {place: len(calls) for place, calls in by_place(trial.job.calls).items()}
+    groups = {group.id: len(group.ranks) for group in trial.job.program.groups}
+    open_ = [call for call in trial.evidence.calls if call.state in _OPEN]
+    return all(
+        call.state is not CallState.FAILED
+        and call.age is None
+        and joined[places[call.rank, call.record]] == (2 if call.stream == "p2p" else groups[call.group])
+        for call in open_
+    )
+
+
 def _outcome(trial: Trial, causes: list[Finding], named: tuple[int, ...]) -> str:
     if not causes:
         if not trial.visible:
             return "unseen"
-        undecided = trial.nameless and (not trial.view.ages or not trial.view.ends_shown)
-        return "ambiguous" if undecided and open_questions(trial.evidence) else "silent"
+        return "ambiguous" if _may_be_running(trial) and open_questions(trial.evidence) else "silent"
     if named == (trial.truth,) and causes[0].culprit_ranks == named:
         return "right"
     if trial.nameless:
