@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _KEPT = frozenset("\n\t")
+_SPACES = str.maketrans("\n\t", "  ")
 
 
 def printable(text: str) -> str:
@@ -14,12 +16,17 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in _KEPT else "\ufffd" for char in text)
 
 
-def printable_data(value: Any) -> Any:
-    """The same for all strings in JSON-like data, including keys; returns new data."""
+def one_line(text: str) -> str:
+    """The same in one line, so that a name does not look like a line of ours: line breaks and tabs become spaces."""
+    return text if text.isprintable() else printable(text).translate(_SPACES)
+
+
+def printable_data(value: Any, form: Callable[[str], str] = printable) -> Any:
+    """`printable`, or another ``form``, of all strings in JSON-like data, including keys; returns new data."""
     if isinstance(value, str):
-        return printable(value)
+        return form(value)
     if isinstance(value, dict):
-        return {printable_data(key): printable_data(item) for key, item in value.items()}
+        return {form(key): printable_data(item, form) for key, item in value.items()}
     if isinstance(value, list):
-        return [printable_data(item) for item in value]
+        return [printable_data(item, form) for item in value]
     return value

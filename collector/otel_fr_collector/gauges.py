@@ -9,6 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from otel_fr.incident import CollectorIncidentData, ProcessGroupData
+from otel_fr.printable import one_line
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metric_table import FAMILIES
 
@@ -18,7 +21,7 @@ MAX_SERIES = 1_000
 
 def group_label(group: ProcessGroupData | None) -> str:
     """A process group (an incident's ``process_group``, or None) as a label's value: its description, else its name."""
-    return "" if group is None else group["description"] or group["name"]
+    return "" if group is None else one_line(group["description"] or group["name"])
 
 
 class JobGauges(Collector):
@@ -47,7 +50,7 @@ class JobGauges(Collector):
         for incident in self._open():
             if not incident["caused_by"]:
                 group = group_label(incident["process_group"])
-                tally[incident["job"], group, incident["category"]] += 1
+                tally[one_line(incident["job"]), group, incident["category"]] += 1
         for values, count in tally.most_common(MAX_SERIES):
             family.add_metric(values, count)
         return family
@@ -64,7 +67,7 @@ class JobGauges(Collector):
             for group, counts in enqueued.items():
                 state = run.groups.get(group)
                 if state is not None:
-                    label = (run.id.job, state.group.description or state.group.name)
+                    label = _labels(run, state)
                     lags[label] = max(lags.get(label, 0), max(counts) - min(counts))
         for values in sorted(lags, key=lambda key: -lags[key])[:MAX_SERIES]:
             family.add_metric(values, lags[values])
@@ -77,12 +80,17 @@ class JobGauges(Collector):
         for run in self._runs.by_id.values():
             for state in run.groups.values():
                 if state.skew_count:
-                    label = (run.id.job, state.group.description or state.group.name)
+                    label = _labels(run, state)
                     count, total = skews.get(label, (0, 0.0))
                     skews[label] = (count + state.skew_count, total + state.skew_sum)
         for values in sorted(skews, key=lambda key: -skews[key][1])[:MAX_SERIES]:
             family.add_metric(values, *skews[values])
         return family
+
+
+def _labels(run: Run, state: GroupState) -> tuple[str, str]:
+    """Job and group as an alert's labels have them."""
+    return one_line(run.id.job), one_line(state.group.description or state.group.name)
 
 
 def _counter(name: str, counts: Mapping[str, int]) -> CounterMetricFamily:

@@ -7,12 +7,17 @@ import logging
 import sys
 from datetime import datetime, timezone
 
+from otel_fr.printable import one_line, printable
 from otel_fr_collector.redaction import clean
 
 
 class _Text(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's own name
+        record.message = one_line(record.message)  # a message may quote what a client or a receiver sent
+        return super().formatMessage(record)
+
     def format(self, record: logging.LogRecord) -> str:
-        return clean(super().format(record))
+        return clean(printable(super().format(record)))
 
 
 class _Json(logging.Formatter):
@@ -21,10 +26,10 @@ class _Json(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": clean(record.getMessage()),
+            "message": clean(printable(record.getMessage())),
         }
         if record.exc_info:
-            line["exception"] = clean(self.formatException(record.exc_info))
+            line["exception"] = clean(printable(self.formatException(record.exc_info)))
         return json.dumps(line, ensure_ascii=False)
 
 

@@ -7,7 +7,8 @@ jobs of one tenant. So all of the room can be used, and a thousand jobs of one t
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
@@ -20,93 +21,107 @@ class Owner(NamedTuple):
     job: str
 
 
-def gives_way(held: Iterable[Owner], newcomer: Owner) -> Owner | None:
+def gives_way(held: Mapping[Owner, int], newcomer: Owner, size: int = 1) -> Owner | None:
     """Who loses an entry of what is full so that ``newcomer`` gets one.
 
     None: nobody, because the newcomer would then have more than whoever loses one; two that have the same never take
     turns in losing it.
 
     Args:
-        held: the owner of each entry.
+        held: how much each owner has. size: how much the newcomer is to get.
     """
-    jobs = Counter(held)
     tenants: Counter[str] = Counter()
-    for owner, count in jobs.items():
+    for owner, count in held.items():
         tenants[owner.tenant] += count
     largest = max(tenants, key=lambda tenant: tenants[tenant], default=newcomer.tenant)
-    if tenants[newcomer.tenant] + 1 >= tenants[largest]:
+    if tenants[newcomer.tenant] + size >= tenants[largest]:
         largest = newcomer.tenant
-    own = [owner for owner in jobs if owner.tenant == largest]
-    loser = max(reversed(own), key=lambda owner: jobs[owner], default=newcomer)  # of equals, the one that came last
-    if largest == newcomer.tenant and jobs[newcomer] + 1 >= jobs[loser]:
+    own = [owner for owner in held if owner.tenant == largest]
+    loser = max(reversed(own), key=lambda owner: held[owner], default=newcomer)  # of equals, the one that came last
+    if largest == newcomer.tenant and held.get(newcomer, 0) + size >= held.get(loser, 0):
         return None
     return loser
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entry(Generic[_T]):
+    owner: Owner
+    item: _T
+    size: int
 
 
 class FairQueue(Generic[_T]):
     """A queue from which tenants are served in turn; what belongs to one tenant stays in order.
 
     Args:
-        limit: items at most.
+        limit: items at most. max_bytes: of all items together.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_bytes: int) -> None:
         self._limit = limit
-        self._by_tenant: dict[str, deque[tuple[Owner, _T]]] = {}
-        self._count = 0
+        self._max_bytes = max_bytes
+        self._by_tenant: dict[str, deque[_Entry[_T]]] = {}
+        self._count = self._bytes = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, item: _T, owner: Owner, supersedes: Callable[[_T], bool]) -> Owner | None:
-        """Add an item in place of those of its owner that it supersedes.
+    def put(self, item: _T, owner: Owner, size: int, supersedes: Callable[[_T], bool]) -> list[Owner]:
+        """Add an item of ``size`` bytes in place of those of its owner that it supersedes.
 
         Returns:
-            whose oldest item was dropped because the queue was full, or the item itself if its owner has no other;
-            None: nothing was dropped.
+            whose oldest items were dropped because the queue was full. If it is full and its owner has no other item,
+            the item itself is dropped.
         """
-        own = self._by_tenant.get(owner.tenant, deque())
-        kept = deque(entry for entry in own if entry[0] != owner or not supersedes(entry[1]))
-        self._count -= len(own) - len(kept)
-        if kept:
-            self._by_tenant[owner.tenant] = kept
-        else:
-            self._by_tenant.pop(owner.tenant, None)
-        loser = None
-        if self._count >= self._limit:
-            held = [entry[0] for entries in self._by_tenant.values() for entry in entries]
-            loser = gives_way(held, owner) or owner
-            if not self._drop_oldest(loser):
-                return owner
-        self._by_tenant.setdefault(owner.tenant, deque()).append((owner, item))
+        for entry in [entry for entry in self._by_tenant.get(owner.tenant, ()) if entry.owner == owner]:
+            if supersedes(entry.item):
+                self._remove(entry)
+        losers: list[Owner] = []
+        while self._count >= self._limit or self._bytes + size > self._max_bytes:
+            is_long = self._count >= self._limit
+            held: Counter[Owner] = Counter()
+            for entries in self._by_tenant.values():
+                for entry in entries:
+                    held[entry.owner] += 1 if is_long else entry.size
+            loser = gives_way(held, owner, 1 if is_long else size) or owner
+            losers.append(loser)
+            entries = self._by_tenant.get(loser.tenant, deque())
+            oldest = next((entry for entry in entries if entry.owner == loser), None)
+            if oldest is None:
+                return losers
+            self._remove(oldest)
+        self._by_tenant.setdefault(owner.tenant, deque()).append(_Entry(owner, item, size))
         self._count += 1
-        return loser
+        self._bytes += size
+        return losers
 
-    def put_back(self, item: _T, owner: Owner) -> None:
+    def put_back(self, item: _T, owner: Owner, size: int) -> None:
         """Return an item that was taken; it is again the first of its tenant, whose turn comes after all others'."""
         own = self._by_tenant.pop(owner.tenant, deque())
-        own.appendleft((owner, item))
+        own.appendleft(_Entry(owner, item, size))
         self._by_tenant[owner.tenant] = own
         self._count += 1
+        self._bytes += size
 
-    def take(self) -> tuple[_T, Owner]:
-        """Remove the oldest item of the tenant whose turn it is; raises StopIteration if the queue is empty."""
+    def take(self) -> tuple[_T, Owner, int]:
+        """Remove the oldest item of the tenant whose turn it is: it, its owner and its size.
+
+        Raises:
+            StopIteration: the queue is empty.
+        """
         tenant = next(iter(self._by_tenant))
         own = self._by_tenant.pop(tenant)
-        owner, item = own.popleft()
+        entry = own.popleft()
         if own:
             self._by_tenant[tenant] = own
         self._count -= 1
-        return item, owner
+        self._bytes -= entry.size
+        return entry.item, entry.owner, entry.size
 
-    def _drop_oldest(self, owner: Owner) -> bool:
-        """Remove the oldest item of an owner; False: it has none."""
-        entries = self._by_tenant.get(owner.tenant, deque())
-        index = next((index for index, entry in enumerate(entries) if entry[0] == owner), None)
-        if index is None:
-            return False
-        del entries[index]
+    def _remove(self, entry: _Entry[_T]) -> None:
+        own = self._by_tenant[entry.owner.tenant]
+        own.remove(entry)
+        if not own:
+            del self._by_tenant[entry.owner.tenant]
         self._count -= 1
-        if not entries:
-            del self._by_tenant[owner.tenant]
-        return True
+        self._bytes -= entry.size

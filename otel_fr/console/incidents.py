@@ -16,7 +16,7 @@ from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.incident import IncidentHead
 from otel_fr.presentation import ranks_text
-from otel_fr.printable import printable
+from otel_fr.printable import one_line, printable
 
 STATES = ("firing", "resolved")
 PAUSE = 2.0
@@ -88,11 +88,11 @@ def _table(found: list[IncidentHead]) -> Table:
         table.add_row(
             (data["detected_at"] or "-")[:19].replace("T", " "),
             Text(state, COLORS.get(data["state"], "")),
-            Text(printable(f"{data['job']}/{data['attempt']}")),
+            Text(one_line(f"{data['job']}/{data['attempt']}")),
             data["category"],
             ranks_text(data["culprit_ranks"]) if data["culprit_ranks"] else "-",
             data["id"],
-            Text(printable(data["summary"]).replace("\n", " ")),
+            Text(one_line(data["summary"])),
         )
     return table
 
@@ -105,9 +105,9 @@ def _follow(client: Client, args: argparse.Namespace) -> int:
             continue
         line = Text(f"{change:<8} ", COLORS.get(change, ""))
         line.append(f"{data['category']} ", "bold")
-        line.append(printable(f"{data['job']}/{data['attempt']} [{data['id']}] "))
+        line.append(one_line(f"{data['job']}/{data['attempt']} [{data['id']}] "))
         line.append("consequence: " if data["caused_by"] else "")
-        line.append(printable(data["summary"]).replace("\n", " "))
+        line.append(one_line(data["summary"]))
         console.print(line)
     return 0
 

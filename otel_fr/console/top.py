@@ -15,7 +15,7 @@ from rich.text import Text
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError, JobHead
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.presentation import ago_text, count_text
-from otel_fr.printable import printable
+from otel_fr.printable import one_line, printable
 
 COLORS = {
     "incident": "bold red",
@@ -81,9 +81,7 @@ def current(client: Client) -> Group:
     if not jobs:
         return Group(head, Text("no job has reported yet"))
     faults = [
-        Text.assemble(
-            (f"{one['category']} ", "bold red"), printable(f"{one['job']}/{one['attempt']}: {one['summary']}")
-        )
+        Text.assemble((f"{one['category']} ", "bold red"), one_line(f"{one['job']}/{one['attempt']}: {one['summary']}"))
         for one in firing
     ]
     return Group(head, _table(jobs), Text(""), *faults)
@@ -100,7 +98,7 @@ def _table(jobs: list[JobHead]) -> Table:
         world = "?" if job["world_size"] is None else str(job["world_size"])
         others = ", ".join(f"{count} {name}" for name, count in tally.items() if name != "running")
         table.add_row(
-            Text(printable(f"{job['job']}/{job['attempt']}")),
+            Text(one_line(f"{job['job']}/{job['attempt']}")),
             Text(state, COLORS.get(state, "")),
             f"{tally.get('running', 0)}/{world}",
             others or "-",

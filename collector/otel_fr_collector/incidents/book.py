@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,8 @@ from enum import Enum
 from otel_fr.incident import CollectorIncidentData, incident_data, incident_id, timestamp
 from otel_fr.match import Category, Finding
 from otel_fr.match.instances import key_of_finding
+from otel_fr.printable import one_line
+from otel_fr_collector.incidents.bounds import MAX_FILES, bounded, first_texts
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Owner, gives_way
@@ -110,9 +113,9 @@ class Incident:
         group = self.finding.group
         labels = {
             "severity": "warning" if self.finding.category is Category.STRAGGLER else "critical",
-            "job_id": self.run.job,
+            "job_id": one_line(self.run.job),
             "category": self.finding.category.value,
-            "process_group": "" if group is None else group.description or group.name,
+            "process_group": "" if group is None else one_line(group.description or group.name),
         }
         self.labels = {name: value for name, value in labels.items() if value}
 
@@ -204,7 +207,7 @@ class IncidentBook:
         for old in self.open_of(run.id):
             if not keys & set(old.keys) and moved_on(old.finding):
                 changes.extend(self._resolve(old, now))
-        for finding in findings:
+        for finding in map(bounded, findings):
             incident = self._same(run.id, finding, keys)
             if incident is not None and incident.id in matched:
                 continue
@@ -218,11 +221,12 @@ class IncidentBook:
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
         """Add flight-recorder files that the run's ranks have written since."""
-        files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
+        files = _files(run)
         changes: list[IncidentChange] = []
         for incident in self.open_of(run.id):
-            if not files.items() <= incident.files.items():
-                incident.files = {**incident.files, **files}
+            merged = first_texts({**incident.files, **files}, MAX_FILES)
+            if merged != incident.files:
+                incident.files = merged
                 changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
         return changes
 
@@ -313,7 +317,7 @@ class IncidentBook:
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
         known.take_labels()
-        known.files = {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
+        known.files = _files(run)
         return changes + self._note_change(ChangeKind.OPENED, known, now)
 
     def _number(self, run: RunId, key: str) -> str:
@@ -334,7 +338,7 @@ class IncidentBook:
         run.usage.refused["incidents"] += 1
         owners = {incident.run.job: Owner(self._tenant_of(incident.run.job), incident.run.job) for incident in held}
         newcomer = Owner(self._tenant_of(run.id.job), run.id.job)
-        loser = gives_way([owners[incident.run.job] for incident in held], newcomer)
+        loser = gives_way(Counter(owners[incident.run.job] for incident in held), newcomer)
         if now - self._logged >= LOG_EVERY:
             self._logged = now
             job = (loser or newcomer).job
@@ -352,10 +356,12 @@ class IncidentBook:
         if finding.caused_by is None and incident.cause is not None:
             cause = incident.cause  # a consequence does not become a cause again
         stacks = {**incident.finding.stacks, **finding.stacks}
-        finding = dataclasses.replace(
-            finding,
-            stacks={rank: text for rank, text in stacks.items() if rank in finding.culprit_ranks},
-            call_sites={**incident.finding.call_sites, **finding.call_sites},
+        finding = bounded(
+            dataclasses.replace(
+                finding,
+                stacks={rank: text for rank, text in stacks.items() if rank in finding.culprit_ranks},
+                call_sites={**incident.finding.call_sites, **finding.call_sites},
+            )
         )
         if _essence(finding, cause) == _essence(incident.finding, incident.cause):
             return []
@@ -389,6 +395,10 @@ class IncidentBook:
             own.remove(gone)
         if not own:
             self._by_run.pop(gone.run, None)
+
+
+def _files(run: Run) -> dict[int, str]:
+    return first_texts({rank.rank: rank.file for rank in run.ranks.values() if rank.file}, MAX_FILES)
 
 
 def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.presentation import rank_list
+from otel_fr.printable import printable
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
@@ -154,7 +156,7 @@ class Alertmanager:
         self._drop_ended()
         if len(self._alerts) < MAX_ALERTS:
             return True
-        loser = gives_way([alert.owner for alert in self._alerts.values()], newcomer)
+        loser = gives_way(Counter(alert.owner for alert in self._alerts.values()), newcomer)
         self._metrics.alerts_dropped.inc()
         now = time.monotonic()
         if now - self._logged >= LOG_EVERY:
@@ -236,7 +238,7 @@ def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dic
         "trace_id": data["trace_id"],
         **{f"{name}_url": url for name, url in links.items()},
     }
-    return {name: str(value) for name, value in texts.items() if value is not None}
+    return {name: printable(str(value)) for name, value in texts.items() if value is not None}
 
 
 def _time(seconds: float) -> str:

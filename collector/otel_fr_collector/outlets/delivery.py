@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1_000
 """Deliveries that wait; beyond it some are dropped (`otel_fr_collector.shares`)."""
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
 _RETRYABLE = frozenset({408, 425, 429})
 """Besides 500 to 599; other errors will not change by a repetition (RFC 9110, 15.5)."""
 CONNECT_SECONDS = 2.0
@@ -70,7 +71,7 @@ class DeliveryQueue(Generic[T]):
         self._name = name
         self._deliver = deliver
         self._metrics = metrics
-        self._queue: FairQueue[T] = FairQueue(MAX_QUEUED)
+        self._queue: FairQueue[T] = FairQueue(MAX_QUEUED, MAX_QUEUED_BYTES)
         self._worker = Workers(1, f"otel-fr {name}")
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -83,10 +84,9 @@ class DeliveryQueue(Generic[T]):
         """Start to deliver; needs a running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def put(self, item: T, owner: Owner, supersedes: Callable[[T], bool]) -> None:
-        """Queue a delivery, in place of the waiting ones of its owner that it supersedes."""
-        loser = self._queue.put(item, owner, supersedes)
-        if loser is not None:
+    def put(self, item: T, owner: Owner, size: int, supersedes: Callable[[T], bool]) -> None:
+        """Queue a delivery of ``size`` bytes, in place of the waiting ones of its owner that it supersedes."""
+        for loser in self._queue.put(item, owner, size, supersedes):
             self._metrics.deliveries.labels(self._name, "dropped").inc()
             self._log_once_a_minute("the queue is full, a delivery is dropped", f"of job {loser.job!r}")
         self._wake.set()
@@ -110,7 +110,7 @@ class DeliveryQueue(Generic[T]):
                     return
                 self._wake.clear()
                 await self._wake.wait()
-            item, owner = self._queue.take()
+            item, owner, size = self._queue.take()
             self._in_progress = 1
             outcome, problem, asked = await self._worker.run(lambda item=item: self._attempt(item))  # type: ignore[misc]
             self._in_progress = 0
@@ -123,7 +123,7 @@ class DeliveryQueue(Generic[T]):
             if self._stopping.is_set():
                 self._given_up += 1  # the others have their one attempt, too
                 continue
-            self._queue.put_back(item, owner)
+            self._queue.put_back(item, owner, size)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), max(pause, asked or 0.0))
             pause = min(2 * pause, MAX_PAUSE)

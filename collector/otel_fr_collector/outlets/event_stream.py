@@ -14,6 +14,8 @@ from otel_fr_collector.network.tokens import Access
 MAX_LISTENERS = 256
 MAX_PENDING = 256
 """Events queued for one listener; one that reads too slowly is disconnected, and may connect again."""
+MAX_PENDING_BYTES = 32 * 1024 * 1024
+"""Characters of the events queued for one listener. One event alone may have more."""
 
 
 class TooManyListenersError(Exception):
@@ -32,12 +34,32 @@ class Listener:
 
     Attributes:
         access: what it may see.
-        events: those queued for it; None: the stream ends.
     """
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self.events: asyncio.Queue[Event | None] = asyncio.Queue(MAX_PENDING)
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue(MAX_PENDING)
+        self._size = 0
+
+    async def next(self) -> Event | None:
+        """The next event; None: the stream ends."""
+        event = await self._events.get()
+        self._size -= 0 if event is None else len(event.data)
+        return event
+
+    def put(self, event: Event) -> bool:
+        """Queue an event; False: there is no room."""
+        if self._events.full() or (self._size and self._size + len(event.data) > MAX_PENDING_BYTES):
+            return False
+        self._size += len(event.data)
+        self._events.put_nowait(event)
+        return True
+
+    def end(self) -> None:
+        """End the stream, after what is queued as far as there is room."""
+        while self._events.full():
+            self._events.get_nowait()
+        self._events.put_nowait(None)
 
 
 class EventStream:
@@ -66,7 +88,7 @@ class EventStream:
         """End all streams; later ones end at once."""
         self._closed = True
         for listener in self._listeners:
-            _end(listener)
+            listener.end()
         self._listeners.clear()
 
     def join(self, access: Access) -> Listener:
@@ -87,7 +109,7 @@ class EventStream:
             self.end(newest)
         listener = Listener(access)
         if self._closed:
-            _end(listener)
+            listener.end()
         else:
             self._listeners[listener] = None
         return listener
@@ -98,18 +120,10 @@ class EventStream:
     def end(self, listener: Listener) -> None:
         """End the stream of one client."""
         self.leave(listener)
-        _end(listener)
+        listener.end()
 
     def _send(self, event: Event, listeners: list[Listener]) -> None:
         for listener in listeners:
-            if listener.events.full():
+            if not listener.put(event):
                 self._metrics.listeners_dropped.labels("slow").inc()
                 self.end(listener)
-            else:
-                listener.events.put_nowait(event)
-
-
-def _end(listener: Listener) -> None:
-    while listener.events.full():
-        listener.events.get_nowait()
-    listener.events.put_nowait(None)

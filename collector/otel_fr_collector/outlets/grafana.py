@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
+from otel_fr.printable import one_line, printable
 from otel_fr_collector.incidents.book import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
@@ -97,15 +98,17 @@ class Grafana:
         await asyncio.sleep(0)  # for the notes that the thread has scheduled
 
     def _put(self, incident: Incident) -> None:
+        text = text_of(incident, links_of(self._links, incident, self._wall()))
         body: dict[str, object] = {
             "time": int((incident.started or incident.detected) * 1000),
             "tags": tags_of(incident),
-            "text": text_of(incident, links_of(self._links, incident, self._wall())),
+            "text": text,
         }
         if incident.resolved is not None:
             body["timeEnd"] = int(incident.resolved * 1000)
         mark = _Mark(incident.id, incident.revision, body)
-        self._queue.put(mark, owner_of(incident, self._tenant_of), lambda old: old.incident == mark.incident)
+        owner = owner_of(incident, self._tenant_of)
+        self._queue.put(mark, owner, len(text), lambda old: old.incident == mark.incident)
 
     def _deliver(self, mark: _Mark) -> Attempt:
         number = self._ids.get(mark.incident)
@@ -165,11 +168,11 @@ def _read_note(text: str | None) -> tuple[int, int] | None:
 
 def tags_of(incident: Incident) -> list[str]:
     """``otel-fr``, the category, the job, and the incident's id."""
-    return [TAG, incident.finding.category.value, f"job:{incident.run.job}"[:100], f"incident:{incident.id}"]
+    return [TAG, incident.finding.category.value, f"job:{one_line(incident.run.job)}"[:100], f"incident:{incident.id}"]
 
 
 def text_of(incident: Incident, links: dict[str, str]) -> str:
     """The summary and the links. Grafana shows annotations as HTML, so everything that comes from a job is escaped."""
-    lines = [html.escape(str(incident.data["summary"]))]
+    lines = [html.escape(printable(incident.data["summary"]))]
     lines += [f'<a href="{html.escape(url)}">{name}</a>' for name, url in links.items()]
     return "<br>".join(lines)

@@ -11,7 +11,7 @@ from otel_fr.presentation import (
     ranks_text,
     site_text,
 )
-from otel_fr.printable import printable_data
+from otel_fr.printable import one_line, printable_data
 from otel_fr_collector.incidents.book import ChangeKind
 
 MAX_FRAMES = 12
@@ -31,7 +31,9 @@ def render(
         now: Unix time. started: Unix time at which the fault began; None: not known.
         color: use ANSI colours.
     """
-    data = printable_data(data)
+    shown: CollectorIncidentData = printable_data(data, one_line)
+    shown["stacks"] = printable_data(data["stacks"])
+    data = shown
     if kind is ChangeKind.RESOLVED:
         return _paint(f"RESOLVED {_title(data)} [{data['id']}]", _GREEN, color) + "\n"
     if data["caused_by"]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from otel_fr.incident import CollectorIncidentData
+from otel_fr.printable import one_line
 from otel_fr_collector.incidents.book import ChangeKind, IncidentChange
 from otel_fr_collector.outlets.incident_text import render
 
@@ -74,12 +75,16 @@ class Terminal:
         known.files.update(new)
         if new and not change.data["caused_by"]:
             self._write(
-                "".join(f"  [{change.incident.id}] flight-recorder file of rank {r}: {files[r]}\n" for r in new)
+                "".join(
+                    f"  [{change.incident.id}] flight-recorder file of rank {r}: {one_line(files[r])}\n" for r in new
+                )
             )
 
     def _write(self, text: str) -> None:
         if self._out is None:
             return
+        encoding = self._out.encoding or "utf-8"  # of a terminal without Unicode: it must not end the output
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
             self._out.write(text)
             self._out.flush()

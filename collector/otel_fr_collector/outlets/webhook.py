@@ -135,6 +135,7 @@ class Webhook:
         self._queue.put(
             item,
             owner_of(incident, self._tenant_of),
+            len(item.body),
             lambda old: old.kind is ChangeKind.UPDATED and old.incident == item.incident,
         )
 

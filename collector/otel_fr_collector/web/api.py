@@ -183,7 +183,7 @@ class Api:
             try:
                 jobs, _ = await self._jobs(listener.access)
                 yield ServerSentEvent(event="jobs", data=jobs.decode())
-                while (event := await listener.events.get()) is not None:
+                while (event := await listener.next()) is not None:
                     yield ServerSentEvent(event=event.name, data=event.data)
             finally:
                 stream.leave(listener)

@@ -196,12 +196,12 @@ def test_a_listener_that_does_not_read_is_let_go_and_the_others_are_not() -> Non
         slow, quick = stream.join(EVERYTHING), stream.join(EVERYTHING)
         for number in range(stream_module.MAX_PENDING + 1):
             stream.jobs(str(number), EVERYTHING)
-            assert await quick.events.get() == Event("jobs", str(number))
-        read = [slow.events.get_nowait() for _ in range(slow.events.qsize())]
+            assert await quick.next() == Event("jobs", str(number))
+        read = [await slow.next() for _ in range(stream_module.MAX_PENDING)]
         assert read[-1] is None  # the end, so that it comes back and asks anew
         stream.close()
-        assert await quick.events.get() is None
-        assert await stream.join(EVERYTHING).events.get() is None
+        assert await quick.next() is None
+        assert await stream.join(EVERYTHING).next() is None
 
     asyncio.run(play())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,14 @@ from otel_fr_collector.network.tokens import Access, Tokens, tenant_of
 from otel_fr_collector.outlets import alertmanager, delivery
 from otel_fr_collector.outlets.alertmanager import Alertmanager
 from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome
-from otel_fr_collector.outlets.event_stream import MAX_LISTENERS, EventStream, TooManyListenersError
+from otel_fr_collector.outlets.event_stream import (
+    MAX_LISTENERS,
+    MAX_PENDING_BYTES,
+    Event,
+    EventStream,
+    Listener,
+    TooManyListenersError,
+)
 from otel_fr_collector.shares import FairQueue, Owner, gives_way
 
 from otel_fr.incident import incident_id
@@ -38,8 +46,8 @@ def test_the_tenant_of_a_job_is_the_longest_prefix_of_a_token_else_the_first_par
 
 @given(st.lists(owners, min_size=1), owners)
 def test_who_loses_an_entry_has_more_than_the_newcomer_then_has(held: list[Owner], newcomer: Owner) -> None:
-    loser = gives_way(held, newcomer)
     jobs, tenants = Counter(held), Counter(owner.tenant for owner in held)
+    loser = gives_way(jobs, newcomer)
     if loser is None:
         assert tenants[newcomer.tenant] + 1 >= max(tenants.values())
         own = [count for owner, count in jobs.items() if owner.tenant == newcomer.tenant]
@@ -50,40 +58,49 @@ def test_who_loses_an_entry_has_more_than_the_newcomer_then_has(held: list[Owner
         assert jobs[loser] > jobs[newcomer] + 1
 
 
-@given(st.lists(st.tuples(owners, st.booleans()), max_size=60))
-def test_a_queue_is_bounded_fair_and_in_order_for_each_tenant(steps: list[tuple[Owner, bool]]) -> None:
-    queue: FairQueue[int] = FairQueue(5)
-    kept: list[tuple[Owner, int]] = []
-    for number, (owner, puts) in enumerate(steps):
-        if puts:
-            loser = queue.put(number, owner, lambda _: False)
-            if loser is not None:
-                oldest = next((entry for entry in kept if entry[0] == loser), None)
-                kept = [entry for entry in kept if entry is not oldest]
-            if loser != owner or oldest is not None:
-                kept.append((owner, number))
+@given(st.lists(st.tuples(owners, st.integers(0, 60)), max_size=60))
+def test_a_queue_is_bounded_and_in_order_for_each_tenant(steps: list[tuple[Owner, int]]) -> None:
+    """A size of 0 stands for taking an item."""
+    queue: FairQueue[tuple[int, int]] = FairQueue(5, 100)
+    kept: list[tuple[Owner, tuple[int, int]]] = []
+    for number, (owner, size) in enumerate(steps):
+        if size:
+            losers = queue.put((number, size), owner, size, lambda _: False)
+            kept.append((owner, (number, size)))
+            for loser in losers:
+                kept.remove(next(entry for entry in kept if entry[0] == loser))
         elif kept:
-            item, taken = queue.take()
+            item, taken, _ = queue.take()
             assert (taken, item) == next(entry for entry in kept if entry[0].tenant == taken.tenant)
             kept.remove((taken, item))
         assert len(queue) == len(kept) <= 5
+        assert sum(item[1] for _, item in kept) <= 100
 
 
 def test_tenants_are_served_in_turn_and_a_failed_one_comes_last() -> None:
-    queue: FairQueue[str] = FairQueue(10)
+    queue: FairQueue[str] = FairQueue(10, 10)
     for text in ("a1", "a2", "b1", "a3", "c1"):
-        queue.put(text, Owner(text[0], text[0]), lambda _: False)
-    first, owner = queue.take()
-    queue.put_back(first, owner)
+        queue.put(text, Owner(text[0], text[0]), 1, lambda _: False)
+    queue.put_back(*queue.take())
     assert [queue.take()[0] for _ in range(len(queue))] == ["b1", "c1", "a1", "a2", "a3"]
 
 
 def test_a_newer_delivery_replaces_the_waiting_ones_of_its_own_job_only() -> None:
-    queue: FairQueue[str] = FairQueue(10)
+    queue: FairQueue[str] = FairQueue(10, 10)
     for owner in (Owner("a", "1"), Owner("a", "2")):
-        queue.put("old", owner, lambda _: True)
-    queue.put("new", Owner("a", "1"), lambda _: True)
+        queue.put("old", owner, 1, lambda _: True)
+    queue.put("new", Owner("a", "1"), 1, lambda _: True)
     assert sorted(queue.take()[0] for _ in range(len(queue))) == ["new", "old"]
+
+
+def test_the_large_deliveries_of_one_tenant_leave_room_for_the_small_ones_of_another() -> None:
+    queue: FairQueue[str] = FairQueue(1_000, 100)
+    for number in range(5):
+        queue.put(f"a{number}", Owner("a", f"{number}"), 40, lambda _: False)
+        queue.put(f"b{number}", Owner("b", "1"), 1, lambda _: False)
+    assert sorted(queue.take()[0] for _ in range(len(queue))) == ["a0", "a1", "b0", "b1", "b2", "b3", "b4"]
+    assert queue.put("c", Owner("c", "c"), 101, lambda _: False) == [Owner("c", "c")]
+    assert not len(queue)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
@@ -125,9 +142,9 @@ def test_deliveries_about_one_tenant_do_not_push_out_those_about_another(
     monkeypatch.setattr(delivery, "MAX_QUEUED", 10)
     metrics = Metrics()
     queue: DeliveryQueue[str] = DeliveryQueue("webhook h", lambda _: Attempt(Outcome.SENT), metrics)
-    queue.put("b", Owner("b", "b/1"), lambda _: False)
+    queue.put("b", Owner("b", "b/1"), 1, lambda _: False)
     for number in range(30):
-        queue.put(str(number), Owner("a", f"a/{number % 15}"), lambda _: False)
+        queue.put(str(number), Owner("a", f"a/{number % 15}"), 1, lambda _: False)
     assert value(metrics, "otel_fr_collector_delivery_queue_size", outlet="webhook h") == 10
     assert value(metrics, "otel_fr_collector_deliveries_total", outlet="webhook h", outcome="dropped") == 21
     assert "b" in [queue._queue.take()[0] for _ in range(10)]
@@ -142,8 +159,8 @@ def test_listeners_of_one_access_do_not_shut_out_those_of_another() -> None:
         stream.join(many)
     stream.join(few)
     assert stream.accesses() == {many, few}
-    assert listeners[-1].events.get_nowait() is None  # it is told to connect again
-    assert listeners[0].events.empty()
+    assert asyncio.run(listeners[-1].next()) is None  # it is told to connect again
+    assert listeners[0].put(Event("jobs", "{}"))
     assert value(metrics, "otel_fr_collector_listeners_dropped_total", reason="limit") == 2
 
 
@@ -190,3 +207,12 @@ def test_two_jobs_that_send_one_run_id_have_incidents_of_their_own() -> None:
     firing = [dict(alert.labels)["job_id"] for alert in outlet._held() if alert.ended is None]
     assert firing == ["team-a/1"]
     assert [change.incident.id for change in book.resolve_run(victim.id, 0.0)] == numbers[:2]
+
+
+def test_the_events_of_one_listener_are_bounded_in_size() -> None:
+    listener = Listener(Access(True, False))
+    half = Event("jobs", "x" * (MAX_PENDING_BYTES // 2 + 1))
+    assert listener.put(half)
+    assert not listener.put(half)
+    assert asyncio.run(listener.next()) == half
+    assert listener.put(Event("jobs", half.data * 4))  # alone it may be of any size

@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.printable import printable, printable_data
+from otel_fr.printable import one_line, printable, printable_data
 
 hostile = st.text(st.characters() | st.sampled_from("\x1b\x9b\x07\r\b\u202e\u200b"))
 
@@ -28,3 +28,10 @@ def test_ordinary_text_in_any_script_stays_as_it_is(text: str) -> None:
 def test_data_is_cleaned_all_through() -> None:
     data = {"a\x1b": ["\x1b[2J", 1, None, {"b": "ok\n"}]}
     assert printable_data(data) == {"a\ufffd": ["\ufffd[2J", 1, None, {"b": "ok\n"}]}
+
+
+@given(hostile)
+def test_a_name_stays_in_one_line(text: str) -> None:
+    shown = one_line(text)
+    assert len(shown.splitlines()) <= 1
+    assert shown.replace(" ", "") == printable(text).replace("\n", "").replace("\t", "").replace(" ", "")
