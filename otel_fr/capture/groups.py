@@ -17,7 +17,12 @@ MAX_PAIRS: Final = 65_536
 """Counters of (direction, peer, tag) kept for one group: a job may use a new tag for each message."""
 
 _generations: dict[tuple[str, tuple[int, ...]], int] = {}
-"""Number of groups with that name and ranks that this process has created; kept across recordings."""
+"""Number of groups with that name and ranks that this process has created in this run; kept across recordings."""
+
+
+def forget_created() -> None:
+    """Another run begins: its groups are counted anew, as in a process that takes part for the first time."""
+    _generations.clear()
 
 
 class Batch(list[Any]):

@@ -1,4 +1,8 @@
-"""One recording, from the first process group of this process to its exit."""
+"""One recording, from the first process group of this process to its exit.
+
+A program may destroy its process groups and create the default group again with other ranks. Each such life of the
+default group is a run of its own, with ranks and a nonce of its own; the recording goes on in the same ring.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from typing import Any, Final
 
 from otel_fr import identity
 from otel_fr._version import __version__
+from otel_fr.capture import groups
 from otel_fr.capture.dispatcher import Kernels
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
@@ -51,6 +56,8 @@ class Session:
         self._c10d = c10d
         self._pid = os.getpid()
         self._over = False
+        self._had_group = False
+        self._job_id = config.job_id
         self._meta = meta
         self._responder: Responder | None = None
         self._stack_signal: StackSignal | None = None
@@ -91,20 +98,13 @@ class Session:
         config = Config.from_env()
         default = c10d._world.default_pg
         world = group if default is None else default
-        nonce = _share_nonce(c10d, world)
-        job_id = config.job_id or nonce
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
         meta: dict[str, object] = {
-            "rank": world.rank(),
             "local_rank": config.local_rank,
-            "world_size": world.size(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "pid_namespace": pid_namespace(),
-            "job_id": job_id,
             "attempt": config.attempt,
-            "nonce": nonce,
-            "run_id": identity.run_id(job_id, config.attempt, nonce),
             "service_name": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
             "torch_version": str(sys.modules["torch"].__version__),
             "otel_fr_version": __version__,
@@ -114,6 +114,7 @@ class Session:
             "buffer_size": config.buffer_size,
             "script": str(main),
         }
+        meta.update(_run_of(c10d, world, config.job_id, config.attempt))
         return cls(c10d, config, meta)
 
     def _note_monitor(self, pid: int) -> None:
@@ -145,7 +146,24 @@ class Session:
 
     def group_created(self, name: str, group: Any) -> None:
         """torch has registered a ``ProcessGroup``."""
+        if self._had_group and self._c10d._world.default_pg is None and not self.recorder.groups:
+            self._enter_run(group)
+        self._had_group = True
         self.recorder.group_created(name, group)
+
+    def _enter_run(self, default: Any) -> None:
+        """The default group was created again: from now on this process is a rank of another run."""
+        before = self._meta["nonce"]
+        run = _run_of(self._c10d, default, self._job_id, self._meta["attempt"], before)
+        if run["nonce"] != before:
+            groups.forget_created()
+        with self.recorder.lock:
+            if not self.recorder.on:
+                return
+            session = {"session": int(str(self._meta.get("session", 0))) + 1, "session_started_at": time.time_ns()}
+            # Before any group or call of the session: a reader that finds such a call finds this, too.
+            self._meta |= {**run, **session, "first_record": self._writer.head}
+            self._writer.set_meta(self._meta)
 
     def group_gone(self, name: str | None) -> None:
         """torch has unregistered a group; None: all."""
@@ -266,11 +284,31 @@ class Session:
             atexit.unregister(self._at_exit)
 
 
-def _share_nonce(c10d: ModuleType, group: Any) -> str:
-    """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible."""
+def _run_of(c10d: ModuleType, default: Any, job_id: str, attempt: object, before: object = "") -> dict[str, object]:
+    """What identifies this process as a rank of a run. ``before``: the nonce of its run before this one."""
+    nonce = _share_nonce(c10d, default, str(before))
+    job_id = job_id or nonce
+    return {
+        "rank": default.rank(),
+        "world_size": default.size(),
+        "job_id": job_id,
+        "nonce": nonce,
+        "run_id": identity.run_id(job_id, int(str(attempt)), nonce),
+    }
+
+
+def _share_nonce(c10d: ModuleType, group: Any, before: str = "") -> str:
+    """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible.
+
+    ``before``: that of the run before, which the store has if the job uses it again; the first to arrive replaces it.
+    """
     try:
         store = c10d._world.pg_map[group][1]
-        return bytes(store.compare_set(_NONCE_KEY, "", secrets.token_hex(8))).decode()
+        own = secrets.token_hex(8)
+        found = bytes(store.compare_set(_NONCE_KEY, before, own)).decode()
+        if before and found == before:  # what a store answers that has no value (TCPStore::compareSet)
+            found = bytes(store.compare_set(_NONCE_KEY, "", own)).decode()
+        return found
     except Exception as error:  # noqa: BLE001 - a third-party store
         _log.debug("otel-fr: the store cannot share a value: %s", error)
         return ""

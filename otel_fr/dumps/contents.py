@@ -36,6 +36,7 @@ class DumpContents:
         groups: progress of every group. records: oldest first.
         now_ns: monotonic, when they were read. wall_offset_ns: wall clock minus monotonic.
         has_untracked: some live groups are not in ``groups``: those that only records show may be live, too.
+        first_record: the first call of the run.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class DumpContents:
     now_ns: int
     wall_offset_ns: int
     has_untracked: bool = False
+    first_record: int = 0
     _keys: dict[str, str] = field(default_factory=dict)
     _views: dict[tuple[int, str, int], dict[str, Any]] = field(default_factory=dict)
     _frames: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -70,13 +72,16 @@ class DumpContents:
             RingFormatError: the ring cannot be read.
         """
         before = _open_calls(reader.groups())
-        records = list(reader.records())
+        # The calls before it are of an earlier run, in which this process may have had another rank.
+        start = reader.meta.get("first_record")
+        first = start if isinstance(start, int) else 0
+        records = list(reader.records(first))
         groups = reader.groups()
         head, lost, torn = reader.head, reader.lost, reader.torn
         meta, info = dict(reader.meta), dict(rank_info or {})
         # A call that ended while the records were read is in flight in only one of the two counts.
         still_open = sum(record.state is RecordState.IN_FLIGHT for record in records)
-        whole = (bool(records) and records[0].record_id == 0 and not torn) or head == 0
+        whole = (bool(records) and records[0].record_id == first and not torn) or head == first
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
         exception = info.get("exception") or reader.exception
@@ -106,7 +111,14 @@ class DumpContents:
             facts["thread_exceptions"] = of_threads
         rank = meta.get("rank")
         return cls(
-            rank if isinstance(rank, int) else 0, plain_dict(facts), groups, records, now, offset, reader.untracked > 0
+            rank=rank if isinstance(rank, int) else 0,
+            facts=plain_dict(facts),
+            groups=groups,
+            records=records,
+            now_ns=now,
+            wall_offset_ns=offset,
+            has_untracked=reader.untracked > 0,
+            first_record=first,
         )
 
     def header(self) -> dict[str, Any]:
@@ -178,7 +190,7 @@ class DumpContents:
 
     @property
     def _from_the_start(self) -> bool:
-        return not self.records or self.records[0].record_id == 0
+        return not self.records or self.records[0].record_id == self.first_record
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """PyTorch's entries, oldest first; yielded one at a time, so that a large ring costs little memory."""

@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     reports = _sender("logs") if config.export else None
     if any(sender is not None and sender.protocol == "grpc" for sender in (spans, reports)):
         otlp_sender.warn_about_http_port("traces")
-    exporter = Exporter(spans, reports, reporter.resource)
+    exporter = Exporter(spans, reports)
     reporter.connect(exporter)
     logs.watch_exporters(handler, exporter.note_trouble)
     target = otlp_sender.grpc_target(reports) if reports is not None else None

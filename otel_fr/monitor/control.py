@@ -42,6 +42,7 @@ class ControlClient:
         self._stop = threading.Event()
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self._refused = False
+        self._cancel: Callable[[], object] | None = None
         self.listening = False
         """The stream of commands is open."""
 
@@ -50,6 +51,12 @@ class ControlClient:
 
     def stop(self) -> None:
         self._stop.set()
+
+    def reconnect(self) -> None:
+        """The identity has changed: ask for its commands."""
+        cancel = self._cancel
+        if cancel is not None:
+            cancel()
 
     def _run(self) -> None:
         wait = _FIRST_WAIT_SECONDS
@@ -101,10 +108,15 @@ class ControlClient:
             )
             self.listening = True
             try:
-                for command in call(request, metadata=target.headers):
+                stream = call(request, metadata=target.headers)
+                self._cancel = stream.cancel
+                if self._identity().run_id != identity.run_id:
+                    self.reconnect()
+                for command in stream:
                     received = True
                     self.commands.put(command)
                     self._on_command()
             finally:
                 self.listening = False
+                self._cancel = None
         return received

@@ -24,7 +24,9 @@ Format = Literal["pickle", "json"]
 MIN_SECONDS = 1.0
 """Between two files, unless the rank has ended."""
 STARTED_AT = "started_at"
-"""Key in each file: wall ns when the rank's process started."""
+"""Key in each file: wall ns when the rank's process started, or when its present run began if it was in one before."""
+SESSION = "session"
+"""Key in the ring's meta and in each file: how many runs the process was a rank of before."""
 
 _NOT_WRITTEN_BY_PYTORCH = frozenset({"gloo", "fake", "mpi", "ucc"})
 """Backends for which PyTorch 2.13 writes no flight-recorder file (TORCH_FR_DUMP_TEMP_FILE)."""
@@ -177,14 +179,17 @@ class Dumper:
         info = {STARTED_AT: self._started_at, **request.info}
         try:
             with RingReader.open(self._ring) as reader:
+                if reader.meta.get(SESSION, 0) != info.get(SESSION, 0):  # its calls are those of the next run now
+                    return [Result(request.reason, path, superseded=True) for path, _ in request.files]
                 snapshot = DumpContents.from_ring(reader, reason=request.reason, rank_info=info)
         except (OSError, RingFormatError) as error:
             return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in request.files]
-        return [self._write_one(request.reason, snapshot, path, fmt) for path, fmt in request.files]
+        started_at = info[STARTED_AT] if isinstance(info[STARTED_AT], int) else 0
+        return [self._write_one(request.reason, started_at, snapshot, path, fmt) for path, fmt in request.files]
 
-    def _write_one(self, reason: str, snapshot: DumpContents, path: Path, fmt: Format) -> Result:
+    def _write_one(self, reason: str, started_at: int, snapshot: DumpContents, path: Path, fmt: Format) -> Result:
         try:
-            if self._started_at and is_ours(path) and (written_for(path) or 0) > self._started_at:
+            if started_at and is_ours(path) and (written_for(path) or 0) > started_at:
                 return Result(reason, path, superseded=True)
             write_dump(path, snapshot, fmt)
         except OSError as error:

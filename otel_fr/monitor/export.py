@@ -7,7 +7,6 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,6 +46,7 @@ class QueuedReport:
     record: LogRecord
     size: int
     progress: bool
+    resource: Resource
     tries: int = 0
 
 
@@ -57,6 +57,7 @@ class _Chunk(NamedTuple):
     size: int
     data: bytes
     compressed: bool
+    resource: Resource
 
 
 class SpanQueue:
@@ -72,11 +73,11 @@ class SpanQueue:
     def __len__(self) -> int:
         return self._spans
 
-    def put(self, count: int, data: bytes) -> bool:
+    def put(self, count: int, data: bytes, resource: Resource) -> bool:
         """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if the sending
         thread has to be woken."""
         backlog = self._spans >= BATCH_SPANS
-        chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog)
+        chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog, resource)
         with self._lock:
             was_empty = not self._chunks
             self._chunks.append(chunk)
@@ -86,8 +87,8 @@ class SpanQueue:
                 self.dropped += self._pop().spans
             return was_empty or self._spans >= BATCH_SPANS
 
-    def take(self) -> tuple[int, list[bytes]]:
-        """The oldest spans, at most a batch of them."""
+    def take(self) -> tuple[int, list[bytes], Resource]:
+        """The oldest spans, at most a batch of them, and the resource that they share."""
         count, size = 0, 0
         chunks: list[_Chunk] = []
         with self._lock:
@@ -95,9 +96,12 @@ class SpanQueue:
                 first = self._chunks[0]
                 if chunks and (count + first.spans > BATCH_SPANS or size + first.size > MAX_BATCH_BYTES):
                     break
+                if chunks and first.resource is not chunks[0].resource:
+                    break
                 chunks.append(self._pop())
                 count, size = count + first.spans, size + first.size
-        return count, [zlib.decompress(chunk.data) if chunk.compressed else chunk.data for chunk in chunks]
+        data = [zlib.decompress(chunk.data) if chunk.compressed else chunk.data for chunk in chunks]
+        return count, data, chunks[0].resource if chunks else Resource()
 
     def _pop(self) -> _Chunk:
         chunk = self._chunks.popleft()
@@ -132,10 +136,13 @@ class ReportQueue:
             self._shrink()
 
     def take(self) -> list[QueuedReport]:
+        """The oldest reports, as many as share a resource and fit one request."""
         taken: list[QueuedReport] = []
         size = 0
         with self._lock:
             while self._items and (not taken or size + self._items[0].size <= MAX_BATCH_BYTES):
+                if taken and self._items[0].resource is not taken[0].resource:
+                    break
                 report = self._items.popleft()
                 size += report.size
                 self._bytes -= report.size
@@ -208,21 +215,20 @@ class _Worker:
 
 
 class _SpanWorker(_Worker):
-    def __init__(self, sender: Sender, queue: SpanQueue, resource: Callable[[], Resource]) -> None:
+    def __init__(self, sender: Sender, queue: SpanQueue) -> None:
         super().__init__("otel-fr-spans", sender, BATCH_SECONDS)
         self._queue = queue
-        self._resource = resource
 
     def _queued(self) -> int:
         return len(self._queue)
 
     def _send_batch(self) -> bool:
-        count, chunks = self._queue.take()
+        count, chunks, resource = self._queue.take()
         if not count:
             return not self.failing
         sent = False
         try:
-            sent = self._sender.send(spans_request(self._resource(), chunks), count)
+            sent = self._sender.send(spans_request(resource, chunks), count)
         finally:
             if not sent:
                 self._queue.dropped += count
@@ -230,10 +236,9 @@ class _SpanWorker(_Worker):
 
 
 class _ReportWorker(_Worker):
-    def __init__(self, sender: Sender, queue: ReportQueue, resource: Callable[[], Resource]) -> None:
+    def __init__(self, sender: Sender, queue: ReportQueue) -> None:
         super().__init__("otel-fr-reports", sender, 0.0)
         self._queue = queue
-        self._resource = resource
 
     def _queued(self) -> int:
         return len(self._queue)
@@ -244,7 +249,7 @@ class _ReportWorker(_Worker):
             return not self.failing
         sent = False
         try:
-            sent = self._sender.send(reports_request(self._resource(), reports), len(reports))
+            sent = self._sender.send(reports_request(reports[0].resource, reports), len(reports))
         finally:
             if not sent:
                 self._retry(reports)
@@ -284,28 +289,27 @@ class Exporter:
 
     Args:
         spans, reports: None: that signal is not sent (and nothing counts as dropped).
-        resource: called for each request, in the sending thread.
     """
 
-    def __init__(self, spans: Sender | None, reports: Sender | None, resource: Callable[[], Resource]) -> None:
+    def __init__(self, spans: Sender | None, reports: Sender | None) -> None:
         self.spans = SpanQueue()
         self.reports = ReportQueue()
-        self._span_worker = None if spans is None else _SpanWorker(spans, self.spans, resource)
-        self._report_worker = None if reports is None else _ReportWorker(reports, self.reports, resource)
+        self._span_worker = None if spans is None else _SpanWorker(spans, self.spans)
+        self._report_worker = None if reports is None else _ReportWorker(reports, self.reports)
         self._workers: list[_Worker] = [w for w in (self._span_worker, self._report_worker) if w is not None]
 
     def start(self) -> None:
         for worker in self._workers:
             worker.start()
 
-    def put_spans(self, count: int, chunk: bytes) -> None:
+    def put_spans(self, count: int, chunk: bytes, resource: Resource) -> None:
         """``chunk``: ``count`` entries of ``ScopeSpans.spans``, serialised."""
-        if self._span_worker is not None and self.spans.put(count, chunk):
+        if self._span_worker is not None and self.spans.put(count, chunk, resource):
             self._span_worker.notify()
 
-    def put_report(self, record: LogRecord, progress: bool) -> None:
+    def put_report(self, record: LogRecord, resource: Resource, progress: bool) -> None:
         if self._report_worker is not None:
-            self.reports.put(QueuedReport(record, record.ByteSize(), progress))
+            self.reports.put(QueuedReport(record, record.ByteSize(), progress, resource))
             self._report_worker.notify()
 
     @property

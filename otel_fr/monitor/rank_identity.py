@@ -35,6 +35,8 @@ class RankIdentity:
     host: str
     pid: int
     service: str
+    session: int = 0
+    """How many runs this process was a rank of before."""
 
     @classmethod
     def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
@@ -53,6 +55,7 @@ class RankIdentity:
             host=_text(meta, "host") or encodable(socket.gethostname()),
             pid=pid,
             service=_text(meta, "service_name"),
+            session=_integer(meta, "session", 0),
         )
 
     def resource(self, env: Mapping[str, str] = os.environ) -> Resource:

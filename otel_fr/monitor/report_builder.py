@@ -103,10 +103,15 @@ class GroupTracker:
         self._live: dict[str, GroupProgress] = {}
         self._leaving: dict[str, GroupProgress] = {}
         self._destroyed: dict[str, GroupProgress] = {}
+        self._is_over = False
+
+    def end(self) -> None:
+        """All groups were destroyed, and the progress table has those of another run."""
+        self._is_over = True
 
     def refresh(self) -> list[GroupProgress]:
         """Read the progress table again; returns the live groups."""
-        rows = self._reader.groups()
+        rows = [] if self._is_over else self._reader.groups()
         live = {row.group.id: row for row in rows}
         for id_, row in self._live.items():
             if id_ not in live:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.monitor import report_builder
+from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.rank_identity import RankIdentity
@@ -45,21 +44,45 @@ class Reporter:
         self._resource = self.identity.resource()
         self._builder = SpanBuilder(self.identity.run_id, self.identity.rank, reader.wall_offset_ns)
 
-    def resource(self) -> Resource:
-        """The OTLP resource of all that is sent."""
-        return self._resource
-
     def connect(self, exporter: Exporter) -> None:
         """Send through ``exporter``; without one nothing is sent."""
         self._exporter = exporter
 
     def refresh(self) -> None:
-        """Read the rank's identity again: its run id may be known later than its ring is created."""
-        identity = RankIdentity.of(self._reader.meta, self._config, self._reader.pid)
-        if identity != self.identity:
-            self.identity = identity
-            self._resource = identity.resource()
-            self._builder = SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns)
+        """Read the rank's identity again: the process may have become a rank of another run."""
+        meta = self._reader.meta
+        identity = RankIdentity.of(meta, self._config, self._reader.pid)
+        if identity == self.identity:
+            return
+        first = meta.get("first_record")
+        is_other_run = identity.session != self.identity.session and isinstance(first, int)
+        if is_other_run:
+            self._leave_run(int(str(first)), identity)
+        self.identity = identity
+        self._resource = identity.resource()
+        self._builder = SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns)
+        if is_other_run:
+            self.send(names.EVENT_STARTED)
+
+    def _leave_run(self, first: int, identity: RankIdentity) -> None:
+        """Report the end of this run for the rank, and follow the calls of the next, which begin with record ``first``.
+
+        The identity is still that of the run before.
+        """
+        behind = True
+        while behind:
+            self._send_spans(self.tail.poll(everything=True, until=first))
+            behind = self.tail.is_behind(first)
+        self.close_spans(time.monotonic_ns(), clean=True)
+        self.groups.end()
+        self.groups.refresh()
+        self.groups.settle(self.groups.leaving())
+        if identity.run_id != self.identity.run_id:
+            self.send(names.EVENT_EXITED, exit=ReportedExit(code=0, signal=0, is_clean=True, is_known=False))
+        self._started_ns = time.monotonic_ns()
+        self._stacks = None
+        self.tail = Tail(self._reader, first)
+        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
 
     # ---- the ring
 
@@ -68,13 +91,16 @@ class Reporter:
         failed = False
         leaving = self.groups.leaving()
         while True:
-            ended = self.tail.poll(everything)
+            # A run begins before its calls: all records up to here are of the run that is found next, or of one before.
+            head = self._reader.head
+            self.refresh()
+            ended = self.tail.poll(everything, head)
             if ended:
                 self._send_spans(ended)
             failed = failed or any(item.record.state is RecordState.FAILED for item in ended)
-            if not (everything and self.tail.behind):
+            if not (everything and self.tail.is_behind()):
                 break
-        if leaving and not self.tail.behind:
+        if leaving and not self.tail.is_behind():
             self.tail.forget(self.groups.settle(leaving))
         return failed
 
@@ -84,7 +110,7 @@ class Reporter:
         for start in range(0, len(items), 512):
             part = items[start : start + 512]
             spans = [self._builder.encode(item.record, rank_ended_ns, clean) for item in part]
-            self._exporter.put_spans(len(spans), b"".join(spans))
+            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
     def close_spans(self, now_ns: int, clean: bool) -> None:
         """The rank has ended: send the spans of its calls in flight."""
@@ -201,7 +227,7 @@ class Reporter:
         )
         if self._exporter is not None:
             record = report_builder.log_record(event, report, time.time_ns())
-            self._exporter.put_report(record, progress=event == names.EVENT_PROGRESS)
+            self._exporter.put_report(record, self._resource, progress=event == names.EVENT_PROGRESS)
 
     def exception(self) -> ReportedException | None:
         """The uncaught exception that the ring holds."""
@@ -240,6 +266,9 @@ class Reporter:
             "pid": identity.pid,
             "dropped": rank_report.to_object(self.dropped()),
         }
+        started = self._reader.meta.get("session_started_at")
+        if identity.session:
+            info |= {SESSION: identity.session, STARTED_AT: started}
         known = self._known_stacks()
         if known is not None:
             info["python_blocked"] = known.python_blocked

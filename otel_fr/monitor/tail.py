@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState, RingReader
@@ -53,9 +53,10 @@ class Tail:
         missed: calls in flight whose end was not seen before their slots were overwritten.
     """
 
-    def __init__(self, reader: RingReader) -> None:
+    def __init__(self, reader: RingReader, first: int = 0) -> None:
+        """``first``: the first record to follow."""
         self._reader = reader
-        self._next = 0
+        self._next = first
         self._cursor = 0
         self._last_end_ns = 0
         self.in_flight: OrderedDict[int, Tracked] = OrderedDict()
@@ -66,16 +67,18 @@ class Tail:
         self.moved_ns = 0
         self.missed = 0
 
-    def poll(self, everything: bool = False) -> list[Tracked]:
+    def poll(self, everything: bool = False, until: int | None = None) -> list[Tracked]:
         """The calls that have ended since the last poll, in the order in which they were enqueued.
 
         Args:
             everything: check every call in flight, however many there are.
+            until: the first record not to be read; None: all are.
         """
         ended = self._check_in_flight(None if everything else MAX_CHECKED)
-        head = self._reader.head
+        head = self._reader.head if until is None else until
         if head > self._next:
-            new = list(islice(self._reader.records(self._next), MAX_NEW))
+            found = islice(self._reader.records(self._next), MAX_NEW)
+            new = list(takewhile(lambda record: record.record_id < head, found))
             # No valid record up to there: damaged records do not become whole later.
             self._next = new[-1].record_id + 1 if new else head
             if new:
@@ -84,10 +87,9 @@ class Tail:
             self._note_ends(ended)
         return ended
 
-    @property
-    def behind(self) -> bool:
-        """There are records that were not read yet."""
-        return self._reader.head > self._next
+    def is_behind(self, until: int | None = None) -> bool:
+        """There are records (before ``until``) that were not read yet."""
+        return (self._reader.head if until is None else until) > self._next
 
     def _reach(self, record: Record) -> None:
         known = self.reached.get(record.group.id)

@@ -104,6 +104,7 @@ class Monitor:
         self._stop_at: float | None = None
         self._exit: ReportedExit | None = None
         self._last_file = ""
+        self._run_id = reporter.identity.run_id
         self._peer_incidents: deque[str] = deque(maxlen=256)
         self._log_error_at = float("-inf")
 
@@ -191,13 +192,13 @@ class Monitor:
             self._ask_for_stacks(names.EVENT_IDLE, now)
         self._step_stacks(now)
         self._take_results()
+        self._follow_run()
         self._take_commands()
         if self._signalled:
             self._signalled = False
             self._dump(REASON_SIGNAL)
         interval = rules.report_interval(situation, stall_seconds)
         if now >= self._report_at:
-            reporter.refresh()
             reporter.send(names.EVENT_PROGRESS)
             self._reported_at = now
             self._report_at = now + interval
@@ -248,6 +249,14 @@ class Monitor:
         if now >= self._flush_until or not self._exporter.pending(patient=False):
             self._link.send({"ok": "bye"})
             self._flush_until = None
+
+    def _follow_run(self) -> None:
+        """Commands are those for the run that the rank is in now."""
+        run_id = self._reporter.identity.run_id
+        if run_id != self._run_id:
+            self._run_id = run_id
+            if self._control is not None:
+                self._control.reconnect()
 
     def _take_commands(self) -> None:
         while self._control is not None and not self._control.commands.empty():

@@ -109,6 +109,11 @@ class RingWriter(DefinitionWriter):
         reasons = "; ".join(failures) or "none given"
         raise OSError(number, f"no folder can hold a ring of {layout.file_size} bytes ({reasons})")
 
+    @property
+    def head(self) -> int:
+        """Calls recorded so far."""
+        return self._head
+
     # ---- the hot path
 
     def append(

@@ -200,12 +200,15 @@ def test_groups(ranks: list[dict[str, Any]]) -> None:
     assert len({group["id"] for group in (world[0], pair[0], alone, part[0])}) == 4
 
 
-def test_a_group_made_again_is_another_group(ranks: list[dict[str, Any]]) -> None:
+def test_a_default_group_made_again_is_that_of_another_run(ranks: list[dict[str, Any]]) -> None:
     before = [only(result, "all_reduce")["group"] for result in ranks]
     again = [only(result, "again") for result in ranks]
     assert again[0]["group"] == again[1]["group"]
     assert again[0]["group"]["name"] == before[0]["name"]
-    assert again[0]["group"]["id"] != before[0]["id"]
+    runs = [(result["facts"]["first_meta"]["run_id"], result["facts"]["meta"]["run_id"]) for result in ranks]
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[0][1]
+    assert [result["facts"]["meta"]["session"] for result in ranks] == [1, 1]
     assert again[0]["seq"] == 1
     assert all(result["facts"]["groups_closed"] == 1 for result in ranks)
 

@@ -275,6 +275,7 @@ def main() -> None:
     group_ends(rank)
     meta_tensors()
     dist.destroy_process_group()
+    RESULT["facts"]["first_meta"] = reader().meta
     # Another store: with the same one torch itself may find the first group's addresses.
     again = Path(sys.argv[1], "second-store").resolve()
     dist.init_process_group("gloo", init_method=f"file://{again}", rank=rank, world_size=2)

@@ -58,6 +58,7 @@ class Player:
             "stack_file": str(self.stack_file),
             "responder_tid": responder.native_id,
         }
+        self.meta: dict[str, object] = {**meta}
         self.writer = RingWriter.create([folder], f"rank{rank}", int(os.environ.get("CAPACITY", "2000")), meta)
         backend = os.environ.get("BACKEND", "gloo")
         self.group_def = GroupDef(identity.group_id("0", RANKS), "0", "default_pg", RANKS, backend, 0)
@@ -147,6 +148,18 @@ class Player:
         self.writer.add_thread_exception(
             {"type": "OSError", "message": message, "site": "io.py:3 g", "thread": "loader"}
         )
+
+    def enter_run(self, rank: int, world_size: int) -> None:
+        """The default group is destroyed, and created again with other ranks."""
+        self.writer.remove_group(self.group)
+        session = {"session": 1, "first_record": self.writer.head, "session_started_at": time.time_ns()}
+        run = {"rank": rank, "world_size": world_size, "nonce": "n1", "run_id": identity.run_id("job-7", 1, "n1")}
+        self.meta.update({**session, **run})
+        self.writer.set_meta(self.meta)
+        ranks = tuple(range(world_size))
+        self.group_def = GroupDef(identity.group_id("0", ranks), "0", "default_pg", ranks, "gloo", 1)
+        self.group = self.writer.add_group(self.group_def)
+        self.seq = 0
 
     def mark_clean(self) -> None:
         self.writer.set_state(ProcessState.CLEAN)

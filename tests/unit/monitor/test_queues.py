@@ -24,13 +24,15 @@ from otel_fr.monitor.export import (
 )
 from otel_fr.otlp_sender import Sender
 
+RESOURCE = Resource()
+
 
 def chunk(count: int, size: int = 10) -> bytes:
     return ScopeSpans(spans=[Span(name="x" * size)] * count).SerializeToString()
 
 
 def report(number: int, progress: bool) -> QueuedReport:
-    return QueuedReport(LogRecord(time_unix_nano=number), 100, progress)
+    return QueuedReport(LogRecord(time_unix_nano=number), 100, progress, RESOURCE)
 
 
 def numbers(reports: list[QueuedReport]) -> list[int]:
@@ -40,7 +42,7 @@ def numbers(reports: list[QueuedReport]) -> list[int]:
 def test_the_oldest_spans_are_dropped_first_and_counted() -> None:
     queue = SpanQueue()
     for _ in range(MAX_SPANS // 1000 + 3):
-        queue.put(1000, chunk(1000))
+        queue.put(1000, chunk(1000), RESOURCE)
     assert len(queue) == MAX_SPANS
     assert queue.dropped == 3000
 
@@ -48,7 +50,7 @@ def test_the_oldest_spans_are_dropped_first_and_counted() -> None:
 def test_spans_are_bounded_in_bytes_too() -> None:
     queue = SpanQueue()
     for _ in range(20):
-        queue.put(1, os.urandom(MAX_SPAN_BYTES // 10))
+        queue.put(1, os.urandom(MAX_SPAN_BYTES // 10), RESOURCE)
     assert len(queue) == 10
     assert queue.dropped == 10
 
@@ -57,7 +59,7 @@ def test_a_backlog_comes_out_as_it_was_put_in_and_in_order() -> None:
     queue = SpanQueue()
     chunks = [chunk(500, size=number) for number in range(1, 20)]
     for one in chunks:
-        queue.put(500, one)
+        queue.put(500, one, RESOURCE)
     found: list[bytes] = []
     while queue:
         found += queue.take()[1]
@@ -68,9 +70,22 @@ def test_a_backlog_comes_out_as_it_was_put_in_and_in_order() -> None:
 def test_a_batch_is_bounded() -> None:
     queue = SpanQueue()
     for _ in range(5):
-        queue.put(200, chunk(200))
+        queue.put(200, chunk(200), RESOURCE)
     assert [queue.take()[0] for _ in range(3)] == [400, 400, 200]
-    assert queue.take() == (0, [])
+    assert queue.take()[:2] == (0, [])
+
+
+def test_a_request_has_spans_and_reports_of_one_resource() -> None:
+    """A process may become a rank of another run: what it sent before is that of its earlier rank."""
+    other = Resource()
+    spans, reports = SpanQueue(), ReportQueue()
+    for resource in (RESOURCE, RESOURCE, other):
+        spans.put(1, chunk(1), resource)
+        reports.put(QueuedReport(LogRecord(), 100, False, resource))
+    taken = [spans.take() for _ in range(3)]
+    assert [count for count, _, _ in taken] == [2, 1, 0]
+    assert taken[1][2] is other
+    assert [[item.resource is other for item in reports.take()] for _ in range(2)] == [[False, False], [True]]
 
 
 def test_superseded_progress_reports_are_dropped_before_events() -> None:
@@ -114,7 +129,7 @@ class FakeSender:
 
 
 def make(spans: FakeSender | None, reports: FakeSender | None) -> Exporter:
-    exporter = Exporter(cast("Sender | None", spans), cast("Sender | None", reports), Resource)
+    exporter = Exporter(cast("Sender | None", spans), cast("Sender | None", reports))
     exporter.start()
     return exporter
 
@@ -134,10 +149,10 @@ def test_an_event_is_tried_again_and_superseded_progress_is_not() -> None:
     sender = FakeSender(False, False)
     sender.hang.clear()
     exporter = make(None, sender)
-    exporter.put_report(LogRecord(event_name="progress 1"), progress=True)
+    exporter.put_report(LogRecord(event_name="progress 1"), RESOURCE, progress=True)
     assert sender.tried.acquire(timeout=5)
-    exporter.put_report(LogRecord(event_name="exited"), progress=False)
-    exporter.put_report(LogRecord(event_name="progress 2"), progress=True)
+    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
+    exporter.put_report(LogRecord(event_name="progress 2"), RESOURCE, progress=True)
     sender.hang.set()
     eventually(lambda: not exporter.pending(patient=True))
     assert names(sender) == ["exited"]
@@ -147,7 +162,7 @@ def test_an_event_is_tried_again_and_superseded_progress_is_not() -> None:
 def test_an_event_that_is_refused_again_and_again_is_given_up() -> None:
     sender = FakeSender(*[False] * 3)
     exporter = make(None, sender)
-    exporter.put_report(LogRecord(event_name="exited"), progress=False)
+    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
     eventually(lambda: exporter.reports.dropped == 1)
     eventually(lambda: not exporter.pending(patient=True))
     assert sender.sent == []
@@ -157,11 +172,11 @@ def test_putting_never_waits_for_a_hanging_endpoint() -> None:
     sender = FakeSender()
     sender.hang.clear()
     exporter = make(sender, None)
-    exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS))
+    exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS), RESOURCE)
     assert sender.tried.acquire(timeout=5)
     start = time.monotonic()
     for _ in range(100):
-        exporter.put_spans(1000, chunk(1000))
+        exporter.put_spans(1000, chunk(1000), RESOURCE)
     assert time.monotonic() - start < 1.0
     assert exporter.spans.dropped == 100_000 - MAX_SPANS
     sender.hang.set()
@@ -170,11 +185,11 @@ def test_putting_never_waits_for_a_hanging_endpoint() -> None:
 def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
     spans, reports = FakeSender(*[False] * 100), FakeSender()
     exporter = make(spans, reports)
-    exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS))
+    exporter.put_spans(BATCH_SPANS, chunk(BATCH_SPANS), RESOURCE)
     eventually(lambda: exporter.spans.dropped == BATCH_SPANS)
     reports.hang.clear()
-    exporter.put_spans(1, chunk(1))
-    exporter.put_report(LogRecord(event_name="exited"), progress=False)
+    exporter.put_spans(1, chunk(1), RESOURCE)
+    exporter.put_report(LogRecord(event_name="exited"), RESOURCE, progress=False)
     assert reports.tried.acquire(timeout=5)
     assert exporter.pending(patient=False)
     reports.hang.set()
@@ -185,7 +200,7 @@ def test_only_the_endpoint_that_fails_is_not_waited_for() -> None:
 def test_haste_ends_the_wait_for_a_full_batch() -> None:
     sender = FakeSender()
     exporter = make(sender, None)
-    exporter.put_spans(3, chunk(3))
+    exporter.put_spans(3, chunk(3), RESOURCE)
     exporter.hurry()
     assert sender.tried.acquire(timeout=0.5)
     eventually(lambda: not exporter.pending(patient=True))

@@ -175,6 +175,6 @@ def test_damaged_records_are_skipped_and_do_not_block_the_rest(ring: Ring) -> No
         file.write(b"\xff\xff")
     assert ring.poll() == [0, 1]
     ring.poll()
-    assert not ring.tail.behind
+    assert not ring.tail.is_behind()
     ring.end(ring.issue())
     assert ring.poll() == [3]
