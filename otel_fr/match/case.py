@@ -9,11 +9,11 @@ from functools import cached_property
 from otel_fr.match import sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.endings import describe_ending
-from otel_fr.match.instances import Completions, Instance, InstanceKey, last_calls, line_up
+from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
 from otel_fr.match.steps import Steps, compare_steps
-from otel_fr.match.waiting import Node
+from otel_fr.match.waiting import Node, receivers
 
 _NOT_ENDED = (Ending.RUNNING, Ending.UNKNOWN)
 
@@ -36,7 +36,7 @@ class Case:
     aborted: frozenset[int] = field(init=False)
     completions: Completions = field(init=False)
     nodes: dict[InstanceKey, Node] = field(init=False)
-    lasts: dict[int, Call] = field(init=False)
+    lasts: dict[int, LastCall] = field(init=False)
     causes: list[Finding] = field(default_factory=list)
     consequences: list[Finding] = field(default_factory=list)
     cause_of: dict[InstanceKey, str] = field(default_factory=dict)
@@ -48,13 +48,18 @@ class Case:
         self.deaths, self.aborted, self.nodes = separate(
             self.evidence, self.instances, self.mismatches, self.completions
         )
-        self.lasts = last_calls(self.evidence.calls)
+        self.lasts = last_calls(self.evidence.calls, self.evidence.window)
 
     @cached_property
     def steps(self) -> Steps:
         """Which ranks cannot have run the same program."""
         fronts = [node.instance for node in self.nodes.values() if node.behind is None]
         return compare_steps(self.evidence, fronts, self.lasts)
+
+    @cached_property
+    def receivers(self) -> frozenset[int]:
+        """The ranks that receive from any source: which rank should send is not known."""
+        return receivers(self.evidence)
 
     def add(self, finding: Finding) -> None:
         """Add a cause, or a consequence, whose culprits are those of its cause."""
@@ -114,7 +119,7 @@ class Case:
             if not site and info is not None:
                 site = info.exception_site or info.site
             if not site and rank in self.lasts and rank in finding.culprit_ranks:
-                site = self.lasts[rank].site
+                site = self.lasts[rank].call.site
             if site:
                 finding.call_sites[rank] = site
             if info is not None and info.stack and rank in finding.culprit_ranks:
@@ -130,12 +135,15 @@ class Case:
             ended = [r for r in finding.culprit_ranks if r in ranks and ranks[r].ending not in _NOT_ENDED]
             finding.ended_ranks = tuple(sorted({*aborted, *ended}))
 
-    def unmatched_text(self, instance: Instance, blocker: int) -> str:
+    def unmatched_text(self, instance: Instance, blocker: int, *, has_passed: bool = True) -> str:
+        """A message without its other half. ``has_passed``: the rank that owes it went on without, or ended."""
         text = sentences.instance_text(instance)
         here = next(iter(instance.calls.values()))[-1]
-        wanted = "recv" if here.signature.operation == "send" else "send"
-        where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker), instance.group)
-        return f"rank {here.rank} waits in {text}; rank {blocker} did not call the matching {wanted}; {where}"
+        made = here.signature.operation
+        wanted = "recv" if made == "send" else "send"
+        where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker), instance)
+        doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
+        return f"rank {here.rank} waits in {text}; rank {blocker} did not call the matching {wanted}{doubt}; {where}"
 
     def raised_text(self, ranks: Iterable[int]) -> str:
         """``"; rank 0 raised ValueError: ..."`` of the first of these that raised; "" if none did."""

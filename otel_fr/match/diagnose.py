@@ -204,8 +204,9 @@ class _Diagnosis(Case):
             astray = self._astray(node, culprits) if category is Category.UNMATCHED_P2P else None
             if astray is not None:
                 culprits, summary = list(astray.culprits), sentences.misdirected_text(astray)
-            elif category is Category.UNMATCHED_P2P:
-                summary = self.unmatched_text(node.instance, culprits[0])
+            elif node.instance.p2p is not None and not node.dead:
+                has_passed = category is Category.UNMATCHED_P2P
+                summary = self.unmatched_text(node.instance, culprits[0], has_passed=has_passed)
             else:
                 summary = sentences.holding_text(
                     self.evidence, node.instance, culprits, node.waiting, self.age(node), self.lasts
@@ -262,7 +263,20 @@ class _Diagnosis(Case):
             return Category.RANK_DEAD
         if any(info is not None and info.python_blocked for info in infos):
             return Category.RANK_STUCK
-        return Category.UNMATCHED_P2P if node.instance.p2p else Category.MISSING_RANK
+        if node.instance.p2p is None or all(self._is_in_no_call(rank) for rank in culprits):
+            return Category.MISSING_RANK
+        return Category.UNMATCHED_P2P
+
+    def _is_in_no_call(self, rank: int) -> bool:
+        """True if it is known to be alive, or was until it was ended for the fault, with no call in flight.
+
+        A rank that has not reached its half of a message left none out. (PyTorch's files do not show whether a rank
+        is alive.)
+        """
+        info, last = self.evidence.ranks.get(rank), self.lasts.get(rank)
+        if info is None or info.exiting or not info.complete or (last is not None and last.in_call):
+            return False
+        return info.ending is Ending.KILLED if info.ending is not Ending.RUNNING else info.idle is not None
 
     def _is_idle_on_device(self, rank: int, instance: Instance) -> bool:
         """True if all its calls in the instance's group completed: it is blocked on the host.
@@ -273,6 +287,10 @@ class _Diagnosis(Case):
         progress = info.progress.get(instance.group.id) if info is not None else None
         if info is None or info.ending not in (Ending.RUNNING, Ending.KILLED) or info.has_left(instance.group.id):
             return False
+        if rank in self.receivers:
+            return False
+        if instance.p2p is not None and self._is_in_no_call(rank):
+            return True
         if progress is None or progress.enqueued is None:
             return False
         return progress.enqueued == progress.completed

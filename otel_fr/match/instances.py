@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from otel_fr.match.model import Call, CallState, Evidence, Finding, Group, Rank, Stream
 
@@ -182,10 +183,20 @@ def waiting_ranks(instance: Instance, window: float) -> tuple[int, ...]:
     return tuple(sorted(r for r in instance.calls if is_waiting(instance.call(r), window)))
 
 
-def last_calls(calls: Iterable[Call]) -> dict[int, Call]:
+class LastCall(NamedTuple):
+    """A rank's newest call. ``in_call``: any of its calls has been in flight for longer than the window."""
+
+    call: Call
+    in_call: bool
+
+
+def last_calls(calls: Iterable[Call], window: float) -> dict[int, LastCall]:
     """Each rank's newest call."""
     newest: dict[int, Call] = {}
+    open_: set[int] = set()
     for call in calls:
         if call.rank not in newest or call.record > newest[call.rank].record:
             newest[call.rank] = call
-    return newest
+        if call.state is not CallState.FAILED and is_waiting(call, window):
+            open_.add(call.rank)
+    return {rank: LastCall(call, rank in open_) for rank, call in newest.items()}

@@ -38,7 +38,7 @@ def left_out(nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey], steps:
     for key in cycle:
         for rank, targets in nodes[key].next.items():
             for target in targets:
-                if len(key) == len(target) == 3 and target in inside and nodes[target].behind is None:
+                if len(key) == len(target) == 3 and target in inside:
                     places.setdefault(rank, []).append((key, target))
     or_else: tuple[int, ...] = ()
     culprits = steps.culprits & places.keys()
@@ -106,18 +106,16 @@ def name_in_cycle(case: Case, keys: list[InstanceKey], skipped: list[LeftOut]) -
     for found in skipped:
         node = case.nodes[found.key]
         details = sentences.out_of_step_text(found.ranks, node.instance, found.taken, found.or_else)
-        _add_missing(case, node, found.ranks, details, found.or_else)
+        _add_missing(case, node, found.ranks, details)
     for key in keys:
         missing = case.nodes[key].next
         own = next((f for f in skipped if any(rank in missing for rank in f.ranks)), skipped[0])
         case.cause_of.setdefault(key, case.cause_of[own.key])
 
 
-def _add_missing(case: Case, node: Node, ranks: tuple[int, ...], details: str, or_else: tuple[int, ...] = ()) -> None:
-    """Add ranks that did not join. ``or_else``: the other explanation; of two single ranks, both are culprits."""
+def _add_missing(case: Case, node: Node, ranks: tuple[int, ...], details: str) -> None:
     held = sentences.holding_text(case.evidence, node.instance, ranks, node.waiting, case.age(node), case.lasts)
-    culprits = (*ranks, *or_else) if len(ranks) == len(or_else) == 1 else ranks
-    finding = case.finding(node.instance, Category.MISSING_RANK, culprits, node.waiting, f"{held}; {details}")
+    finding = case.finding(node.instance, Category.MISSING_RANK, ranks, node.waiting, f"{held}; {details}")
     finding.age = case.age(node)
     case.add(finding)
     case.cause_of[node.instance.key] = finding.key

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from otel_fr.match.endings import describe_ending, exiting_text, was_stopped
-from otel_fr.match.instances import Instance
+from otel_fr.match.instances import Instance, LastCall
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Rank
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.presentation import (
     collective_text,
     count_text,
@@ -52,22 +52,24 @@ def waiting_text(ranks: Iterable[int], seconds: float | None, place: str = "") -
     return f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} waited {place} for {duration_text(seconds)}"
 
 
-def where_text(evidence: Evidence, rank: int, last: Call | None, group: Group | None = None) -> str:
-    """What is known of a rank that has not joined: alive or how it ended, where, and its last collective.
+def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: Instance | None = None) -> str:
+    """What is known of a rank that has not joined: alive or how it ended, where, and its last call.
 
     Args:
-        group: that of the call that it has not joined.
+        instance: what it has not joined.
     """
     info = evidence.ranks.get(rank)
     if info is None or info.ending is Ending.UNKNOWN:
         return f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"
     text = describe_ending(info)
     site = info.exception_site or info.site
+    no_call = last is not None and not last.in_call
     if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
         exiting = f"{exiting_text(info)} and " if info.exiting else ""
-        text = f"was {exiting}{f'still at {site}' if site else 'alive'} when it {text}"
+        where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call and not exiting else "")
+        text = f"was {exiting}{where} when it {text}"
         site = ""
-    progress = info.progress.get(group.id) if group is not None else None
+    progress = info.progress.get(instance.group.id) if instance is not None else None
     if progress is not None and progress.destroyed:
         text = f"had left the group (it called destroy_process_group) and {text}"
     text = f"rank {rank} {text}"
@@ -77,11 +79,45 @@ def where_text(evidence: Evidence, rank: int, last: Call | None, group: Group | 
         text += " after its Python threads had stopped running (GIL held in C code, or the process was stopped)"
     if site:
         text += f" at {site}"
+    if info.ending is Ending.RUNNING and not info.exiting and info.idle is not None and no_call:
+        text += " and in no call"
     text += threads_text(info)
-    if last is not None:
-        number = None if last.stream == "p2p" else last.sequence_id
-        text += f"; its last call was {collective_text(last.signature.operation, number)}"
-    return text
+    behind = _behind_text(info, last, instance) if instance is not None else ""
+    return text + behind + (_last_call_text(evidence, info, last.call) if last is not None else "")
+
+
+def _behind_text(info: Rank, last: LastCall | None, instance: Instance) -> str:
+    """How many calls the rank is behind in the instance's group, unless its last call shows that."""
+    progress = info.progress.get(instance.group.id, Progress(0, 0))
+    if instance.stream != "collective" or info.rank in instance.calls or progress.enqueued is None:
+        return ""
+    calls = instance.sequence_id - progress.enqueued
+    if calls < 1 or (calls == 1 and last is not None and last.call.group == instance.group.id):
+        return ""
+    return f"; it is {count_text(calls, 'call')} behind in {group_of(instance.group)}"
+
+
+def call_text(evidence: Evidence, call: Call) -> str:
+    """``"all_reduce number 5 of group dp (3)"``, ``"recv from any source of group pp (4)"``."""
+    text = call.signature.operation
+    if call.stream != "p2p":
+        text = collective_text(text, call.sequence_id)
+    elif call.signature.peer is not None:
+        text += f" {'to' if text == 'send' else 'from'} rank {call.signature.peer}"
+    elif call.signature.any_source:
+        text += " from any source"
+    group = evidence.groups.get(call.group)
+    return f"{text} of {group_of(group)}" if group is not None else text
+
+
+def _last_call_text(evidence: Evidence, info: Rank, call: Call) -> str:
+    text = call_text(evidence, call)
+    if call.state is CallState.IN_FLIGHT:
+        ended = info.ending is not Ending.RUNNING
+        if call.signature.any_source and call.signature.peer is None:
+            return f"; it {'waited' if ended else 'waits'} in {text}, and which rank should send is not known"
+        return f"; its last call, {text}, {'had' if ended else 'has'} not completed"
+    return f"; its last call was {text}" + (", which failed" if call.state is CallState.FAILED else "")
 
 
 def threads_text(info: Rank) -> str:
@@ -126,7 +162,7 @@ def holding_text(
     culprits: Iterable[int],
     waiting: tuple[int, ...],
     age: float | None,
-    lasts: Mapping[int, Call],
+    lasts: Mapping[int, LastCall],
 ) -> str:
     """``"rank 1 did not join X; ranks 0, 2 have waited there for 4.5 s; rank 1 is alive at train.py:9 load; ..."``"""
     culprits = list(culprits)
@@ -136,7 +172,7 @@ def holding_text(
         head = f"{ranks_text(missing)} did not join {instance_text(instance)}"
     else:
         head = f"{ranks_text(culprits)} failed in {instance_text(instance)}"
-    details = [where_text(evidence, rank, lasts.get(rank), instance.group) for rank in culprits[:MAX_ENDINGS]]
+    details = [where_text(evidence, rank, lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
     if len(culprits) > MAX_ENDINGS:
         details.append(f"and {len(culprits) - MAX_ENDINGS} more")
     if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:
@@ -147,7 +183,8 @@ def holding_text(
 def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance, or_else: tuple[int, ...]) -> str:
     """What ranks did instead of joining ``skipped``, unlike the others; ``or_else``: ranks that may have done it."""
     they = verb(ranks, "it", "they")
-    text = f"unlike the other ranks, {ranks_text(ranks)} called {instance_text(taken)} without it: {they}"
+    text = "" if or_else else "unlike the other ranks, "  # with two sides, neither is the exception
+    text += f"{ranks_text(ranks)} called {instance_text(taken)} without it: {they}"
     if len(taken.members) < len(skipped.members):
         text += " made a call too many, or left this one out"
     else:
@@ -269,7 +306,7 @@ def host_text(evidence: Evidence, culprits: Iterable[int]) -> str:
     ended = all(evidence.ranks[rank].ending is not Ending.RUNNING for rank in ranks)
     enqueued = verb(ranks, "it", "they")
     blocked = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
-    return f"{blocked} blocked on the host: every collective {enqueued} enqueued in this group has completed"
+    return f"{blocked} blocked on the host: every call {enqueued} enqueued in this group has completed"
 
 
 def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[int]) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
-from otel_fr.match.instances import Instance
+from otel_fr.match.instances import Instance, LastCall
 from otel_fr.match.model import Call, Ending, Evidence, Group
 from otel_fr.presentation import UNDESCRIBED
 
@@ -85,7 +85,7 @@ class Steps:
         )
 
 
-def compare_steps(evidence: Evidence, instances: Iterable[Instance], lasts: Mapping[int, Call]) -> Steps:
+def compare_steps(evidence: Evidence, instances: Iterable[Instance], lasts: Mapping[int, LastCall]) -> Steps:
     """The conflicts between ranks.
 
     Args:
@@ -171,7 +171,7 @@ _Stands = Mapping[tuple[str, int], Mapping[int, Mapping[str, int]]]
 def _positions(
     evidence: Evidence,
     instances: Sequence[Instance],
-    lasts: Mapping[int, Call],
+    lasts: Mapping[int, LastCall],
     enqueued: Mapping[int, Mapping[str, int]],
 ) -> dict[tuple[str, int], dict[int, dict[str, int]]]:
     """(group, number) -> rank that joined it -> group -> how many calls of that group it had enqueued before.
@@ -194,7 +194,7 @@ def _positions(
                 continue
             record = instance.call(rank).record
             after = [call for call in later[rank] if call.record > record]
-            if len(after) != lasts[rank].record - record:
+            if len(after) != lasts[rank].call.record - record:
                 continue
             since: dict[str, set[int]] = defaultdict(set)
             for call in after:

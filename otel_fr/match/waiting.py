@@ -78,10 +78,8 @@ def build(
     joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
     reached = _reached(evidence) if joined else {}
     heads: dict[tuple[str, str], InstanceKey] = {}
-    takes_any = {
-        (c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED
-    }
-    receivers = {rank for _, rank in takes_any}
+    takes_any = _takes_any(evidence)
+    in_any = receivers(evidence)
     vague = {
         c.rank
         for c in evidence.calls
@@ -96,11 +94,21 @@ def build(
         _sort_members(evidence, node, waits, deaths, takes_any, later, completions)
         _spare_vague(node, vague)
         if node.instance.stream != "p2p":
-            _spare_receivers(node, receivers)
+            _spare_receivers(node, in_any)
         if node.dead or node.idle or node.silent or node.next or node.undecided:
             heads[stream_key] = key
     _put_behind(nodes, joined, waits)
     return nodes
+
+
+def _takes_any(evidence: Evidence) -> set[tuple[str, int]]:
+    """(group, rank) of each receive from any source that has not completed."""
+    return {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED}
+
+
+def receivers(evidence: Evidence) -> frozenset[int]:
+    """The ranks in a receive from any source."""
+    return frozenset(rank for _, rank in _takes_any(evidence))
 
 
 def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> bool:
@@ -256,7 +264,7 @@ def _spare_vague(node: Node, vague: set[int]) -> None:
         node.undecided.extend(held)
 
 
-def _spare_receivers(node: Node, receivers: set[int]) -> None:
+def _spare_receivers(node: Node, receivers: Container[int]) -> None:
     """Members in a receive from any source wait too; those that wait nowhere are the culprits, if there are any."""
     others = [rank for rank in node.idle if rank not in receivers]
     if others or node.undecided:

@@ -166,7 +166,8 @@ def test_a_send_without_a_receive_is_named(collector: Collector) -> None:
         job.step()
         job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=3)
         incident = collector.wait_cause()
-        assert (incident["category"], incident["culprit_ranks"]) == ("unmatched_p2p", [1])
+        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1]), "it is alive and in no call"
+        assert "rank 1 did not call the matching recv" in incident["summary"]
         assert incident["trace_id"]
 
 
@@ -176,7 +177,7 @@ def test_a_posted_receive_is_no_fault_until_a_thread_waits_for_it(collector: Col
         posted = job.ranks[1].issue(job.world, "recv", kind="p2p", peer=0, tag=3, posted=True)
         job.ranks[0].issue(job.world, "send", kind="p2p", peer=1, tag=4)
         incident = collector.wait_cause()
-        assert (incident["category"], incident["culprit_ranks"]) == ("unmatched_p2p", [1]), "it waits nowhere"
+        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1]), "it waits nowhere"
         posted.posted = False
         assert collector.wait_cause(lambda one: one["culprit_ranks"] == [0, 1])
 

@@ -182,7 +182,8 @@ def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -
             ring.call(signature("send", ((5,),), peer=1, tag=0), state=RecordState.IN_FLIGHT, age_s=9)
         ring.write(tmp_path / "files")
     (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
-    assert (incident["category"], incident["waiting_ranks"]) == ("unmatched_p2p", [0])
+    assert (incident["category"], incident["waiting_ranks"]) == ("missing_rank", [0])
+    assert "rank 1 did not call the matching recv; rank 1 is alive" in incident["summary"]
     group = identity.group_id("0", range(2))
     assert incident["trace_id"] == identity.p2p_trace_id(RUN, group, 0, 1, 0, 20).hex()
 

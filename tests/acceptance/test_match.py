@@ -1,0 +1,55 @@
+"""Hybrid-parallel and pipelined torchrun jobs with one fault: what a user sees live, and the same from the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.verdicts import cause_incidents
+from tests.support.waiting import wait_for
+
+pytestmark = torchrun.needed
+
+FAULTS: dict[str, tuple[list[int], str, list[str]]] = {
+    # fault: culprits, description of the group, what the summary says
+    "step_short": ([3], "dp", ["rank 3 did not join all_reduce number 12 of group dp", "called barrier number"]),
+    "step_long": ([3], "default_pg", ["rank 3 did not join barrier", "called all_reduce number 25 of group tp"]),
+    "checkpoint": ([3], "dp", ["rank 3 did not join all_reduce number 12 of group dp", "of group checkpoint"]),
+    "stage_stuck": ([1], "default_pg", ["rank 1 did not call the matching", "rank 1 ", "and in no call"]),
+    "any_source": ([0], "default_pg", ["rank 0 did not join barrier", "it waits in recv from any source"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
+    culprits, group, texts = FAULTS[fault]
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "match.py", fault, nproc=4, env=torchrun.endpoint(running))
+        assert wait_for(running.causes), running.err_file.read_text() + job.output
+    live, every = running.causes(), running.incidents()
+    status, report = job.analyze()
+    assert status == 1
+    for incident in (one_cause(live), one_cause(cause_incidents(report["incidents"]))):
+        assert incident["culprit_ranks"] == culprits, incident["summary"]
+        # On a machine that is too busy to run the rank's thread in time, Python counts as blocked.
+        assert incident["category"] in ("missing_rank", "rank_stuck"), incident["summary"]
+        assert incident["process_group"]["description"] == group
+    for text in texts:
+        assert text in live[0]["summary"]
+    for incident in [*every, *report["incidents"]]:
+        assert incident["caused_by"] is None or incident["culprit_ranks"] == []
+
+
+def one_cause(incidents: list[Any]) -> Any:
+    (incident,) = incidents
+    return incident
+
+
+def test_a_healthy_mesh_raises_nothing(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "match.py", "healthy_mesh", nproc=4, env=torchrun.endpoint(running))
+    assert job.returncode == 0, job.output
+    assert running.incidents() == []
