@@ -125,7 +125,7 @@ def ranks_beyond_the_end(case: Case, node: Node, missing: list[int]) -> list[int
     """The ranks that wait in this node in a call too many: all others ended well after fewer; empty: not known."""
     ranks = case.evidence.ranks
     ended = [rank in ranks and ranks[rank].ending is Ending.CLEAN for rank in missing]
-    if node.instance.stream != "collective" or not all(ended):
+    if node.instance.stream == "p2p" or not all(ended):
         return []
     return [rank for rank in node.waiting if rank in case.steps.culprits]
 

@@ -19,7 +19,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from otel_fr.match.instances import Instance, LastCall
-from otel_fr.match.model import Call, Ending, Evidence, Group
+from otel_fr.match.model import Call, Ending, Evidence, Group, Stream
 from otel_fr.presentation import UNDESCRIBED
 
 MAX_CLASSES = 64
@@ -94,10 +94,17 @@ def compare_steps(evidence: Evidence, instances: Iterable[Instance], lasts: Mapp
     """
     known = {rank for rank, info in evidence.ranks.items() if info.ending is not Ending.UNKNOWN and info.complete}
     ended = {rank for rank in known if evidence.ranks[rank].ending is Ending.CLEAN}
+    instances = [instance for instance in instances if instance.stream != "p2p"]
     enqueued = _enqueued(evidence, known)
     of_group = {id_: _kind(group) for id_, group in evidence.groups.items()}
+    for instance in instances:
+        axis = _axis(instance.group.id, instance.stream)
+        if axis not in of_group:  # progress does not count these calls: those that ranks wait in are
+            of_group[axis] = _axis(of_group[instance.group.id], instance.stream)
+            for rank in known.intersection(instance.members):
+                enqueued[rank][axis] = instance.sequence_id - (rank not in instance.calls)
     stages = _stages(evidence, enqueued, of_group)
-    positions = _positions(evidence, [i for i in instances if i.stream == "collective"], lasts, enqueued)
+    positions = _positions(evidence, instances, lasts, enqueued)
     by_rank: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for place, joined in positions.items():
         for rank in joined:
@@ -117,6 +124,10 @@ def compare_steps(evidence: Evidence, instances: Iterable[Instance], lasts: Mapp
                 before = positions[id_, number][rank]
                 of_kind[kinds[id_], number][rank] = {kinds[own]: before[own] for own in before if own in kinds}
     return Steps(_conflicts(groups, positions, ended), _conflicts(alike, of_kind, ended), groups, alike)
+
+
+def _axis(group: str, stream: Stream) -> str:
+    return group if stream == "collective" else f"{group} {stream}"
 
 
 def _stages(evidence: Evidence, enqueued: Mapping[int, Mapping[str, int]], kinds: Mapping[str, str]) -> dict[int, str]:
@@ -198,9 +209,9 @@ def _positions(
                 continue
             since: dict[str, set[int]] = defaultdict(set)
             for call in after:
-                if call.stream == "collective":
-                    since[call.group].add(call.sequence_id)
-            found.setdefault((instance.group.id, instance.sequence_id), {})[rank] = {
+                since[_axis(call.group, call.stream)].add(call.sequence_id)
+            axis = _axis(instance.group.id, instance.stream)
+            found.setdefault((axis, instance.sequence_id), {})[rank] = {
                 id_: count - len(since[id_]) for id_, count in enqueued[rank].items()
             }
     return found

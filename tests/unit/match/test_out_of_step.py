@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from itertools import combinations
 
@@ -243,3 +244,19 @@ def test_of_two_single_ranks_the_one_ahead_in_the_larger_group_is_named_with_the
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
     assert "(or rank 2 made calls too many)" in cause.summary
     assert "unlike" not in cause.summary, "neither of two is the exception"
+
+
+@pytest.mark.parametrize("short", range(4))
+def test_a_short_rank_in_a_monitored_barrier_is_named(short: int) -> None:
+    """Progress does not count monitored barriers; the call that the rank waits in shows that it is ahead there."""
+    ranks, program = two_by_two()
+    rng = random.Random(1)
+    machine = mesh_model.run(rng, ranks, program, {short: "step short"})
+    evidence = as_the_collector_sees_it(machine.evidence(rng, still=True))
+    evidence.calls = [
+        dataclasses.replace(call, stream="monitored_barrier") if call.signature.operation == "barrier" else call
+        for call in evidence.calls
+    ]
+    evidence.ranks[short].progress.pop("w")
+    (cause,) = causes(diagnose(evidence))
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (short,))
