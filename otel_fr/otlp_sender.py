@@ -24,6 +24,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 Signal = Literal["traces", "logs"]
 Request = ExportTraceServiceRequest | ExportLogsServiceRequest
 
+DEFAULT_TIMEOUT = 10.0
+"""Seconds: OpenTelemetry's default of ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
+
 _log = logging.getLogger("otel_fr.monitor")
 
 _GRPC_MODULES = {
@@ -124,7 +127,44 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ) -> Send
     encoder = getattr(module, encoder_name)
     if not getattr(encoder, "accepts_prepared", False):
         setattr(module, encoder_name, _prepared_first(encoder))
-    return Sender(getattr(module, class_name)(), protocol)
+    if any(name.startswith("OTEL_PYTHON_EXPORTER_OTLP_") and name.endswith("_CREDENTIAL_PROVIDER") for name in env):
+        return Sender(getattr(module, class_name)(), protocol)  # the session is the user's own
+    return Sender(getattr(module, class_name)(session=_bounded_session()), protocol)
+
+
+def _bounded_session() -> Any:
+    """A `requests.Session` whose responses are bounded in time and size: the exporters would read them whole.
+
+    Their timeout is for each read, so an endpoint that sends a byte a second would block the sender for ever; a
+    compressed response of 2 MB would take 2 GB in a process beside the job.
+    """
+    # Imported here, because a monitor that sends over gRPC needs none of it.
+    import requests
+    import urllib3
+    from requests.adapters import HTTPAdapter
+
+    from otel_fr.timed_http import POOL_CLASSES, bounded_body, set_deadline
+
+    class BoundedAdapter(HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **more: Any) -> None:
+            super().init_poolmanager(*args, **more)
+            self.poolmanager.pool_classes_by_scheme = POOL_CLASSES
+
+        def send(self, request: Any, stream: bool = False, timeout: Any = None, *args: Any, **more: Any) -> Any:
+            request.headers["Accept-Encoding"] = "identity"
+            set_deadline(timeout if isinstance(timeout, (int, float)) else DEFAULT_TIMEOUT)
+            response = super().send(request, True, timeout, *args, **more)
+            try:
+                response._content = bounded_body(response.raw)
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                raise requests.exceptions.ConnectionError(error, request=request) from error
+            response._content_consumed = True
+            return response
+
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, BoundedAdapter())
+    return session
 
 
 def _translate_data(_exporter: object, data: Prepared) -> Request:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import itertools
 import socket
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 
 Behaviour = Callable[[socket.socket, threading.Event], None]
@@ -59,8 +59,9 @@ def drips(connection: socket.socket, ended: threading.Event) -> None:
 
 
 def bomb(size: int, status: int = 200) -> Behaviour:
-    """Answers each request with zeros that are ``size`` bytes once they are decompressed."""
-    body = gzip.compress(bytes(size))
+    """Answers each request with zeros that are ``size`` bytes, of whole MiB, once they are decompressed."""
+    packer, piece = zlib.compressobj(wbits=31), bytes(1 << 20)
+    body = b"".join(packer.compress(piece) for _ in range(size >> 20)) + packer.flush()
     head = f"HTTP/1.1 {status} OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
 
     def answer(connection: socket.socket, _: threading.Event) -> None:

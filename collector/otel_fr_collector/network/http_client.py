@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import email.utils
-import http.client
-import io
 import queue
-import socket
 import ssl
 import threading
 import time
@@ -21,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
-MAX_BODY = 64 * 1024
-"""Bytes read of a response's body. What receivers and backends answer is below 1 kB, except for errors' texts."""
+from otel_fr.timed_http import POOL_CLASSES, bounded_body, set_deadline
+
 MAX_RETRY_AFTER = 300.0
 """Limit on the seconds that a server may ask to wait before a retry (docs/threat-model.md)."""
 _T = TypeVar("_T")
@@ -39,7 +35,7 @@ class Answer:
     """A response.
 
     Attributes:
-        body: at most `MAX_BODY` bytes of it, as they came.
+        body: at most `otel_fr.timed_http.MAX_BODY` bytes of it, as they came.
         retry_after: seconds to wait before a retry, at most `MAX_RETRY_AFTER`; None: not given.
     """
 
@@ -68,7 +64,7 @@ class HttpClient:
             timeout=urllib3.Timeout(connect=connect, read=total),
             ssl_context=tls,
         )
-        self._pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+        self._pool.pool_classes_by_scheme = POOL_CLASSES
 
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
         """Send one request; redirects are not followed.
@@ -76,15 +72,13 @@ class HttpClient:
         Raises:
             HttpError: no response came in time.
         """
-        _current.deadline = time.monotonic() + self._total
+        set_deadline(self._total)
         headers = {"Accept-Encoding": "identity", **headers}
         try:
             response = self._pool.request(
                 method, url, body=body, headers=headers, redirect=False, preload_content=False, decode_content=False
             )
-            found = response.read(MAX_BODY, decode_content=False)
-            if response.read(1, decode_content=False):
-                response.close()  # the rest is not read, so the connection cannot be used again
+            found = bounded_body(response)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise HttpError(f"{type(error).__name__}: {error}") from error
         return Answer(response.status, found, read_retry_after(response.headers.get("retry-after"), time.time()))
@@ -150,58 +144,3 @@ class Workers:
                 future.set_result(work())
             except BaseException as error:  # noqa: BLE001  it is raised where it is waited for
                 future.set_exception(error)
-
-
-class _Current(threading.local):
-    """The request of this thread. ``deadline``: monotonic time by which its response must be complete."""
-
-    deadline = float("inf")
-
-
-_current = _Current()
-
-
-class _TimedReader(io.RawIOBase):
-    """What a socket receives, until a deadline: a timeout of the socket's own begins again with each byte."""
-
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock = sock
-        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open, as http.client relies on
-        self._deadline = deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the response took too long")
-        self._sock.settimeout(left)
-        return self._file.readinto(buffer)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
-class _TimedResponse(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
-        super().__init__(sock, *args, **more)
-        self.fp.close()
-        self.fp: Any = io.BufferedReader(_TimedReader(sock, _current.deadline))
-
-
-class _HttpConnection(HTTPConnection):
-    response_class = _TimedResponse
-
-
-class _HttpsConnection(HTTPSConnection):
-    response_class = _TimedResponse
-
-
-class _HttpPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _HttpConnection
-
-
-class _HttpsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _HttpsConnection

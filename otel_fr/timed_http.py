@@ -1,0 +1,93 @@
+"""Connections of urllib3 whose responses are bounded in time and size, also by a server that sends a byte a second."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import threading
+import time
+from typing import Any
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+MAX_BODY = 64 * 1024
+"""Bytes read of a response's body. What OTLP servers and receivers answer is below 1 kB, except for errors' texts."""
+
+
+class _Current(threading.local):
+    """The request of this thread. ``deadline``: monotonic time by which its response must be complete."""
+
+    deadline = float("inf")
+
+
+_current = _Current()
+
+
+def set_deadline(seconds: float) -> None:
+    """The response of this thread's next request over `POOL_CLASSES` must be complete in so many seconds."""
+    _current.deadline = time.monotonic() + seconds
+
+
+def bounded_body(response: urllib3.BaseHTTPResponse) -> bytes:
+    """At most `MAX_BODY` bytes of the body, not decompressed. A longer one's connection is closed.
+
+    Args:
+        response: of which nothing has been read.
+    """
+    body = response.read(MAX_BODY, decode_content=False)
+    if response.read(1, decode_content=False):
+        response.close()
+    return body
+
+
+class _TimedReader(io.RawIOBase):
+    """What a socket receives, until a deadline: a timeout of the socket's own begins again with each byte."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._file = sock.makefile("rb", buffering=0)  # keeps the socket open, as http.client relies on
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._deadline < float("inf"):
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the response took too long")
+            self._sock.settimeout(left)
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _TimedResponse(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **more: Any) -> None:
+        super().__init__(sock, *args, **more)
+        self.fp.close()
+        self.fp: Any = io.BufferedReader(_TimedReader(sock, _current.deadline))
+
+
+class _HttpConnection(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class _HttpsConnection(HTTPSConnection):
+    response_class = _TimedResponse
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+POOL_CLASSES: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": _HttpPool, "https": _HttpsPool}
+"""For ``urllib3.PoolManager.pool_classes_by_scheme``."""
