@@ -117,7 +117,9 @@ class Case:
             if rank in self.deaths and info is not None and info.exception_site:
                 site = info.exception_site
             if not site and info is not None:
-                site = info.exception_site or info.site
+                # A rank that its launcher ended left from a handler of the signal; where it was stuck matters.
+                sites = (info.exception_site, info.site) if info.exception else (info.site, info.exception_site)
+                site = sites[0] or sites[1]
             if not site and rank in self.lasts and rank in finding.culprit_ranks:
                 site = self.lasts[rank].call.site
             if site:

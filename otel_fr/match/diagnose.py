@@ -281,11 +281,15 @@ class _Diagnosis(Case):
     def _is_idle_on_device(self, rank: int, instance: Instance) -> bool:
         """True if all its calls in the instance's group completed: it is blocked on the host.
 
-        It is alive, or was until it was killed for the fault (a kill of its own accord makes it a dead rank).
+        It is alive, or was until its launcher ended it for the fault (it is dead if it ended by a fault of its own).
         """
         info = self.evidence.ranks.get(rank)
         progress = info.progress.get(instance.group.id) if info is not None else None
-        if info is None or info.ending not in (Ending.RUNNING, Ending.KILLED) or info.has_left(instance.group.id):
+        if (
+            info is None
+            or info.ending not in (Ending.RUNNING, Ending.KILLED, Ending.RAISED)
+            or info.has_left(instance.group.id)
+        ):
             return False
         if rank in self.receivers:
             return False

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
 from otel_fr.match.instances import Instance, has_joined
+from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
 STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
 """Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
 
+_STOP_STATUSES = frozenset(128 + number for number in STOP_SIGNALS)
+"""Exit statuses with which programs, as shells do, say which signal ended them."""
 _STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
 
 
@@ -18,6 +21,8 @@ _STORE_EXCEPTIONS = ("torch.distributed.DistStoreError", "torch.distributed.Dist
 """What torch raises in a rank that timed out waiting for others at the job's store, as when a group is created."""
 
 
+KILL_GRACE = 2.0
+"""Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
 _BACKEND_EXCEPTION = "torch.distributed.DistBackendError"
 """What torch raises in a rank whose collective timed out or was aborted, also if its backend does not show an end."""
 
@@ -31,6 +36,8 @@ def was_stopped(info: Rank) -> bool:
     """It was ended by a launcher's or a user's signal."""
     if info.ending is Ending.KILLED:
         return info.signal in STOP_SIGNALS
+    if info.ending is Ending.RAISED and not info.exception:
+        return info.exit_code in _STOP_STATUSES
     return info.ending is Ending.RAISED and info.exception.startswith(_STOP_EXCEPTIONS)
 
 
@@ -72,6 +79,39 @@ def _awaited(evidence: Evidence, instances: Iterable[Instance], ranks: set[int])
             members = ranks.intersection(instance.members)
             found.update(r for r in members if has_joined(instance, r, evidence.ranks.get(r)) is False)
     return found
+
+
+def _outlasted(
+    evidence: Evidence, instances: Iterable[Instance], candidates: set[int], aborted: frozenset[int]
+) -> set[int]:
+    """Those that were away for so long that others had given up before they ended: their launcher ended them.
+
+    Killed with SIGKILL after they had not ended by SIGTERM, or exited without an exception from a handler of SIGTERM.
+    Each time is measured by one rank: how long a peer waited until its timeout, and how long the candidate was idle.
+    """
+    ended = {r for r in candidates if _may_be_stopped(evidence.ranks[r]) and evidence.ranks[r].idle is not None}
+    found: set[int] = set()
+    for instance in instances if ended else ():
+        calls = [instance.call(r) for r in instance.calls]
+        timeouts = [c.duration for c in calls if gave_up(c) and c.duration is not None]
+        waits = timeouts + [c.age for c in calls if c.rank in aborted and c.age is not None]
+        for r in ended.intersection(instance.members):
+            info, idle = evidence.ranks[r], evidence.ranks[r].idle or 0.0
+            if has_joined(instance, r, info) is not False:
+                continue
+            if info.ending is Ending.KILLED:
+                is_after = any(idle >= wait + KILL_GRACE for wait in waits)
+            else:
+                is_after = any(idle >= wait > 0 for wait in timeouts)
+            if is_after:
+                found.add(r)
+    return found
+
+
+def _may_be_stopped(info: Rank) -> bool:
+    if info.ending is Ending.KILLED:
+        return info.signal == SIGKILL
+    return info.ending is Ending.RAISED and not info.exception
 
 
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
@@ -130,6 +170,7 @@ def culprit_deaths(
         and _failed_by_itself(info, by_rank.get(r, ()))
         and not (timed_out and _was_cleared_away(info))
     }
+    candidates -= _outlasted(evidence, instances, candidates, excused)
     left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}
     candidates -= left - _awaited(evidence, instances, left)
     if not candidates:

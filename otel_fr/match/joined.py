@@ -28,11 +28,11 @@ def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
     The peers waited for their full timeout, or until a watchdog aborted them; the late rank spent about that long or
     longer between its previous call and this one.
     """
-    gave_up = [c for c in calls if _gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED)]
-    if not gave_up or len(gave_up) == len(calls):
+    ended = [c for c in calls if gave_up(c) or (c.rank in aborted and c.state is not CallState.COMPLETED)]
+    if not ended or len(ended) == len(calls):
         return []
-    patience = min((c.duration if c.state is CallState.FAILED else c.age) or 0.0 for c in gave_up)
-    return [c for c in calls if c not in gave_up and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
+    patience = min((c.duration if c.state is CallState.FAILED else c.age) or 0.0 for c in ended)
+    return [c for c in calls if c not in ended and c.gap is not None and patience > 0 and c.gap >= 0.9 * patience]
 
 
 def _is_blocked(call: Call, window: float) -> bool:
@@ -52,7 +52,8 @@ def _timed_out(call: Call) -> bool:
     )
 
 
-def _gave_up(call: Call) -> bool:
+def gave_up(call: Call) -> bool:
+    """It failed at its timeout."""
     return call.state is CallState.FAILED and (call.error == "timeout" or _waited_out(call))
 
 

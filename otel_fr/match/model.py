@@ -180,7 +180,8 @@ class Rank:
     def has_left(self, group: str) -> bool:
         """It can join no call of the group any more: it has destroyed the group, or its interpreter is ending."""
         progress = self.progress.get(group)
-        return self.exiting or (progress is not None and progress.destroyed)
+        is_exiting = self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
+        return is_exiting or (progress is not None and progress.destroyed)
 
 
 class MessagePattern(NamedTuple):

@@ -246,9 +246,8 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     signal, code = exit_.get("signal"), exit_.get("code")
     rank.signal = signal if isinstance(signal, int) and signal > 0 else None
     rank.exit_code = code if isinstance(code, int) and exit_.get("known") is True and not rank.signal else None
-    if rank.ending is Ending.RUNNING:
-        rank.idle = _idle(dump)
-    elif rank.ending is Ending.RAISED and not rank.exception_site:
+    rank.idle = _idle(dump)
+    if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
     return rank
 

@@ -3,6 +3,7 @@
 import atexit
 import datetime
 import os
+import signal
 import sys
 import threading
 import time
@@ -47,6 +48,11 @@ elif by_watchdog:
         threading.Thread(target=watchdog, daemon=True).start()
     dist.all_reduce(data)
 elif how == "stopped":
+    if rank == 1:
+        idle()
+    dist.all_reduce(data)
+elif how == "stopped_by_its_handler":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if rank == 1:
         idle()
     dist.all_reduce(data)

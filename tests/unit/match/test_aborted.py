@@ -203,3 +203,46 @@ def test_the_rank_that_stops_stays_the_culprit_whichever_ranks_are_aborted(
     assert [(f.category, f.culprit_ranks, f.key) for f in after] == [
         (f.category, f.culprit_ranks, f.key) for f in before
     ]
+
+
+def peers(error: str = "timeout") -> list[Call]:
+    return [call(r, 5, CallState.FAILED, age=None, duration=6.0, error=error) for r in (0, 2)]
+
+
+RAISED = [rank(r, 5, done=4, ending=Ending.RAISED, exception="RuntimeError: Timed out") for r in (0, 2)]
+EXITED: dict[str, Any] = {"ending": Ending.RAISED, "exit_code": 1}
+KILLED: dict[str, Any] = {"ending": Ending.KILLED, "signal": SIGKILL}
+SAID: dict[str, Any] = {"ending": Ending.RAISED, "exit_code": 128 + SIGTERM}
+
+
+@pytest.mark.parametrize(("end", "idle"), [(EXITED, 6.2), (KILLED, 36.0), (SAID, 6.2), (SAID, 1.0)])
+def test_a_rank_that_its_launcher_ended_after_the_others_had_given_up_is_missing(
+    end: dict[str, Any], idle: float
+) -> None:
+    found = cause(peers(), [RAISED[0], rank(1, 4, idle=idle, site="train.py:9 load", **end), RAISED[1]])
+    assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), "host")
+    assert "train.py:9 load" in found.summary
+
+
+def test_the_same_after_a_watchdog_had_aborted_the_others() -> None:
+    killed = rank(1, 4, idle=39.5, **KILLED)
+    found = cause([call(0, 5), call(2, 5)], [aborted(0, 5), killed, aborted(2, 5)])
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
+
+
+@pytest.mark.parametrize(
+    ("end", "idle", "error"),
+    [
+        (EXITED, 5.0, "timeout"),
+        (KILLED, 6.2, "timeout"),
+        (KILLED, 36.0, "collective_failed"),
+        (EXITED, 36.0, "collective_failed"),
+        ({**EXITED, "exception": "OSError: disk"}, 36.0, "timeout"),
+        ({"ending": Ending.KILLED, "signal": 11}, 36.0, "timeout"),
+    ],
+)
+def test_a_rank_that_may_have_ended_before_the_others_gave_up_is_dead(
+    end: dict[str, Any], idle: float, error: str
+) -> None:
+    found = cause(peers(error), [RAISED[0], rank(1, 4, idle=idle, **end), RAISED[1]])
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (1,))
