@@ -1,11 +1,11 @@
-# make demo | test | test-fast | lint | bench | bench-verdicts | proto     Everything is installed into .venv first.
+# make demo | test | test-fast | fuzz | lint | bench | bench-verdicts | proto     Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-fast lint format bench bench-verdicts proto clean
+.PHONY: setup demo test test-fast fuzz lint format bench bench-verdicts proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -36,6 +36,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Mutated input to a real collector and to the readers of files, for so many seconds: tests/fuzz.
+SECONDS ?= 300
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 format: setup
 	$(BIN)/ruff format .

@@ -14,6 +14,9 @@ from otel_fr import semconv as names
 from otel_fr.incident import IncidentData
 from otel_fr.otlp_attributes import attributes, utf8
 
+MAX_SECONDS = 2.0**62 / 1e9
+"""Unix time (in 2116) above which a time is taken for damage; as nanoseconds it fits OTLP's fixed64."""
+
 
 def incident_trace(
     data: IncidentData, resource: Mapping[str, object], started: float | None, detected: float
@@ -42,8 +45,8 @@ def root_span(data: IncidentData, started: float | None, detected: float) -> Spa
         span_id=identity.root_span_id(trace),
         name=utf8(f"{data['operation']} {group['description'] or group['name']}"),
         kind=Span.SPAN_KIND_INTERNAL,
-        start_time_unix_nano=int(start * 1e9),
-        end_time_unix_nano=int(detected * 1e9),
+        start_time_unix_nano=_nanoseconds(start),
+        end_time_unix_nano=_nanoseconds(detected),
         status=Status(code=Status.STATUS_CODE_ERROR, message=utf8(data["summary"])),
     )
     span.attributes.extend(
@@ -66,6 +69,11 @@ def root_span(data: IncidentData, started: float | None, detected: float) -> Spa
         )
     )
     return span
+
+
+def _nanoseconds(seconds: float) -> int:
+    """A Unix time in nanoseconds; 0: no clock has it, as files may contain any number."""
+    return int(seconds * 1e9) if 0.0 < seconds < MAX_SECONDS else 0
 
 
 def resource_spans(resource: Mapping[str, object], spans: Iterable[Span]) -> ResourceSpans:

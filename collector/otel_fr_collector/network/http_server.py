@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -50,6 +51,8 @@ class HttpServer:
             proxy_headers=False,
         )
         config.load()
+        # It logs a warning for every request that is no HTTP, so clients could fill the disk.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.ssl = tls.ssl_context() if tls is not None else None
         self._server = _Uvicorn(config)
         self._listener = listener

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from otel_fr.control.v1 import control_pb2
 from otel_fr_collector.control import Control, TooManyWatchersError
@@ -123,7 +124,7 @@ def _read_watch(data: bytes) -> control_pb2.WatchRequest:
         raise RejectedError(Reason.TOO_LARGE, f"a WatchRequest is larger than {MAX_WATCH} bytes")
     try:
         return control_pb2.WatchRequest.FromString(data)
-    except ValueError:
+    except DecodeError:
         raise malformed("the request is not a WatchRequest") from None
 
 

@@ -21,10 +21,10 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from tests.support.collector_process import Collector, running
-from tests.support.grpc_calls import LOGS, METRICS, TRACES
+from tests.support.grpc_calls import LOGS, METRICS, TRACES, WATCH, refused
 from tests.support.otlp_messages import attribute
 from tests.support.played_job import Job
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 REJECTED = "otel_fr_collector_requests_rejected_total"
 ITEMS = "otel_fr_collector_items_received_total"
@@ -176,6 +176,14 @@ def test_texts_that_are_not_unicode_disturb_neither_verdicts_nor_metrics(tmp_pat
         assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
         assert collector.metric("otel_fr_collector_internal_errors_total") == 0
         assert collector.metric("otel_fr_incidents_open", process_group="stage ?") == 1
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\xff", b"\x0a\x02\xff\xff", b"\x0a" * 100])
+def test_a_control_request_that_is_none_is_rejected(shared: Collector, data: bytes) -> None:
+    before = shared.metric(REJECTED, signal="control", reason="malformed")
+    assert refused(lambda: list(shared.stream(WATCH)(data, timeout=PATIENCE))) == grpc.StatusCode.INVALID_ARGUMENT
+    assert shared.metric(REJECTED, signal="control", reason="malformed") == before + 1
+    assert "Traceback" not in shared.err_file.read_text()
 
 
 def test_a_report_that_comes_late_is_dropped(shared: Collector) -> None:

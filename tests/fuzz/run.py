@@ -1,0 +1,208 @@
+"""One run of the fuzz: workers that send, a watch over the collector, a reader; and what they found."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+import traceback
+import urllib.request
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fuzz.cases import Case, Failure, save
+from tests.fuzz.clients import Client
+from tests.fuzz.generate import Generator
+from tests.fuzz.reader import Reader
+from tests.fuzz.seeds import Seeds, make_seeds
+from tests.support.collector_process import Collector, running
+
+WORKERS = 3
+"""Clients that send at the same time."""
+KEPT = 100
+"""Inputs before a failure of the collector that are kept with it: it may show later than its cause."""
+MAX_FAILURES = 10
+"""Of one run; then it ends."""
+CHECK_SECONDS = 1.0
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Seconds that /healthz may take, MiB that the collector may hold, seconds and MiB that one file may take."""
+
+    latency: float = 1.5
+    resident: float = 400.0
+    reader_seconds: float = 10.0
+    reader_memory: float = 500.0
+
+
+@dataclass
+class Outcome:
+    """What a run has seen. ``counts``: cases by target."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Path] = field(default_factory=list)
+    slowest_health: float = 0.0
+    resident: int = 0
+    slowest_file: float = 0.0
+    largest_file: int = 0
+
+
+class Fuzz:
+    """A run.
+
+    Args:
+        folder: for its files; failures are saved in ``folder/failures``.
+        seed: of all chance in it. Which worker is first is the machine's choice.
+    """
+
+    def __init__(self, folder: Path, seed: int, ceilings: Ceilings) -> None:
+        self.outcome = Outcome()
+        self._folder = folder
+        self._seed = seed
+        self._ceilings = ceilings
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self._recent: deque[Case] = deque(maxlen=KEPT)
+        self._known: set[str] = set()
+
+    def run(self, seconds: float) -> Outcome:
+        """Make and send cases for so long."""
+        folder = self._folder / "seeds"
+        folder.mkdir(parents=True, exist_ok=True)
+        seeds = make_seeds(folder)
+        with collector(self._folder) as started:
+            threads = [
+                *(self._thread(self._work, started, seeds, worker) for worker in range(WORKERS)),
+                self._thread(self._read, seeds),
+                self._thread(self._ask_health, started),
+            ]
+            for thread in threads:
+                thread.start()
+            begun = time.monotonic()
+            while time.monotonic() < begun + seconds and not self._end.is_set():
+                self._end.wait(CHECK_SECONDS)
+                self._check(started)
+            self._end.set()
+            for thread in threads:
+                thread.join()
+            self._check(started)
+        return self.outcome
+
+    def replay(self, cases: list[Case]) -> Outcome:
+        """Send these cases, in their order."""
+        with collector(self._folder) as started, contextlib.closing(Client(started)) as client:
+            watch = self._thread(self._ask_health, started)
+            watch.start()
+            for case in cases:
+                if case.target in ("dump", "ring"):
+                    with contextlib.closing(Reader(self._folder)) as reader:
+                        self._read_one(reader, case)
+                else:
+                    self._send_one(client, case)
+                self._check(started)
+            self._end.wait(2 * CHECK_SECONDS)
+            self._check(started)
+            self._end.set()
+            watch.join()
+        return self.outcome
+
+    def _thread(self, work: Callable[..., None], *arguments: object) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work(*arguments)
+            except Exception:  # noqa: BLE001  a worker that ends tests nothing more
+                self._fail(f"the fuzz itself:\n{traceback.format_exc()}", [])
+                self._end.set()
+
+        return threading.Thread(target=guarded)
+
+    def _work(self, started: Collector, seeds: Seeds, worker: int) -> None:
+        generator = Generator(seeds, random.Random(f"{self._seed} {worker}"), worker)
+        with contextlib.closing(Client(started)) as client:
+            while not self._end.is_set():
+                self._send_one(client, generator.for_collector())
+
+    def _send_one(self, client: Client, case: Case) -> None:
+        with self._lock:
+            self._recent.append(case)
+            self.outcome.counts[case.target] += 1
+        wrong = client.send(case)
+        if wrong and not self._end.is_set():
+            self._fail(wrong, [case])
+
+    def _read(self, seeds: Seeds) -> None:
+        generator = Generator(seeds, random.Random(f"{self._seed} reader"))
+        with contextlib.closing(Reader(self._folder)) as reader:
+            while not self._end.is_set():
+                self._read_one(reader, generator.for_reader())
+
+    def _read_one(self, reader: Reader, case: Case) -> None:
+        path = self._folder / ("trace_0.ring" if case.target == "ring" else "trace_0")
+        path.write_bytes(case.data)
+        with self._lock:
+            self.outcome.counts[case.target] += 1
+        wrong, took, size = reader.read(path, self._ceilings.reader_seconds)
+        outcome = self.outcome
+        outcome.slowest_file, outcome.largest_file = max(outcome.slowest_file, took), max(outcome.largest_file, size)
+        if size > self._ceilings.reader_memory * MIB:
+            wrong = f"the reader took {size / MIB:.0f} MiB"
+        if wrong:
+            self._fail(wrong, [case])
+
+    def _ask_health(self, started: Collector) -> None:
+        while not self._end.is_set():
+            begun = time.monotonic()
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(started.http + "/healthz", timeout=30).read()
+            took = time.monotonic() - begun
+            self.outcome.slowest_health = max(self.outcome.slowest_health, took)
+            if took > self._ceilings.latency and not self._end.is_set():
+                self._fail(f"/healthz took longer than {self._ceilings.latency} s: {took:.1f} s", self._kept())
+            self._end.wait(0.05)
+
+    def _check(self, started: Collector) -> None:
+        """Whether the collector runs, its log and its metrics are clean, and it is small enough."""
+        if started.process.poll() is not None:
+            self._fail(f"the collector ended with status {started.process.returncode}", self._kept())
+            self._end.set()
+            return
+        self.outcome.resident = max(self.outcome.resident, started.resident())
+        if self.outcome.resident > self._ceilings.resident * MIB:
+            self._fail(f"the collector holds more than {self._ceilings.resident:.0f} MiB", self._kept())
+            self._end.set()
+        log = started.err_file.read_text(errors="replace")
+        at = log.find("Traceback")
+        if at >= 0:
+            self._fail(f"the log of the collector:\n{log[at - 300 : at + 3_000]}", self._kept())
+
+    def _kept(self) -> list[Case]:
+        with self._lock:
+            return list(self._recent)
+
+    def _fail(self, what: str, cases: list[Case]) -> None:
+        """Save a failure, one of each kind."""
+        kind = " ".join(word for word in what.split("\n")[-2 if what.count("\n") > 1 else 0].split() if word.isalpha())
+        with self._lock:
+            if kind in self._known:
+                return
+            self._known.add(kind)
+            name = f"{self._seed}-{len(self._known)}-{cases[-1].target.replace(' ', '-') if cases else 'none'}"
+            path = save(self._folder / "failures", name, Failure(what, cases))
+            self.outcome.failures.append(path)
+            print(f"FAILED: {what}\n  replay: python -m tests.fuzz --replay {path}", flush=True)
+            if len(self._known) >= MAX_FAILURES:
+                self._end.set()
+
+
+@contextlib.contextmanager
+def collector(folder: Path) -> Iterator[Collector]:
+    """A collector that stores, and forwards to a backend that is not there."""
+    data = ("--data", str(folder / "data"))
+    forward = ("--forward", "http://127.0.0.1:9/v1/traces", "--forward-queue-size", "32MiB")
+    with running(folder / "run", *data, *forward, "--quiet") as started:
+        yield started
