@@ -7,9 +7,9 @@ for every backend. A field that was not recorded (``None``, or an empty list) ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -17,6 +17,40 @@ from otel_fr.match.model import Call, Category, Group, Signature, Sizes
 
 MAX_UNFIT = 4_096
 """Disagreeing pairs of one all_to_all that are examined."""
+
+
+MAX_CACHED = 8_192
+"""Results that are remembered of one function."""
+MAX_CACHED_SIZE = 256
+"""Numbers and texts of the arguments of a result that is remembered: so all results together take a few megabytes, not
+gigabytes, whatever is compared."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _cached(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Remember the results of a pure function of signatures, ranks and numbers, unless its arguments are large."""
+    plain: Callable[..., _R] = function
+    known = lru_cache(maxsize=MAX_CACHED)(plain)
+
+    @wraps(function)
+    def call(*args: Any) -> _R:
+        size = 0
+        for value in args:
+            if isinstance(value, tuple):
+                size += size_of(value) if isinstance(value, Signature) else len(value) // 4
+        return known(*args) if size <= MAX_CACHED_SIZE else plain(*args)
+
+    return cast("Callable[_P, _R]", call)
+
+
+def size_of(signature: Signature) -> int:
+    """How many numbers and texts a signature has."""
+    ins, outs = signature.input_sizes, signature.output_sizes
+    count = len(ins) + len(outs) + len(signature.input_dtypes) + len(signature.output_dtypes)
+    count += sum(map(len, ins)) + sum(map(len, outs))
+    return count + len(signature.input_splits or ()) + len(signature.output_splits or ())
 
 
 class Difference(NamedTuple):
@@ -56,7 +90,7 @@ def compare(group: Group, a: Call, b: Call) -> Difference | None:
     return _compare(group.ranks, a.rank, a.signature, b.rank, b.signature)
 
 
-@lru_cache(maxsize=4_096)
+@_cached
 def is_even(signature: Signature) -> bool:
     """True if all members' pieces have one size, so that equal signatures cannot disagree."""
     if signature.operation not in _PAIRWISE:
@@ -76,7 +110,7 @@ def alike(a: Signature, b: Signature) -> Difference | None:
     return _alike(a, b) if a is not b else None
 
 
-@lru_cache(maxsize=65_536)
+@_cached
 def common_part(signature: Signature) -> Signature:
     """What `alike` compares: two signatures with the same common part are alike."""
     operation = signature.operation
@@ -98,7 +132,7 @@ def has_pieces(signature: Signature) -> bool:
     return signature.operation in _PAIRWISE
 
 
-@lru_cache(maxsize=4_096)
+@_cached
 def own_difference(members: int, signature: Signature) -> Difference | None:
     """A call that cannot be right regardless of the other ranks' calls: its outputs do not follow from its inputs.
 
@@ -158,7 +192,7 @@ def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
     return sum(n or 0 for n in sent), sum(n or 0 for n in taken)
 
 
-@lru_cache(maxsize=65_536)
+@_cached
 def _compare(ranks: tuple[int, ...], rank_a: int, a: Signature, rank_b: int, b: Signature) -> Difference | None:
     difference = _alike(a, b)
     if difference is not None and difference.category in (Category.OP_MISMATCH, Category.DTYPE_MISMATCH):
@@ -168,7 +202,7 @@ def _compare(ranks: tuple[int, ...], rank_a: int, a: Signature, rank_b: int, b: 
     return Difference(Category.SIZE_MISMATCH, *sizes) if sizes else difference
 
 
-@lru_cache(maxsize=65_536)
+@_cached
 def _alike(a: Signature, b: Signature) -> Difference | None:
     if {a.operation, b.operation} == {"send", "recv"}:
         return _compare_pair(a, b)

@@ -12,9 +12,15 @@ MAX_TENSORS: Final = 256
 """Tensors (dtypes, splits) of a call that are compared. Spans name no more: both are cut to the same length."""
 MAX_DIMENSIONS: Final = 64
 """Of one tensor: the most that PyTorch reduces over (ATen/WrapDimUtilsMulti.h, dim_bitset_size)."""
+MAX_SIZES: Final = 4_096
+"""Dimensions of all tensors of a list together: the tensors after them are left out, on every rank alike. 256 tensors
+of 16 dimensions have as many."""
+MAX_DTYPE: Final = 64
+"""Characters kept of a dtype's name; PyTorch's longest has 17."""
 MAX_NAME: Final = 1_024
 """Characters kept of a name: a group's, a call site's, an error's."""
 
+_INTEGERS: Final = {int}
 _INTEGER_LIMIT: Final = 2**63
 """Integers beyond 64 bits count as absent: no store or array takes them."""
 _NUMBER_LIMIT: Final = 1e15
@@ -108,34 +114,44 @@ def read_sizes(value: object) -> Sizes:
     if not isinstance(value, list):
         return ()
     shapes: list[tuple[int, ...]] = []
+    left = MAX_SIZES
     for shape in value[:MAX_TENSORS]:
         if not isinstance(shape, list):
             return ()
-        for size in shape:
-            if not isinstance(size, int):
-                return ()
-        shapes.append(tuple(shape[:MAX_DIMENSIONS]))
+        sizes = tuple(shape[:MAX_DIMENSIONS])
+        if not _are_integers(sizes):
+            return ()
+        left -= len(sizes)
+        if left < 0:
+            break
+        shapes.append(sizes)
     return tuple(shapes)
+
+
+def _are_integers(values: tuple[Any, ...]) -> bool:
+    """Whether all are integers of 64 bits."""
+    if not values:
+        return True
+    return set(map(type, values)) == _INTEGERS and min(values) > -_INTEGER_LIMIT and max(values) < _INTEGER_LIMIT
 
 
 def read_names(value: object) -> tuple[str, ...]:
     """dtype names from JSON; anything but a list of texts is ``()``."""
     if not isinstance(value, list):
         return ()
-    for name in value:
+    names = value[:MAX_TENSORS]
+    for name in names:
         if not isinstance(name, str):
             return ()
-    return tuple([name[:MAX_NAME] for name in value[:MAX_TENSORS]])
+    return tuple([name[:MAX_DTYPE] for name in names])
 
 
 def read_splits(value: object) -> tuple[int, ...] | None:
     """Split sizes from JSON; None: even."""
     if not isinstance(value, list):
         return None
-    for size in value:
-        if not isinstance(size, int):
-            return None
-    return tuple(value[:MAX_TENSORS])
+    splits = tuple(value[:MAX_TENSORS])
+    return splits if _are_integers(splits) else None
 
 
 NAME = text(MAX_NAME)

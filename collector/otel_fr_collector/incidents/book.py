@@ -395,6 +395,7 @@ class IncidentBook:
             own.remove(gone)
         if not own:
             self._by_run.pop(gone.run, None)
+            self.changed.pop(gone.run, None)
 
 
 def _files(run: Run) -> dict[int, str]:

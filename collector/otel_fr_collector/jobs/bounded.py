@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -18,9 +18,11 @@ class Cache(Generic[K, V]):
 
     Args:
         limit: total weight of a generation.
+        weigh: the weight of a key and its value: about its bytes, because how large it is is up to who sends it.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, weigh: Callable[[K, V], int]) -> None:
+        self._weigh = weigh
         self.young: dict[K, V] = {}
         self._old: dict[K, V] = {}
         self._limit = limit
@@ -29,16 +31,17 @@ class Cache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
 
-    def get(self, key: K, weight: int = 1) -> V | None:
-        """The value; one found in the older generation moves to the younger, where it weighs ``weight``."""
+    def get(self, key: K) -> V | None:
+        """The value; one found in the older generation moves to the younger."""
         value = self.young.get(key)
         if value is None:
             value = self._old.get(key)
             if value is not None:
-                self.put(key, value, weight)
+                self.put(key, value)
         return value
 
-    def put(self, key: K, value: V, weight: int = 1) -> V:
+    def put(self, key: K, value: V) -> V:
+        weight = self._weigh(key, value)
         if self._weight + weight > self._limit:
             # Cleared, not replaced: readers keep references to `young`.
             self._old = dict(self.young)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from sys import getsizeof
 from typing import NamedTuple
 
 from otel_fr.encodable import load_json
@@ -13,9 +13,18 @@ from otel_fr.match.model import Stream
 from otel_fr.rank_report.forms import MAX_NAME
 from otel_fr_collector.jobs.bounded import Cache
 
-MAX_INTERNED = 65_536
-"""Weight of the signatures kept, in units of about 0.3 kB: dynamic shapes keep making new ones."""
+UNIT = 300
+"""Bytes of one call, the unit in which everything of a run is weighed."""
+MAX_LIGHT = 4
+"""Weight of a template beyond which it is kept without its signature and texts where that is enough."""
 
+MAX_INTERNED = 16 << 20
+"""Bytes of signatures, and of texts, in each generation of the caches: dynamic shapes keep making new ones."""
+
+MAX_GROUP_NAME = 256
+"""Characters kept of a group's name and of its description."""
+MAX_OPERATION = 64
+"""Characters of an operation's name where only that is kept of a call; c10d's longest has 33."""
 MAX_TEXT = 262_144
 """Longest sizes or dtypes text that is read; 4,096 tensors of 8 dimensions fit."""
 
@@ -92,7 +101,8 @@ class Template:
     """What all spans of one call site, signature, group and state have in common; ``group`` is without its members.
 
     Attributes:
-        size: of the group; 0: not known. weight: see `weight_of`. timeout: seconds.
+        size: of the group; 0: not known. weight: of the signature, see `weight_of`. timeout: seconds.
+        text_weight: of the texts, see `weight_of_texts`. is_heavy: these are more than `MAX_LIGHT` together.
     """
 
     group: Group
@@ -104,6 +114,20 @@ class Template:
     site: str = ""
     error: str | None = None
     timeout: float | None = None
+    text_weight: int = 0
+    is_heavy: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        texts = (self.group.id, self.group.name, self.group.description, self.site, self.error)
+        return 2 * UNIT + bytes_of(self.signature) + sum(map(getsizeof, texts))
+
+    def light(self) -> Template:
+        """Without what can be large: for where a call is kept that has completed and is compared with no other."""
+        group = Group(self.group.id, "", "", ())
+        signature = Signature(self.signature.operation[:MAX_OPERATION])
+        return Template(group, self.size, signature, 0, self.stream, self.state, timeout=self.timeout)
 
 
 SpanCall = tuple[Template, int, int, int, int, int]
@@ -144,6 +168,18 @@ def expand(call: RankCall | CompactCall) -> RankCall:
     )
 
 
+def bare(call: RankCall) -> RankCall:
+    """The call without what may be large."""
+    signature = Signature(call.signature.operation[:MAX_OPERATION])
+    return call._replace(signature=signature, site="", error=call.error and call.error[:MAX_OPERATION])
+
+
+def lighten(call: CompactCall) -> CompactCall:
+    """The call with a light template."""
+    rank, (template, sequence, record, pair, start, end), gap = call
+    return rank, (template.light(), sequence, record, pair, start, end), gap
+
+
 def stream_of(kind: str, operation: str) -> Stream:
     """The number stream of a call from its kind as sent and its operation."""
     if operation == "monitored_barrier" or kind == "monitored_barrier":
@@ -160,16 +196,30 @@ def state_of(text: str, error: str | None) -> CallState:
     return CallState.IN_FLIGHT if text in ("scheduled", "started") else CallState.UNKNOWN
 
 
+_SHORT_TEXT = 60
+"""Bytes of a short text such as an operation's name."""
+_USUAL_TEXT = 160
+"""Bytes of a text such as a call site's: 49, and one for each character where all are ASCII."""
+
+
 def weight_of(signature: Signature) -> int:
-    """What a signature holds beyond an ordinary one, in units of about 0.3 kB (eight numbers or texts)."""
+    """What a signature holds beyond the first `UNIT`, in that unit."""
+    return bytes_of(signature) // UNIT
+
+
+def bytes_of(signature: Signature) -> int:
+    """About how much memory a signature takes beyond the tuple itself: 36 bytes a number, as much for each tuple."""
     shapes = (*signature.input_sizes, *signature.output_sizes)
-    lists = (
-        signature.input_dtypes,
-        signature.output_dtypes,
-        signature.input_splits or (),
-        signature.output_splits or (),
-    )
-    return (sum(map(len, shapes)) + len(shapes) + sum(map(len, lists))) // 8
+    dtypes = (*signature.input_dtypes, *signature.output_dtypes)
+    splits = (signature.input_splits or (), signature.output_splits or ())
+    numbers = sum(map(len, shapes)) + len(shapes) + sum(map(len, splits))
+    texts = (signature.operation, signature.reduce_op, *dtypes)
+    return 36 * numbers + max(0, sum(map(getsizeof, texts)) - 2 * _SHORT_TEXT)
+
+
+def weight_of_texts(*texts: str | None) -> int:
+    """What a call's texts take beyond short ones, in `UNIT`. They are mostly shared by many calls, but need not be."""
+    return max(0, sum(map(getsizeof, texts)) - len(texts) * _USUAL_TEXT) // UNIT
 
 
 def is_even(signature: Signature) -> bool:
@@ -177,7 +227,6 @@ def is_even(signature: Signature) -> bool:
     return signature.operation not in PAIRWISE or _pieces_alike(signature)
 
 
-@lru_cache(maxsize=4_096)
 def _pieces_alike(signature: Signature) -> bool:
     splits = signature.input_splits or signature.output_splits
     return not splits and len(set(signature.input_sizes)) <= 1 and len(set(signature.output_sizes)) <= 1
@@ -190,21 +239,19 @@ class Interner:
     """
 
     def __init__(self, limit: int = MAX_INTERNED) -> None:
-        self._signatures: Cache[Signature, Signature] = Cache(limit)
-        self._texts: Cache[str, str] = Cache(limit)
+        self._signatures: Cache[Signature, Signature] = Cache(limit, lambda known, _: UNIT + bytes_of(known))
+        self._texts: Cache[str, str] = Cache(limit, lambda known, _: UNIT + getsizeof(known))
 
     def signature(self, signature: Signature) -> Signature:
         known = self._signatures.young.get(signature)
         if known is None:
-            weight = 1 + weight_of(signature)
-            known = self._signatures.get(signature, weight) or self._signatures.put(signature, signature, weight)
+            known = self._signatures.get(signature) or self._signatures.put(signature, signature)
         return known
 
     def text(self, text: str) -> str:
         """One object for equal texts (call sites), so that a million calls hold a few of them."""
         text = text[:MAX_NAME]
-        weight = 1 + len(text) // 256
-        return self._texts.get(text, weight) or self._texts.put(text, text, weight)
+        return self._texts.get(text) or self._texts.put(text, text)
 
 
 def parse_json(text: str) -> object:

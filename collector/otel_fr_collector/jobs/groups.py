@@ -8,7 +8,18 @@ from itertools import islice
 from otel_fr.match import CallState, Group, Signature, compare
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.bounded import Ranges
-from otel_fr_collector.jobs.calls import PAIRWISE, UNENDED, CompactCall, RankCall, Template, expand, is_even, weight_of
+from otel_fr_collector.jobs.calls import (
+    PAIRWISE,
+    UNENDED,
+    CompactCall,
+    RankCall,
+    Template,
+    bare,
+    expand,
+    is_even,
+    weight_of,
+    weight_of_texts,
+)
 
 MAX_INCOMPLETE = 20_000
 """Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
@@ -23,6 +34,9 @@ MAX_DISAGREEING = 64
 """Disagreeing instances of one group that are kept and judged; the first is the fault, the others repeat it."""
 MAX_COMPARED = 32
 """Members each new call is compared with where every pair may disagree; beyond it only the first and the root."""
+MAX_INSTANCE_WEIGHT = 20_000
+"""Weight of an instance beyond which further calls that differ in it are kept with the name of their operation only:
+the first thousands show the mismatch."""
 INSTANCE_WEIGHT = 2
 """What an incomplete instance holds besides its calls, in units of about 0.3 kB, which is one call."""
 STREAM_WEIGHT = 2
@@ -72,7 +86,7 @@ class IncompleteInstance:
         calls: rank -> its call. extra: further calls of the same number (a coalesced batch) by (rank, record).
         unsettled: how many of its calls are not known to have completed.
         signature: that of every call so far, where none can then disagree; None: they differ, or the pieces matter.
-        weight: in units of one call; not counting the calls.
+        weight: in units of one call; not counting the calls, except for their long texts.
     """
 
     key: InstanceKey
@@ -130,6 +144,10 @@ class IncompleteInstance:
         for own in calls.values():
             own.sort(key=lambda p: p.record)
         return calls
+
+
+def _own_weight(call: RankCall) -> int:
+    return weight_of(call.signature) + weight_of_texts(call.group, call.site, call.error)
 
 
 def merge(old: RankCall, new: RankCall) -> RankCall:
@@ -212,7 +230,7 @@ class GroupState:
         if instance is None:
             if self.size < 2 or template.signature.operation in PAIRWISE or key in self.completed:
                 return False
-            weight = INSTANCE_WEIGHT + template.weight
+            weight = INSTANCE_WEIGHT + template.weight + template.text_weight
             self.incomplete[key] = IncompleteInstance(
                 key, self.size, {rank: call}, signature=template.signature, weight=weight
             )
@@ -227,6 +245,8 @@ class GroupState:
         calls[rank] = call
         self.call_count += 1
         self.weight += 1
+        if template.text_weight:
+            self._add_weight(instance, template.text_weight)
         if len(calls) >= instance.members and not instance.unsettled and key not in self.uncompared:
             self._complete(instance)
         return True
@@ -254,15 +274,18 @@ class GroupState:
             return None if key in self.completed else call
         return instance.find(call.rank, call.record) or call
 
-    def evict(self) -> int:
+    def evict(self, *, even_disagreeing: bool = False) -> int:
         """Evict the oldest instance that is not evidence of a mismatch; returns how many calls were in it.
 
         If there is none, the record of complete instances of the oldest stream is evicted instead.
+
+        Args:
+            even_disagreeing: evict the oldest, also if it is evidence of a mismatch.
         """
         for _ in range(len(self.incomplete)):
             key = next(iter(self.incomplete))
             instance = self.incomplete.pop(key)
-            if instance.disagrees and self.disagreeing <= MAX_DISAGREEING:
+            if instance.disagrees and self.disagreeing <= MAX_DISAGREEING and not even_disagreeing:
                 self.incomplete[key] = instance
                 continue
             self.uncompared.discard(key)
@@ -297,8 +320,12 @@ class GroupState:
     def _put(self, instance: IncompleteInstance, call: RankCall) -> bool:
         """Add the call to the instance; False: it was known, or there is no room for it."""
         old = instance.find(call.rank, call.record)
+        if instance.weight > MAX_INSTANCE_WEIGHT and call.signature is not instance.signature:
+            call = bare(call)
         if old is not None:
             new = merge(old, call)
+            if new.signature is not old.signature or new.site is not old.site:
+                self._add_weight(instance, _own_weight(new) - _own_weight(old))
             instance.unsettled += (new.state not in _DONE) - (old.state not in _DONE)
             if instance.calls[call.rank] is old:
                 instance.calls[call.rank] = new
@@ -313,13 +340,16 @@ class GroupState:
             return False
         if call.signature is not expand(next(iter(instance.calls.values()))).signature:
             instance.signature = None
-            weight = weight_of(call.signature)
-            instance.weight += weight
-            self.weight += weight
+            self._add_weight(instance, weight_of(call.signature))
+        self._add_weight(instance, weight_of_texts(call.group, call.site, call.error))
         instance.unsettled += call.state not in _DONE
         self.call_count += 1
         self.weight += 1
         return True
+
+    def _add_weight(self, instance: IncompleteInstance, weight: int) -> None:
+        instance.weight += weight
+        self.weight += weight
 
     def _complete(self, instance: IncompleteInstance) -> None:
         if instance.key[-1] % SKEW_EVERY == 0 and instance.key[1] == "collective" and not instance.extra:

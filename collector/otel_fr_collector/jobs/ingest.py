@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
@@ -11,6 +12,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from otel_fr import semconv as names
+from otel_fr.rank_report import MAX_PATH
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.rank_reports import parse_report
@@ -18,6 +20,7 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.in_thread import decode_in_thread
 from otel_fr_collector.otlp.log_records import LogRecord, read_record
 from otel_fr_collector.otlp.partial import RawRequest, parse_request, resource_of
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
@@ -86,7 +89,7 @@ class Ingest:
             METRICS: self._measurements,
         }
         if len(data) > PARSE_ON_LOOP:
-            request = await asyncio.to_thread(_parse, data)
+            request = await decode_in_thread(functools.partial(_parse, data))
         else:
             request = _parse(data)
         if check_job is not None:
@@ -132,7 +135,7 @@ class Ingest:
                         run.add_spans(origin.rank, calls, self._clock())
                     await turns.next()
         self._count(TRACES, counts)
-        self._runs.trim(counts["otel_fr"])
+        self._runs.trim(counts["otel_fr"] + self._spans.take_new_weight())
         response = ExportTraceServiceResponse()
         if invalid:  # a warning as OTLP defines it: nothing was rejected, so nothing must be sent again
             response.partial_success.error_message = invalid[-1]
@@ -196,13 +199,13 @@ class Ingest:
         report = parse_report(record.body, self._interner, now=now, wall=self._wall())
         if report.rank != origin.rank:
             raise ValueError(f"report of rank {report.rank} under a resource of rank {origin.rank}")
-        report.file = report.file or record.text(names.FILE_PATH)
+        report.file = report.file or record.text(names.FILE_PATH)[:MAX_PATH]
         if event == names.EVENT_DUMP_FAILED:
             report.file = ""
         run = self._run(origin)
         if run is None:
             return
-        held = len(report.inflight) + len(report.failed) + 1
+        held = len(report.inflight) + len(report.failed) + 1 + report.call_weight
         taken = run.add_report(report, now)
         self._runs.trim(held)
         self._metrics.rank_reports.labels("accepted" if taken else "late").inc()

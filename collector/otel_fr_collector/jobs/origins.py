@@ -20,6 +20,8 @@ MAX_CACHED_BYTES = 8 << 20
 MAX_RESOURCE = 256 << 10
 """Bytes of a resource; the attributes of a process, with its command line, are a few kilobytes."""
 MAX_ATTRIBUTES = 1_024
+MAX_HOST = 256
+"""Characters of a host's name; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
 _TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.HOST_NAME})
 _NUMBERS = frozenset({names.RANK, names.JOB_ATTEMPT, names.WORLD_SIZE})
@@ -92,14 +94,14 @@ def read_source(resource: Resource) -> Source:
     world = numbers.get(names.WORLD_SIZE)
     world = world if world is not None and 0 < world <= MAX_RANK + 1 else None
     kept = {key: texts[key] for key in _KEPT if key in texts}
-    return Source(run.job, Origin(run, rank, world, texts.get(names.HOST_NAME, ""), kept))
+    return Source(run.job, Origin(run, rank, world, texts.get(names.HOST_NAME, "")[:MAX_HOST], kept))
 
 
 class Sources:
     """Sources by the bytes of their resource: a monitor sends the same with every request."""
 
     def __init__(self) -> None:
-        self._known: Cache[bytes, Source] = Cache(MAX_CACHED_BYTES)
+        self._known: Cache[bytes, Source] = Cache(MAX_CACHED_BYTES, lambda key, _: 1_024 + 5 * len(key))
 
     def read(self, resource: bytes) -> Source:
         """As `read_source`.
@@ -107,8 +109,7 @@ class Sources:
         Raises:
             SourceError: as `read_source`, or the bytes are not a resource.
         """
-        weight = 512 + 5 * len(resource)
-        known = self._known.get(resource, weight)
+        known = self._known.get(resource)
         if known is None:
             if len(resource) > MAX_RESOURCE:
                 raise SourceError(f"a resource is larger than {MAX_RESOURCE} bytes")
@@ -118,5 +119,5 @@ class Sources:
                 raise SourceError("a resource cannot be decoded") from error
             if len(decoded.attributes) > MAX_ATTRIBUTES:
                 raise SourceError(f"a resource has more than {MAX_ATTRIBUTES} attributes")
-            known = self._known.put(resource, read_source(decoded), weight)
+            known = self._known.put(resource, read_source(decoded))
         return known

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from sys import getsizeof
 
 from otel_fr import identity, rank_report
 from otel_fr.match import Ending, Group, Signature, ThreadException
 from otel_fr_collector.jobs.bounded import Cache
-from otel_fr_collector.jobs.calls import Interner, RankCall, state_of, stream_of
+from otel_fr_collector.jobs.calls import (
+    MAX_GROUP_NAME,
+    UNIT,
+    Interner,
+    RankCall,
+    bare,
+    state_of,
+    stream_of,
+    weight_of,
+    weight_of_texts,
+)
 
 MAX_GROUP_RANKS = 65_536
 """Members of one group."""
 
-_members: Cache[str, tuple[int, ...]] = Cache(1_000_000)
+MAX_MEMBER_BYTES = 32 << 20
+MAX_NEW_MEMBERS = 262_144
+"""Members of all groups of one report whose lists are not cached; the others' members count as unknown. Reading as
+many takes some 10 ms."""
+
+_members: Cache[str, tuple[int, ...]] = Cache(MAX_MEMBER_BYTES, lambda text, ranks: 256 + len(text) + 36 * len(ranks))
 """Member lists by their text: every rank of a group sends the same, and one tuple serves them all."""
 
 
@@ -54,6 +71,30 @@ class KeptReport:
     exit_site: str = ""
     site: str = ""
     file: str = ""
+    call_weight: int = 0
+    """What its calls hold beyond one `UNIT` each."""
+
+    def weight(self) -> int:
+        """About how much memory it takes, in `UNIT`."""
+        texts = (self.stack, self.exception_stack, self.exception, self.exit_message, self.file, self.site)
+        size = max(0, sum(map(getsizeof, texts)) - UNIT) + bytes_of_threads(self.thread_exceptions)
+        return 1 + len(self.inflight) + len(self.failed) + self.call_weight + size // UNIT
+
+    def cut(self, calls: int, length: int) -> None:
+        """Keep so many calls, with the names of their operations only, and so many characters of each text."""
+        self.inflight_more += len(self.inflight[calls:])
+        self.inflight = [bare(call) for call in self.inflight[:calls]]
+        self.failed = [bare(call) for call in self.failed[-calls:]]
+        self.last = None if self.last is None else bare(self.last)
+        self.call_weight = 0
+        self.stack, self.exception_stack = self.stack[:length], self.exception_stack[:length]
+        self.exception, self.thread_exceptions = self.exception[:length], ()
+        self.exit_message = self.exit_message[:length]
+
+
+def bytes_of_threads(given: Iterable[ThreadException]) -> int:
+    """About how much memory exceptions of threads take."""
+    return sum(UNIT + getsizeof(one.exception) + getsizeof(one.site) + getsizeof(one.thread) for one in given)
 
 
 def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> KeptReport:
@@ -67,15 +108,16 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
     """
     given = rank_report.parse(text)
     rank = given.rank
+    calls = _CallReader(rank, interner, now, wall)
     report = KeptReport(
         rank,
         given.number,
         stall=given.stall_s,
-        groups=[_group(group) for group in given.groups],
-        inflight=[_call(call, rank, interner, now, wall) for call in given.in_flight],
+        groups=_groups(given.groups, interner),
+        inflight=[calls.read(call) for call in given.in_flight],
         inflight_more=given.in_flight_more,
-        failed=[_call(call, rank, interner, now, wall) for call in given.failed],
-        last=None if given.last is None else _call(given.last, rank, interner, now, wall),
+        failed=[calls.read(call) for call in given.failed],
+        last=None if given.last is None else calls.read(given.last),
         idle=given.idle_s,
         stack=given.stack,
         python_blocked=given.python_blocked,
@@ -84,6 +126,7 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
         exit_message=given.exit_message,
         exit_site=given.exit_site,
         file=given.file,
+        call_weight=calls.weight,
         thread_exceptions=tuple(
             [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]
         ),
@@ -121,54 +164,83 @@ def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:
         report.ending = Ending.GONE
 
 
-def _ranks(text: str) -> tuple[int, ...]:
-    known = _members.young.get(text)
-    if known is None:
-        ranks = tuple(identity.decode_ranks(text, limit=MAX_GROUP_RANKS))
-        known = _members.put(text, ranks, 1 + len(ranks) + len(text) // 32)
-    return known
+class _MemberReader:
+    """Reads the member lists of one report."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NEW_MEMBERS
+
+    def read(self, text: str) -> tuple[int, ...]:
+        known = _members.young.get(text)
+        if known is None:
+            known = _members.get(text)
+        if known is None:
+            if self._left <= 0:
+                return ()
+            ranks = tuple(identity.decode_ranks(text, limit=MAX_GROUP_RANKS))
+            self._left -= 16 + len(ranks)
+            known = _members.put(text, ranks)
+        return known
 
 
-def _group(given: rank_report.ReportedGroup) -> KeptGroupProgress:
-    group = Group(given.id, given.name, given.description, _ranks(given.ranks))
-    return KeptGroupProgress(group, given.enqueued, given.completed, given.is_destroyed)
+def _groups(given: Iterable[rank_report.ReportedGroup], interner: Interner) -> list[KeptGroupProgress]:
+    members = _MemberReader()
+    found = []
+    for one in given:
+        name, description = one.name[:MAX_GROUP_NAME], one.description[:MAX_GROUP_NAME]
+        group = Group(interner.text(one.id), name, description, members.read(one.ranks))
+        found.append(KeptGroupProgress(group, one.enqueued, one.completed, one.is_destroyed))
+    return found
 
 
-def _call(given: rank_report.ReportedCall, rank: int, interner: Interner, now: float, wall: float) -> RankCall:
-    operation, peer, age, error = given.operation, given.peer, given.age_s, given.error
-    signature = interner.signature(
-        Signature(
-            operation=operation,
-            input_sizes=given.input_sizes,
-            output_sizes=given.output_sizes,
-            input_dtypes=given.input_dtypes,
-            output_dtypes=given.output_dtypes,
-            reduce_op=given.reduce_op,
-            root=given.root,
-            peer=peer,
-            tag=given.tag,
-            input_splits=given.input_splits,
-            output_splits=given.output_splits,
-            any_source=given.any_source or (operation == "recv" and peer is None),
+class _CallReader:
+    """Reads the calls of one report. ``weight``: what they hold beyond one `UNIT` each."""
+
+    def __init__(self, rank: int, interner: Interner, now: float, wall: float) -> None:
+        self._rank = rank
+        self._interner = interner
+        self._now = now
+        self._wall = wall
+        self.weight = 0
+
+    def read(self, given: rank_report.ReportedCall) -> RankCall:
+        interner = self._interner
+        operation, peer, age, error = given.operation, given.peer, given.age_s, given.error
+        signature = interner.signature(
+            Signature(
+                operation=operation,
+                input_sizes=given.input_sizes,
+                output_sizes=given.output_sizes,
+                input_dtypes=given.input_dtypes,
+                output_dtypes=given.output_dtypes,
+                reduce_op=given.reduce_op,
+                root=given.root,
+                peer=peer,
+                tag=given.tag,
+                input_splits=given.input_splits,
+                output_splits=given.output_splits,
+                any_source=given.any_source or (operation == "recv" and peer is None),
+            )
         )
-    )
-    # A call that no thread waits for does not age.
-    waited = None if given.is_posted else age if given.wait_s is None else given.wait_s
-    return RankCall(
-        rank=rank,
-        record=given.record,
-        group=given.group,
-        stream=stream_of(given.stream, operation),
-        sequence_id=given.sequence,
-        signature=signature,
-        state=state_of(given.state, error),
-        pair_index=given.pair_index,
-        site=interner.text(given.site),
-        error=error,
-        timeout=None if given.timeout_ms is None else given.timeout_ms / 1_000,
-        duration=given.duration_s,
-        gap=given.gap_s,
-        enqueued_wall=None if age is None else wall - age,
-        enqueued_at=None if waited is None else now - waited,
-        age=0.0 if given.is_posted else None,
-    )
+        group, site = interner.text(given.group), interner.text(given.site)
+        self.weight += weight_of(signature) + weight_of_texts(group, site, error)
+        # A call that no thread waits for does not age.
+        waited = None if given.is_posted else age if given.wait_s is None else given.wait_s
+        return RankCall(
+            rank=self._rank,
+            record=given.record,
+            group=group,
+            stream=stream_of(given.stream, operation),
+            sequence_id=given.sequence,
+            signature=signature,
+            state=state_of(given.state, error),
+            pair_index=given.pair_index,
+            site=site,
+            error=error,
+            timeout=None if given.timeout_ms is None else given.timeout_ms / 1_000,
+            duration=given.duration_s,
+            gap=given.gap_s,
+            enqueued_wall=None if age is None else self._wall - age,
+            enqueued_at=None if waited is None else self._now - waited,
+            age=0.0 if given.is_posted else None,
+        )

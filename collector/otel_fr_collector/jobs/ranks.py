@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from sys import getsizeof
 
 from otel_fr.match import Ending, ThreadException
 from otel_fr.stacks import site_of
-from otel_fr_collector.jobs.calls import CompactCall
-from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.calls import UNIT, CompactCall
+from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
 
 SILENCE = 2.5
 """Seconds without a report after which a rank counts as silent: two reports and a half."""
@@ -51,7 +52,7 @@ class RankState:
     previous_end: int = 0
     """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
     held: int = 0
-    """Size of its report, see `run.MAX_REPORTED`."""
+    """Size of its report and its texts, see `run.MAX_REPORTED`."""
 
     def is_silent(self, now: float, floor: float = 0.0) -> bool:
         """No report for longer than `SILENCE`, and no known end. ``floor``: no silence is counted before this time."""
@@ -62,6 +63,19 @@ class RankState:
         last = self.progress[group][2]
         newest = self.report.number if self.ended is not None and self.report is not None else 0
         return last == DESTROYED or 0 < last < newest
+
+    def text_weight(self, report: KeptReport) -> int:
+        """What its texts take besides those of its report, in units of one call."""
+        stack = "" if self.stack in (report.stack, report.exception_stack) else self.stack
+        texts = (stack, self.exception, self.exception_site, self.site, self.file, self.host, self.exit_message)
+        size = max(0, sum(map(getsizeof, texts)) - 2 * UNIT)
+        if self.thread_exceptions is not report.thread_exceptions:
+            size += bytes_of_threads(self.thread_exceptions)
+        return size // UNIT
+
+    def cut(self, length: int) -> None:
+        """Cut its texts to ``length`` characters."""
+        self.stack, self.exception, self.thread_exceptions = self.stack[:length], self.exception[:length], ()
 
     def take_report(self, report: KeptReport, now: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""

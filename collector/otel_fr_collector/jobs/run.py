@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from otel_fr.match import CallState, Ending, Group
-from otel_fr_collector.jobs.calls import UNENDED, SpanCall, expand
+from otel_fr_collector.jobs.calls import UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
@@ -25,7 +25,9 @@ MAX_PROGRESS_ENTRIES = 262_144
 MAX_REPORTED = 500_000
 """Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
-"""Calls in flight, and characters of the stack, that are kept of a report that is cut short."""
+"""Calls in flight, and characters of each text, that are kept of a report that is cut short."""
+CUT_FAR = 128
+"""The same, with one call, where reports cut short have exceeded the limit by a quarter."""
 
 
 @dataclass(frozen=True)
@@ -241,9 +243,9 @@ class Run:
                 if of_call is completed and own is not None:
                     if sequence > own[1]:
                         own[1] = sequence
-                        latest[group_id] = compact
+                        latest[group_id] = compact if not template.is_heavy else lighten(compact)
                     elif (known := latest.get(group_id)) is None or known[1][1] <= sequence:
-                        latest[group_id] = compact
+                        latest[group_id] = compact if not template.is_heavy else lighten(compact)
                 if of_call is completed and group.add_matching(compact, rank, template, sequence):
                     continue
             if group.add(expand(compact)):
@@ -275,10 +277,12 @@ class Run:
         self._cut(state, report)
         state.keep_stack(report, now)
         state.note_file(report.file)
+        is_news = state.keep_ending(report, now)
+        self.usage.reported += state.set_held(report.weight() + state.text_weight(report))
         failed_before = {call.record for call in before.failed} if before else set()
         if any(call.record not in failed_before for call in report.failed):
             self.note_bad_end(now)
-        if state.keep_ending(report, now):
+        if is_news:
             self.note_bad_end(now)
         return True
 
@@ -288,13 +292,12 @@ class Run:
             self.ranks[rank].note_file(path)
 
     def _cut(self, state: RankState, report: KeptReport) -> None:
-        """Cut the report short if all reports together are too large."""
-        if self.usage.reported - state.held + _size(report) > MAX_REPORTED:
+        """Cut the report, and what is kept of earlier ones, if all ranks' together are too large."""
+        if self.usage.reported - state.held + report.weight() + state.text_weight(report) > MAX_REPORTED:
             self.usage.refused["reported_calls"] += 1
-            report.inflight_more += len(report.inflight[CUT_CALLS:])
-            report.inflight, report.failed = report.inflight[:CUT_CALLS], report.failed[-CUT_CALLS:]
-            report.stack, report.exception_stack = report.stack[:CUT_STACK], report.exception_stack[:CUT_STACK]
-        self.usage.reported += state.set_held(_size(report))
+            is_far = self.usage.reported > MAX_REPORTED + MAX_REPORTED // 4
+            report.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
+            state.cut(CUT_FAR if is_far else CUT_STACK)
 
     def _end_calls(self, before: KeptReport | None, report: KeptReport) -> None:
         """Calls that were in flight and are no longer listed have ended; the failed ones are in another list."""
@@ -310,10 +313,3 @@ class Run:
             if group is not None and known is not None and known.state in UNENDED:
                 failed = next((p for p in report.failed if p.record == call.record), None)
                 group.add(failed or known._replace(state=CallState.COMPLETED))
-
-
-def _size(report: KeptReport) -> int:
-    """Size of a report, in units of one call."""
-    texts = len(report.stack) + len(report.exception_stack) + len(report.exception)
-    texts += sum(len(item.exception) + len(item.site) for item in report.thread_exceptions)
-    return 1 + len(report.inflight) + len(report.failed) + texts // 256

@@ -46,7 +46,7 @@ class Runs:
         """Enforce the bound on calls kept, and make room if something was refused.
 
         Args:
-            added: how many calls have come since the last time; they are weighed when there are enough of them to
+            added: weight of the calls that have come since the last time; all are weighed when these are enough to
                 matter. None: weigh now.
         """
         if self.usage.is_full and self.by_id:
@@ -65,7 +65,7 @@ class Runs:
             before = group.weight
             for _ in range(max(1, len(group.incomplete) // 8, len(group.completed) // 8)):
                 group.evict()
-            if group.weight == before:
+            if group.weight == before and not group.evict(even_disagreeing=True):
                 return
             weights[run_id] -= before - group.weight
             total -= before - group.weight

@@ -12,9 +12,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr import semconv as names
 from otel_fr.match import Group, Signature
 from otel_fr.rank_report import MAX_GROUP_ID
-from otel_fr.rank_report.forms import MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
+from otel_fr.rank_report.forms import MAX_DTYPE, MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
+    MAX_GROUP_NAME,
+    MAX_LIGHT,
+    UNIT,
     Interner,
     SpanCall,
     Template,
@@ -22,6 +25,7 @@ from otel_fr_collector.jobs.calls import (
     state_of,
     stream_of,
     weight_of,
+    weight_of_texts,
 )
 
 _TEXTS = frozenset(
@@ -56,7 +60,9 @@ _SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
 
 MAX_TEMPLATE_BYTES = 16 << 20
 """Bytes of attributes whose meaning is cached."""
-MAX_TAILS = 65_536
+MAX_TAIL_BYTES = 8 << 20
+MAX_TAIL = 256
+"""Bytes of the last piece of a span that is looked up by itself; monitors send less than half as many."""
 MAX_SPAN = 256 << 10
 """Bytes of a span that is decoded."""
 MAX_ATTRIBUTES = 256
@@ -73,9 +79,17 @@ class SpanReader:
 
     def __init__(self, interner: Interner) -> None:
         self._interner = interner
-        self._heads: Cache[bytes, Template] = Cache(MAX_TEMPLATE_BYTES)
-        self._tails: Cache[bytes, tuple[int, int, int]] = Cache(MAX_TAILS)
-        self._templates: Cache[tuple[bytes, ...], Template] = Cache(MAX_TEMPLATE_BYTES)
+        self._new_weight = 0
+        self._heads: Cache[bytes, Template] = Cache(MAX_TEMPLATE_BYTES, lambda key, one: len(key) + one.bytes)
+        self._tails: Cache[bytes, tuple[int, int, int]] = Cache(MAX_TAIL_BYTES, lambda key, _: UNIT + len(key))
+        self._templates: Cache[tuple[bytes, ...], Template] = Cache(
+            MAX_TEMPLATE_BYTES, lambda key, one: sum(map(len, key)) + 40 * len(key) + one.bytes
+        )
+
+    def take_new_weight(self) -> int:
+        """What the signatures and texts read since the last time take, in units of one call."""
+        weight, self._new_weight = self._new_weight, 0
+        return weight
 
     def read(self, spans: Sequence[bytes], invalid: list[str]) -> list[SpanCall]:
         """The spans that describe a call; for those that cannot be read, the reason is added to ``invalid``."""
@@ -114,6 +128,8 @@ class SpanReader:
 
     def _tail(self, piece: bytes) -> tuple[int, int, int] | None:
         """What the last piece of a span says, see `_read_tail`."""
+        if len(piece) > MAX_TAIL:
+            return None
         numbers = self._tails.get(piece)
         if numbers is None:
             numbers = _read_tail(piece)
@@ -127,8 +143,8 @@ class SpanReader:
         The length of the first is in its own second byte, so equal bytes of both together are cut at the same point.
         """
         first, shared = span[_NAME:named], span[timed:cut]
-        weight = 512 + 2 * (len(first) + len(shared))
-        template = self._heads.get(first + shared, weight)
+        key = first + shared
+        template = self._heads.get(key)
         if template is None:
             name, common = _decode(first), _decode(shared)
             if name is None or name.attributes or common is None or len(common.attributes) > MAX_ATTRIBUTES:
@@ -140,7 +156,8 @@ class SpanReader:
             except ValueError:
                 return None
             if template is not None:
-                self._heads.put(first + shared, template, weight)
+                self._new_weight += template.weight + template.text_weight
+                self._heads.put(key, template)
         return template
 
     def _read_whole(self, span: bytes) -> SpanCall | None:
@@ -162,13 +179,13 @@ class SpanReader:
             else:
                 shared.append(item)
         key = tuple(item.SerializeToString() for item in shared)
-        weight = 512 + 2 * sum(map(len, key))
-        template = self._templates.get(key, weight)
+        template = self._templates.get(key)
         if template is None:
             template = _read_template(shared, self._interner)
             if template is None:
                 return None
-            self._templates.put(key, template, weight)
+            self._new_weight += template.weight + template.text_weight
+            self._templates.put(key, template)
         sequence = own.get(names.SEQUENCE_ID, -1)
         if sequence < 0:
             raise ValueError(f"span {decoded.name[:80]!r} has no sequence id")
@@ -249,22 +266,25 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
     )
     error = texts[names.ERROR_TYPE][:MAX_NAME] if names.ERROR_TYPE in texts else None
     file, timeout = text(names.CODE_FILE), number(names.TIMEOUT)
-    site = f"{file}:{number(names.CODE_LINE, 0)} {text(names.CODE_FUNCTION, '')}" if file else ""
-    name, description = text(names.GROUP_NAME, "")[:MAX_NAME], text(names.GROUP_DESCRIPTION, "")[:MAX_NAME]
+    site = interner.text(f"{file}:{number(names.CODE_LINE, 0)} {text(names.CODE_FUNCTION, '')}") if file else ""
+    name, description = text(names.GROUP_NAME, ""), text(names.GROUP_DESCRIPTION, "")
+    weight, text_weight = weight_of(signature), weight_of_texts(group_id, site, error)
     return Template(
-        group=Group(group_id, name, description, ()),
+        group=Group(group_id, name[:MAX_GROUP_NAME], description[:MAX_GROUP_NAME], ()),
         size=max(0, number(names.GROUP_SIZE, 0)),
         signature=signature,
-        weight=weight_of(signature),
+        weight=weight,
         stream=stream_of(text(names.KIND, ""), operation),
         state=state_of(text(names.STATE, "completed"), error),
-        site=interner.text(site) if site else "",
+        site=site,
         error=error,
         timeout=None if timeout is None else timeout / 1_000,
+        text_weight=text_weight,
+        is_heavy=weight + text_weight > MAX_LIGHT,
     )
 
 
 def _names(value: AnyValue) -> tuple[str, ...]:
     if value.HasField("array_value"):
-        return tuple(item.string_value[:MAX_NAME] for item in value.array_value.values[:MAX_TENSORS])
+        return tuple(item.string_value[:MAX_DTYPE] for item in value.array_value.values[:MAX_TENSORS])
     return read_names(parse_json(value.string_value))

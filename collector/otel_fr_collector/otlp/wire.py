@@ -13,6 +13,8 @@ MAX_CONTAINERS = 65_536
 Collector (8,192 items by default) in which every item has its own resource has half as many."""
 MAX_ITEMS = 262_144
 """Spans, log records or metrics of a request; 64 MiB of the smallest spans that otel-fr sends have as many."""
+MAX_PART = 8 << 20
+"""Bytes of one resource or item; rank reports have at most half as many."""
 COUNT_FROM = 512 * 1024
 """Bytes of a request from which its items are counted: fewer bytes hold fewer items than are allowed."""
 
@@ -23,11 +25,11 @@ _ENTRIES, _SCOPES, _ITEMS = 1 << 3 | _LENGTH, 2 << 3 | _LENGTH, 2 << 3 | _LENGTH
 
 
 class TooManyError(ValueError):
-    """A message has more fields than are taken."""
+    """A message has more, or larger, fields than are taken."""
 
 
 def check_request(data: bytes) -> None:
-    """Check that a request of any signal has no more resources, scopes and items than are taken.
+    """Check that a request of any signal has no more resources, scopes and items than are taken, and none too large.
 
     Raises:
         TooManyError: it has.
@@ -58,7 +60,7 @@ def find_fields(
         collect: False: the second is left empty.
 
     Raises:
-        TooManyError: it has more than ``most`` fields.
+        TooManyError: it has more than ``most`` fields, or one of another tag that is larger than `MAX_PART`.
         MalformedError: the bytes are not a protobuf message.
     """
     end = len(data) if end is None else end
@@ -83,6 +85,8 @@ def find_fields(
                     size, at = _varint(data, at - 1)
                 if tag == wanted and collect:
                     found.append((at, at + size))
+                elif size > MAX_PART and at + size <= end:
+                    raise TooManyError(f"a resource or item is larger than {MAX_PART} bytes")
                 at += size
             elif kind == _VARINT:
                 _, at = _varint(data, at)

@@ -75,7 +75,7 @@ def _export(intake: Intake, signal: str) -> _Export:
                 data = await _receive(intake, requests)
                 return await intake.take(request, signal, await _unpack(request, data))
         except RejectedError as error:
-            await _abort(context, error)
+            await _abort(context, error.strip())
         raise AssertionError("abort raises")
 
     return handle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import io
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -70,6 +71,11 @@ class RejectedError(Exception):
         self.reason = reason
         self.delay = delay
 
+    def strip(self) -> RejectedError:
+        """Drop the traceback and what caused it, which keep the request's bytes until the next garbage collection."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
+
     @property
     def code(self) -> int:
         """The google.rpc.Code of the response."""
@@ -109,7 +115,7 @@ class IncomingRequest:
         self.client = client
         self.access = access
         self.size = 0
-        self._chunks: list[bytes] = []
+        self._body = io.BytesIO()  # grows in place, and its value is no copy; a list of chunks takes both twice
 
     def hold(self, size: int) -> None:
         """Count bytes that have arrived.
@@ -121,7 +127,7 @@ class IncomingRequest:
         try:
             self._intake.hold(self, size)
         except RejectedError:
-            self._chunks.clear()  # now, not when the last traceback is gone
+            self._body = io.BytesIO()  # now, not when the last traceback is gone
             raise
 
     def release(self) -> None:
@@ -132,7 +138,7 @@ class IncomingRequest:
     def add(self, chunk: bytes) -> None:
         """Keep what has arrived; raises as `hold`."""
         self.hold(len(chunk))
-        self._chunks.append(chunk)
+        self._body.write(chunk)
 
     async def inflate(self, inflater: Inflater, data: bytes) -> None:
         """Keep what has arrived, decompressed.
@@ -154,8 +160,8 @@ class IncomingRequest:
                 inflater.finish()
         except CorruptError as error:
             raise malformed(str(error)) from error
-        data = b"".join(self._chunks)
-        self._chunks.clear()
+        data = self._body.getvalue()
+        self._body = io.BytesIO()
         return data
 
 
@@ -263,10 +269,10 @@ class Intake:
             unbounded = contextlib.nullcontext()
             async with self.one_at_a_time(len(data) > LARGE), unbounded if signal == LOGS else self._parallel:
                 response = await self._service.take(signal, data, self._check_of(request.access))
-        except MalformedError as error:
-            raise malformed(str(error)) from error
-        except TooManyError as error:
-            raise RejectedError(Reason.TOO_LARGE, str(error)) from error
+        except (MalformedError, TooManyError) as error:
+            # Without the error, whose traceback would keep all that was decoded of the request.
+            reason = Reason.MALFORMED if isinstance(error, MalformedError) else Reason.TOO_LARGE
+            problem = str(error)
         except SpoolError as error:
             raise _retry(Reason.NOT_STORED, "the request cannot be written to the forward queue now") from error
         except RejectedError:
@@ -275,8 +281,10 @@ class Intake:
             self._metrics.errors.labels("ingest").inc()
             _log.exception("a request could not be processed")
             raise RejectedError(Reason.INTERNAL, "the request could not be processed") from error
-        self._metrics.requests_accepted.labels(signal).inc()
-        return response
+        else:
+            self._metrics.requests_accepted.labels(signal).inc()
+            return response
+        raise RejectedError(reason, problem)
 
     @contextlib.asynccontextmanager
     async def one_at_a_time(self, is_large: bool) -> AsyncIterator[None]:

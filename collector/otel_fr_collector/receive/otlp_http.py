@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import math
 from collections.abc import Awaitable, Callable
 
@@ -14,6 +15,7 @@ from starlette.routing import Route
 
 from otel_fr_collector.otlp import json_encoding
 from otel_fr_collector.otlp import status as otlp_status
+from otel_fr_collector.otlp.in_thread import decode_in_thread
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.inflate import ENCODINGS, Inflater
@@ -55,21 +57,10 @@ def make_otlp_app(intake: Intake) -> Starlette:
 def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        client = request.client.host if request.client is not None else ""
         try:
-            with intake.admit(client, request.headers.get("authorization", ""), signal) as incoming:
-                if kind not in (PROTOBUF, JSON):
-                    raise RejectedError(Reason.UNSUPPORTED, f"the content type must be {PROTOBUF} or {JSON}")
-                try:
-                    data = await asyncio.wait_for(_read(intake, incoming, request), READ_SECONDS)
-                except asyncio.TimeoutError:
-                    raise too_slow() from None
-                if kind == JSON:
-                    data = await _from_json(intake, signal, data)
-                answer = await intake.take(incoming, signal, data)
-                body = json_encoding.response_json(signal, answer) if kind == JSON else answer
-                return Response(body, media_type=kind)
+            return await _take(intake, signal, request, kind)
         except RejectedError as error:
+            error.strip()
             # RuntimeError: Starlette says that all of the body has been read.
             with contextlib.suppress(asyncio.TimeoutError, ClientDisconnect, RuntimeError):
                 await asyncio.wait_for(_discard(request, intake.limits.max_request_size), DISCARD_SECONDS)
@@ -80,10 +71,26 @@ def _endpoint(intake: Intake, signal: str) -> Callable[[Request], Awaitable[Resp
     return handle
 
 
+async def _take(intake: Intake, signal: str, request: Request, kind: str) -> Response:
+    client = request.client.host if request.client is not None else ""
+    with intake.admit(client, request.headers.get("authorization", ""), signal) as incoming:
+        if kind not in (PROTOBUF, JSON):
+            raise RejectedError(Reason.UNSUPPORTED, f"the content type must be {PROTOBUF} or {JSON}")
+        try:
+            data = await asyncio.wait_for(_read(intake, incoming, request), READ_SECONDS)
+        except asyncio.TimeoutError:
+            raise too_slow() from None
+        if kind == JSON:
+            data = await _from_json(intake, signal, data)
+        answer = await intake.take(incoming, signal, data)
+        body = json_encoding.response_json(signal, answer) if kind == JSON else answer
+        return Response(body, media_type=kind)
+
+
 async def _from_json(intake: Intake, signal: str, data: bytes) -> bytes:
     try:
         async with intake.one_at_a_time(len(data) > LARGE_JSON):
-            return await asyncio.to_thread(json_encoding.from_json, signal, data)
+            return await decode_in_thread(functools.partial(json_encoding.from_json, signal, data))
     except MalformedError as error:
         raise malformed(str(error)) from error
     except TooManyError as error:

@@ -165,7 +165,7 @@ def test_ranges_are_bounded_and_forget_nothing(given_numbers: list[int]) -> None
 
 
 def test_a_cache_keeps_what_is_in_use_whatever_else_comes() -> None:
-    cache: Cache[int, str] = Cache(10)
+    cache: Cache[int, str] = Cache(10, lambda *_: 1)
     cache.put(-1, "mine")
     for number in range(1_000):
         cache.put(number, "theirs")

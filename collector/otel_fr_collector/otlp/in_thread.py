@@ -1,0 +1,41 @@
+"""Decoding outside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from otel_fr_collector.otlp.signals import MalformedError
+from otel_fr_collector.otlp.wire import TooManyError
+
+_T = TypeVar("_T")
+
+
+class _Refused(NamedTuple):
+    kind: type[ValueError]
+    text: str
+
+
+async def decode_in_thread(decode: Callable[[], _T]) -> _T:
+    """What ``decode`` returns, run in a thread.
+
+    An error does not leave the thread as it was raised: with its traceback it would be part of a cycle, which keeps
+    the request and all that was decoded of it until the next garbage collection.
+
+    Raises:
+        MalformedError, TooManyError: as ``decode``.
+    """
+    found = await asyncio.to_thread(_run, decode)
+    if isinstance(found, _Refused):
+        raise found.kind(found.text)
+    return found
+
+
+def _run(decode: Callable[[], _T]) -> _T | _Refused:
+    try:
+        return decode()
+    except MalformedError as error:
+        return _Refused(MalformedError, str(error))
+    except TooManyError as error:
+        return _Refused(TooManyError, str(error))

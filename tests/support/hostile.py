@@ -1,0 +1,86 @@
+"""Requests of a hostile client: few bytes when compressed, and as much as possible for the collector to keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
+
+from otel_fr import semconv
+from tests.support.otlp_messages import attribute
+
+WIDE = "😀"
+"""Makes each character of a text take four bytes."""
+
+
+def resource(rank: int, world: int = 64, **more: Any) -> Resource:
+    values = {semconv.RANK: rank, semconv.WORLD_SIZE: world, semconv.JOB_ID: "hostile", **more}
+    return Resource(attributes=[attribute(key, value) for key, value in values.items()])
+
+
+def span(number: int, group: str = "g", size: int = 64, end: str = "", dtypes: Sequence[str] = (), **more: Any) -> Span:
+    """A span in the form that monitors send. ``end``: text after the attributes."""
+    values = {
+        semconv.GROUP_ID: group, semconv.OPERATION: "all_reduce", semconv.KIND: "collective",
+        semconv.STATE: "completed", semconv.GROUP_SIZE: size, **more, semconv.INPUT_DTYPES: list(dtypes),
+        semconv.SEQUENCE_ID: number, semconv.RECORD_ID: number,
+    }  # fmt: skip
+    found = Span(
+        trace_id=bytes(16), span_id=bytes(8), parent_span_id=bytes(8), name="all_reduce", kind=Span.SPAN_KIND_INTERNAL,
+        start_time_unix_nano=10**18, end_time_unix_nano=10**18 + 5,
+    )  # fmt: skip
+    found.attributes.extend(attribute(key, value) for key, value in values.items())
+    if end:
+        found.status.message = end
+    return found
+
+
+def traces(*spans: tuple[Resource, list[Span]]) -> bytes:
+    entries = [ResourceSpans(resource=of, scope_spans=[ScopeSpans(spans=own)]) for of, own in spans]
+    return ExportTraceServiceRequest(resource_spans=entries).SerializeToString()
+
+
+def logs(*bodies: dict[str, Any]) -> bytes:
+    def entry(body: dict[str, Any]) -> ResourceLogs:
+        text = json.dumps({"v": 1, "n": 1, "groups": [], **body}, ensure_ascii=False)
+        record = LogRecord(event_name=semconv.EVENT_PROGRESS, body=AnyValue(string_value=text))
+        return ResourceLogs(resource=resource(body["rank"]), scope_logs=[ScopeLogs(log_records=[record])])
+
+    return ExportLogsServiceRequest(resource_logs=map(entry, bodies)).SerializeToString()
+
+
+def long_tails(number: int) -> bytes:
+    """40 MiB of spans, each with another long text after its attributes."""
+    return traces((resource(0), [span(i, end=f"{number}-{i}-" + "x" * 200_000) for i in range(200)]))
+
+
+def long_sites(number: int) -> bytes:
+    """Spans, each with a call site of its own."""
+    sites: Iterator[dict[str, Any]] = ({semconv.CODE_FILE: f"{number}-{i}" + WIDE * 1_000} for i in range(300))
+    return traces((resource(0), [span(i, **site) for i, site in enumerate(sites)]))
+
+
+def long_names(number: int) -> bytes:
+    """Spans, each with a group of its own."""
+    texts: dict[str, Any] = {semconv.GROUP_NAME: WIDE * 1_000, semconv.GROUP_DESCRIPTION: WIDE * 1_000}
+    return traces((resource(0), [span(i, f"{number}-{i}" + WIDE * 200, **texts) for i in range(200)]))
+
+
+def long_dtypes(number: int) -> bytes:
+    """Spans with long names of dtypes."""
+    names = ([f"{number}-{i}-{j}" + WIDE * 900 for j in range(60)] for i in range(10))
+    return traces((resource(0), [span(i, dtypes=own) for i, own in enumerate(names)]))
+
+
+def long_exceptions(number: int) -> bytes:
+    """32 MiB: ranks that raised an exception with a long text, and report nothing of it later."""
+    message = {"type": "E", "message": WIDE + "x" * 16_000}
+    ranks = range(number * 1_000, number * 1_000 + 1_000)
+    return logs(*(body for rank in ranks for body in ({"rank": rank, "exception": message}, {"rank": rank, "n": 2})))
