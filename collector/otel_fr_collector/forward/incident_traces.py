@@ -32,7 +32,8 @@ class IncidentTraces:
         self._runs = runs
         self._forwarder = forwarder
         self._store = store
-        self._sent: dict[str, None] = {}
+        self._sent: dict[tuple[str, str], None] = {}
+        """Job and trace: run ids come from clients, and no job may keep the root span of another from being sent."""
         self._missing: list[Incident] = []
         """Published by a collector that ended before their root spans were queued."""
 
@@ -43,10 +44,10 @@ class IncidentTraces:
             trace = incident.data["trace_id"]
             if trace is None:
                 continue
-            if incident.is_open and noted.get(incident.id) != trace and trace not in self._sent:
+            if incident.is_open and noted.get(incident.id) != trace and (incident.run.job, trace) not in self._sent:
                 self._missing.append(incident)
             else:
-                self._sent[trace] = None
+                self._sent[incident.run.job, trace] = None
             # Its ranks' spans come when their calls end, so mostly after the restart.
             self._forwarder.keep_trace(bytes.fromhex(trace))
 
@@ -65,7 +66,7 @@ class IncidentTraces:
 
     def _send(self, incident: Incident, data: CollectorIncidentData) -> None:
         trace = data["trace_id"]
-        if trace is None or trace in self._sent:
+        if trace is None or (incident.run.job, trace) in self._sent:
             return
         run = self._runs.by_id.get(incident.run)
         resource = run.resource if run is not None else {}
@@ -73,7 +74,7 @@ class IncidentTraces:
         self._forwarder.keep_trace(bytes.fromhex(trace))
         if request is None:
             return
-        self._sent[trace] = None
+        self._sent[incident.run.job, trace] = None
         if len(self._sent) > MAX_SENT:
             del self._sent[next(iter(self._sent))]
         self._forwarder.offer(TRACES, request, functools.partial(self._note_sent, incident.id, trace))

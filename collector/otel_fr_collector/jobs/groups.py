@@ -26,6 +26,8 @@ MAX_INCOMPLETE = 20_000
 queues without a collector (otel_fr/monitor/export.py, MAX_SPANS): one rank may be that far behind another."""
 MAX_EXTRA = 4_096
 """Calls of one instance besides each member's first."""
+MANY_CALLS = 64
+"""Calls of an instance from which batches that hardly grow are not compared with each call."""
 SKEW_EVERY = 16
 """One of so many collectives is measured for skew, at the same numbers in every run."""
 MAX_STREAMS = 1_024
@@ -84,7 +86,9 @@ class IncompleteInstance:
     Attributes:
         members: how many ranks take part; 0: not known yet.
         calls: rank -> its call. extra: further calls of the same number (a coalesced batch) by (rank, record).
+        counts: rank -> number of its calls, of ranks with more than one. longest: the highest of them.
         unsettled: how many of its calls are not known to have completed.
+        compared_at: how many calls there were when the ranks' batches were last compared. batch_disagreed: the result.
         signature: that of every call so far, where none can then disagree; None: they differ, or the pieces matter.
         weight: in units of one call; not counting the calls, except for their long texts.
     """
@@ -93,6 +97,10 @@ class IncompleteInstance:
     members: int
     calls: dict[int, RankCall | CompactCall] = field(default_factory=dict)
     extra: dict[tuple[int, int], RankCall] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    longest: int = 1
+    compared_at: int = 0
+    batch_disagreed: bool = False
     disagrees: bool = False
     unsettled: int = 0
     signature: Signature | None = None
@@ -132,9 +140,13 @@ class IncompleteInstance:
     def is_even_batch(self) -> bool:
         """All members have joined, each with as many calls as the others."""
         count = len(self.calls)
-        if count < self.members or len(self.extra) % count:
-            return False
-        return len({len(calls) for calls in self.by_rank().values()}) == 1
+        return count >= self.members and count + len(self.extra) == count * self.longest
+
+    def add_extra(self, call: RankCall) -> None:
+        """Add a further call of a rank that has one."""
+        self.extra[call.rank, call.record] = call
+        own = self.counts[call.rank] = self.counts.get(call.rank, 1) + 1
+        self.longest = max(self.longest, own)
 
     def by_rank(self) -> dict[int, list[RankCall]]:
         """Each rank's calls in its own order."""
@@ -217,7 +229,11 @@ class GroupState:
             self.uncompared.add(key)
         found = self._put(instance, call) and self._compare(instance, call)
         if not instance.disagrees and instance.is_complete and key not in self.uncompared:
-            self._complete(instance)
+            if instance.extra and instance.compared_at < len(instance.calls) + len(instance.extra):
+                found = instance.disagrees = self._compare_batches(instance)
+                self.disagreeing += found
+            if not instance.disagrees:
+                self._complete(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
 
     def add_matching(self, call: CompactCall, rank: int, template: Template, sequence: int) -> bool:
@@ -335,7 +351,7 @@ class GroupState:
         if call.rank not in instance.calls:
             instance.calls[call.rank] = call
         elif len(instance.extra) < MAX_EXTRA:
-            instance.extra[call.rank, call.record] = call
+            instance.add_extra(call)
         else:
             return False
         if call.signature is not expand(next(iter(instance.calls.values()))).signature:
@@ -381,11 +397,25 @@ class GroupState:
         return any(self._differ(other, call) for other in map(expand, others) if other.rank != call.rank)
 
     def _batch_disagrees(self, instance: IncompleteInstance) -> bool:
-        """Call by call, once all ranks' batches are there; until then a difference may be one of arrival."""
-        if not instance.is_even_batch:
+        """Call by call, once all ranks' batches are there; until then a difference may be one of arrival.
+
+        While calls keep arriving in turn, rank after rank, the batches are even again and again: they are compared
+        when they have grown by an eighth, and before the instance is complete, so that the work stays linear.
+        """
+        count = len(instance.calls) + len(instance.extra)
+        if len(instance.calls) < 2 or not instance.is_even_batch:
             return False
+        if MANY_CALLS <= count < instance.compared_at + instance.compared_at // 8:
+            return instance.batch_disagreed
+        return self._compare_batches(instance)
+
+    def _compare_batches(self, instance: IncompleteInstance) -> bool:
+        instance.compared_at = len(instance.calls) + len(instance.extra)
         calls = list(instance.by_rank().values())
-        return any(self._differ(a, b) for own in calls[1:] for a, b in zip(calls[0], own, strict=True))
+        instance.batch_disagreed = any(
+            self._differ(a, b) for own in calls[1:] for a, b in zip(calls[0], own, strict=True)
+        )
+        return instance.batch_disagreed
 
     def _differ(self, a: RankCall, b: RankCall) -> bool:
         if a.signature is b.signature and a.signature.operation not in PAIRWISE:

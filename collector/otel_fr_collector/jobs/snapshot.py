@@ -11,15 +11,15 @@ from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState, IncompleteInstance
 from otel_fr_collector.jobs.ranks import SILENCE, RankState
-from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
 WAIT_SHARE = 0.87
 """Share of a rank's stall time after which its call counts as waiting: the rest is left for the way to the alert."""
 EPSILON = 0.05
 """Seconds by which the engine's window is shorter, so that a call that triggers a judgement counts as waiting there."""
 MAX_CALLS = 50_000
-MAX_EXPECTED = 65_536
-"""Largest world in which ranks that never reported are named."""
+MAX_EXPECTED = MAX_RANKS_PER_RUN
+"""Most ranks of a run that are named although they never reported: more are not taken in of one run either."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,8 +54,12 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Number of ranks and calls to judge."""
-        return len(self.ranks) + len(self.calls)
+        """Number of ranks, also of those that should report and never have, and of calls to judge."""
+        world = self.world_size or 0
+        expected = world if world <= MAX_EXPECTED else 0
+        waiting = {call.group for call in self.calls if call.state is not CallState.COMPLETED}
+        members = sum(len(group.ranks) for name, group in self.groups.items() if name in waiting)
+        return max(len(self.ranks), expected) + members + len(self.calls)
 
     def evidence(self) -> Evidence:
         """Convert to the match engine's `Evidence`; also fills ``enqueued_at`` and ``enqueued_wall``."""
@@ -196,6 +200,6 @@ def _expected(taken: Snapshot) -> set[int]:
     expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
     for gid in {call.group for call in taken.calls if call.state is not CallState.COMPLETED}:
         group = taken.groups.get(gid)
-        if group is not None:
+        if group is not None and len(expected) + len(group.ranks) <= MAX_EXPECTED:
             expected.update(group.ranks)
     return expected

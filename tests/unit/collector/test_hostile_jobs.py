@@ -1,0 +1,126 @@
+"""Jobs that claim much, or what is another's: batches of thousands, huge worlds, and another job's run id."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from itertools import chain
+
+import pytest
+from otel_fr_collector.incidents.book import ChangeKind
+from otel_fr_collector.incidents.judge import MAX_SIZE_ON_LOOP
+from otel_fr_collector.jobs.calls import RankCall
+from otel_fr_collector.jobs.groups import MAX_EXTRA, GroupState
+from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, RunId
+from otel_fr_collector.jobs.snapshot import snapshot
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
+
+from otel_fr.match import CallState, Group, Signature
+
+SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
+OTHER = SIGNATURE._replace(input_sizes=((4,),), output_sizes=((4,),))
+
+
+def call(rank: int, record: int, state: CallState = CallState.IN_FLIGHT, signature: Signature = SIGNATURE) -> RankCall:
+    return RankCall(rank, record, "g", "collective", 7, signature, state)
+
+
+def one_rank(count: int) -> Iterator[RankCall]:
+    return (call(0, record) for record in range(count))
+
+
+def in_turn(count: int) -> Iterator[RankCall]:
+    return (call(record % 2, record // 2) for record in range(count))
+
+
+def backwards(count: int) -> Iterator[RankCall]:
+    return (call(record % 2, count - record // 2) for record in range(count))
+
+
+def ended(count: int) -> Iterator[RankCall]:
+    return (call(record % 2, record // 2, CallState.COMPLETED) for record in range(count))
+
+
+@pytest.mark.parametrize("calls", [one_rank, in_turn, backwards, ended])
+@pytest.mark.parametrize("members", [(), (0,), (0, 1)])
+def test_a_batch_of_thousands_of_calls_takes_linear_time(calls: object, members: tuple[int, ...]) -> None:
+    """It took 10 s: each call compared all others again."""
+    assert callable(calls)
+    group = GroupState(Group("g", "0", "", members), len(members))
+    began = time.process_time()
+    for one in calls(MAX_EXTRA + 1):
+        group.add(one)
+    assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize("count", [2, 20, 200, 2_000])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_batch_that_differs_in_one_call_disagrees_once_it_has_ended(count: int, in_order: bool) -> None:
+    group = GroupState(Group("g", "0", "", (0, 1)), 2)
+    done = CallState.COMPLETED
+    ranks = [[call(rank, record) for record in range(count)] for rank in (0, 1)]
+    ranks[1][-1] = call(1, count - 1, signature=OTHER)
+    for one in chain(*ranks) if in_order else chain(*zip(*ranks, strict=True)):
+        group.add(one)
+    for one in chain(*ranks):
+        group.add(one._replace(state=done))
+    assert group.disagreeing == 1
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_equal_batch_completes(in_order: bool) -> None:
+    group = GroupState(Group("g", "0", "", (0, 1)), 2)
+    ranks = [[call(rank, record) for record in range(500)] for rank in (0, 1)]
+    for one in chain(*ranks) if in_order else chain(*zip(*ranks, strict=True)):
+        assert not group.add(one)
+    for one in chain(*ranks):
+        group.add(one._replace(state=CallState.COMPLETED))
+    assert (group.incomplete, group.weight - 2, group.call_count) == ({}, 0, 0)
+
+
+def stalled(service: Service, job: str, world: int, run: str = "") -> None:
+    """One rank that waits, of a world in which nobody else was ever heard of."""
+    known = service.runs.get(RunId(job, 0, run or job), 0.0)
+    assert known is not None
+    known.note_origin(0, host="h", world_size=world, resource={}, now=0.0)
+    known.group_state(Group("g", "0", "default_pg", ()), world)
+    waits = RankCall(0, 1, "g", "collective", 1, SIGNATURE, CallState.IN_FLIGHT, enqueued_at=0.0)
+    known.add_report(KeptReport(0, 1, stall=1.0, inflight=[waits]), 0.0)
+    known.add_report(KeptReport(0, 2, stall=1.0, inflight=[waits]), 2.0)
+
+
+@pytest.mark.parametrize("world", [MAX_SIZE_ON_LOOP, 16_384, 65_536, 1_000_001])
+def test_a_rank_that_claims_a_huge_world_is_not_judged_on_the_event_loop(world: int) -> None:
+    service = Service(metrics := Metrics(), Outlets(metrics))
+    stalled(service, "job", world)
+    (run,) = service.runs.by_id.values()
+    taken = snapshot(run, 2.1)
+    assert taken.size > MAX_SIZE_ON_LOOP or len(taken.evidence().ranks) == 1
+    assert len(snapshot(run, 2.1).evidence().ranks) <= MAX_RANKS_PER_RUN
+
+
+def test_two_jobs_with_one_run_id_share_no_incident_and_no_command() -> None:
+    """Run ids come from clients: one that sends another job's must neither see nor change anything of it."""
+    now = [2.1]
+    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: now[0])
+
+    async def play() -> None:
+        for job in ("team-a/train", "team-b/train"):
+            stalled(service, job, 2, run="the-same")
+        service.judge.step(2.1, final=True)
+
+    asyncio.run(play())
+    found = service.book.known()
+    assert [one.run.job for one in found] == ["team-a/train", "team-b/train"]
+    assert len({one.id for one in found}) == 2
+    for one in found:
+        data = service.book.get(one.id)
+        assert data is not None
+        assert data["job"] == one.run.job
+    changes = service.book.resolve_run(found[0].run, 3.0)
+    assert [(change.kind, change.incident.run.job) for change in changes] == [(ChangeKind.RESOLVED, "team-a/train")]
+    assert [one.run.job for one in service.book.known() if one.is_open] == ["team-b/train"]
