@@ -3,7 +3,7 @@
 `cli` reads the options. `analysis.load` does the rest in this order: `otel_fr.dumps.read` reads the files, `assemble`
 builds the runs and their evidence from them, `otel_fr.match` judges the newest run. `output` has one module for each
 form of the result, and `collectives` lists the calls of each collective for them. `notes` are what the files leave
-open.
+open, and `open_calls` the calls in flight where no fault was found.
 
 ::
 
@@ -14,7 +14,7 @@ open.
         print(incident["summary"])
 """
 
-from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Analysis, load
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis, load
 from otel_fr.analyze.collectives import Collective
 
-__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "Analysis", "Collective", "load"]
+__all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "Analysis", "Collective", "load"]

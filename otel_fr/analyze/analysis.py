@@ -12,13 +12,15 @@ from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run, build_runs
 from otel_fr.analyze.collectives import Collective, collectives_of
 from otel_fr.analyze.notes import Note, NoteKind
+from otel_fr.analyze.open_calls import OpenCalls, long_open_calls
 from otel_fr.dumps.model import Dump, Problem
 from otel_fr.dumps.read import load_folder
 from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 
-HEALTHY, FAULT, UNUSABLE = 0, 1, 2
-"""Exit statuses: no fault was found, a fault was found, no file could be read."""
+HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
+"""Exit statuses: no fault was found; a fault was found; no file could be read; calls are in flight, and the files do
+not show whether they are blocked."""
 
 DEFAULT_GROUP = "default_pg"
 """PyTorch's description of the group of all ranks."""
@@ -46,10 +48,17 @@ class Analysis:
 
     @property
     def status(self) -> int:
-        """`HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2): the exit status of ``otel-fr analyze``."""
+        """`HEALTHY` (0), `FAULT` (1), `UNUSABLE` (2) or `UNDECIDED` (3): the exit status of ``otel-fr analyze``."""
         if self.run is None:
             return UNUSABLE
-        return FAULT if self.findings else HEALTHY
+        if self.findings:
+            return FAULT
+        return HEALTHY if self.open_calls is None else UNDECIDED
+
+    @cached_property
+    def open_calls(self) -> OpenCalls | None:
+        """If no fault was found: the calls that may have been in flight for long, and the ranks nearest to them."""
+        return None if self.run is None or self.findings else long_open_calls(self.run)
 
     @property
     def ranks(self) -> Mapping[int, Rank]:

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from urllib.parse import urlparse
 
-from otel_fr.analyze.analysis import FAULT, HEALTHY, UNUSABLE, Analysis, load
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis, load
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.text import to_json, to_text
 
-__all__ = ["FAULT", "HEALTHY", "UNUSABLE", "add_arguments", "run"]
+__all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "add_arguments", "run"]
 
 MAX_WORKERS = 8
 """Processes that read a large folder; more would only wait for the disk."""
@@ -23,7 +23,10 @@ MAX_WORKERS = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
     add = parser.add_argument
-    parser.epilog = "Exit status: 0 no fault was found; 1 a fault was found; 2 usage error or no readable file."
+    parser.epilog = (
+        "Exit status: 0 no fault was found; 1 a fault was found; 2 usage error or no readable file; 3 undecided: calls"
+        " are in flight, and the files do not show whether they are blocked."
+    )
     add("path", metavar="DIR", help="folder with one flight-recorder file per rank, or one such file")
     add("--format", choices=("text", "json", "markdown", "html"), default="text", help="output format (default: text)")
     add(
@@ -78,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     """Analyze and print.
 
     Returns:
-        the process's exit status: `HEALTHY` (0), `FAULT` (1) or `UNUSABLE` (2), the last also for a usage error.
+        the process's exit status: `HEALTHY` (0), `FAULT` (1), `UNUSABLE` (2, also for a usage error) or `UNDECIDED`
+        (3).
     """
     if args.transform_ft and args.group_world_size is None:
         return _refuse("--transform-ft needs --group-world-size, the number of ranks of a torchft replica")
@@ -113,9 +117,9 @@ def run(args: argparse.Namespace) -> int:
     if analysis.run is None:
         print(f"otel-fr analyze: no readable flight-recorder file in {args.path}", file=sys.stderr)
     elif args.output is not None:
-        status = max(status, _write(analysis, args.output))
+        status = _write(analysis, args.output) or status
     if args.otlp and analysis.run is not None:
-        status = max(status, _send(analysis, args.otlp))
+        status = _send(analysis, args.otlp) or status
     return status
 
 

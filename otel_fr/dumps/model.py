@@ -45,6 +45,8 @@ class Dump:
             other recorders peers are ranks within the group.
         partial: calls are missing: older ones were overwritten, or completed ones left out.
         gapless: no call after the first one is missing.
+        recorded: number of entries in the file. all_open: none of them has completed.
+        uncounted: keys of groups of which the file has neither calls nor the last numbers.
         has_completions: the recorder records when calls end.
         facts: the file's ``otel_fr`` key, checked; empty in files of other recorders.
         notes: irregularities found, as sentences.
@@ -59,6 +61,9 @@ class Dump:
     entries: Entries
     partial: bool = False
     gapless: bool = True
+    recorded: int = 0
+    all_open: bool = False
+    uncounted: frozenset[str] = frozenset()
     has_completions: bool = True
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)

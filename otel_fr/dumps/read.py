@@ -201,6 +201,8 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         entries=kept,
         partial=partial,
         gapless=gapless,
+        recorded=len(raw),
+        all_open=len(recorded) == len(raw) and not bool((recorded.state == COMPLETED).any()),
         notes=reader.notes,
     )
     if source == "torchcomms":
@@ -280,6 +282,7 @@ def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: 
     """Set each group's progress from the entries, and from ``pg_status`` where it is reliable."""
     reported = _reported(dump.groups, status, local_ids) if source == "pytorch" else {}
     ranges = resolve.sequence_ranges(dump.entries)
+    dump.uncounted = frozenset(dump.groups.keys() - reported.keys() - ranges.keys())
     for key, group in dump.groups.items():
         found = ranges.get(key, resolve.SequenceRange(None, None, None, False))
         enqueued, completed = reported.get(key, (None, None))

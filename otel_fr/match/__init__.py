@@ -5,7 +5,8 @@
 `mismatch` finds the instances that disagree; `endings` sorts ended ranks into causes and victims; `waiting` builds the
 wait-for graph, and `cycles` finds its cycles. `case` holds these results and the findings so far. `diagnose` finds the
 causes, with `misdirected` (messages to the wrong rank) and `device` (ranks stuck on the device); `consequences` finds
-what followed from them. `undecided` lists what evidence without findings leaves open. `sentences` has the texts.
+what followed from them. `undecided` lists what evidence without findings leaves open, and the ranks nearest to it.
+`sentences` has the texts.
 """
 
 from otel_fr.match.diagnose import diagnose
@@ -23,7 +24,7 @@ from otel_fr.match.model import (
     Signature,
     ThreadException,
 )
-from otel_fr.match.undecided import open_questions
+from otel_fr.match.undecided import Suspects, call_text, lagging_calls, open_questions, suspects
 
 __all__ = [
     "Call",
@@ -37,8 +38,12 @@ __all__ = [
     "Progress",
     "Rank",
     "Signature",
+    "Suspects",
     "ThreadException",
+    "call_text",
     "compare",
     "diagnose",
+    "lagging_calls",
     "open_questions",
+    "suspects",
 ]

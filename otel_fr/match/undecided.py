@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from otel_fr.match import sentences
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import inverted
-from otel_fr.match.instances import InstanceKey
-from otel_fr.match.model import CallState, Evidence
+from otel_fr.match.device import open_calls
+from otel_fr.match.instances import InstanceKey, is_waiting
+from otel_fr.match.model import Call, CallState, Evidence
 from otel_fr.match.waiting import Node, fronts
-from otel_fr.presentation import count_text
+from otel_fr.presentation import collective_text, count_text, ranks_text, verb
 
 MAX_QUESTIONS = 4
 """Open collectives that are named; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Ranks that may be what others wait for, and why: one sentence."""
+
+    ranks: tuple[int, ...]
+    reason: str
 
 
 def open_questions(evidence: Evidence) -> list[str]:
@@ -19,13 +31,7 @@ def open_questions(evidence: Evidence) -> list[str]:
 
     Without the time since when a call is in flight, a blocked call and a running one look the same.
     """
-    open_: dict[InstanceKey, Node] = {}
-    for key, node in Case(evidence).nodes.items():
-        calls = [node.instance.calls[rank][-1] for rank in node.instance.members if rank in node.instance.calls]
-        if len(calls) == len(node.instance.members) and all(
-            c.state is CallState.IN_FLIGHT and c.age is None for c in calls
-        ):
-            open_[key] = node
+    open_ = _joined_by_all(Case(evidence))
     sets = fronts(open_)
     questions = []
     for first, rest in sets[:MAX_QUESTIONS]:
@@ -38,3 +44,123 @@ def open_questions(evidence: Evidence) -> list[str]:
     if len(sets) > MAX_QUESTIONS:
         questions.append(f"the same holds for {count_text(len(sets) - MAX_QUESTIONS, 'more set')} of ranks")
     return questions
+
+
+def suspects(evidence: Evidence) -> list[Suspects]:
+    """The ranks nearest to what calls in flight wait for, where `diagnose` names none; the strongest reason first.
+
+    Each rank is listed for its strongest reason only.
+    """
+    case = Case(evidence)
+    found: list[Suspects] = []
+    known: set[int] = set()
+    for ranks, reason in (
+        *_behind(case),
+        *_absent(case),
+        *_alone(case),
+        *_messages(evidence),
+        *_joined(case),
+        *_left(case),
+    ):
+        new = tuple(rank for rank in ranks if rank not in known)
+        if new:
+            known.update(new)
+            found.append(Suspects(new, reason))
+    return found
+
+
+def lagging_calls(evidence: Evidence) -> set[tuple[int, int]]:
+    """(rank, record) of the calls in flight that another rank completed: soon after that, this is normal."""
+    case = Case(evidence)
+    found: set[tuple[int, int]] = set()
+    for instance in case.instances.values():
+        open_ = [c for calls in instance.calls.values() for c in calls if c.state is CallState.IN_FLIGHT]
+        ended = any(calls[-1].state is CallState.COMPLETED for calls in instance.calls.values())
+        if open_ and (ended or next(case.completions.of(instance), None) is not None):
+            found.update((call.rank, call.record) for call in open_)
+    return found
+
+
+def call_text(evidence: Evidence, call: Call) -> str:
+    """``"all_reduce number 5 of group dp (3)"``, ``"recv from rank 4 of group pp (7)"``."""
+    group = evidence.groups.get(call.group)
+    operation, peer = call.signature.operation, call.signature.peer
+    if call.stream != "p2p":
+        text = collective_text(operation, call.sequence_id)
+    else:
+        text = operation if peer is None else f"{operation} {'to' if operation == 'send' else 'from'} rank {peer}"
+    return text if group is None else f"{text} of {sentences.group_of(group)}"
+
+
+def _behind(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Ranks with calls in flight that others completed: those with most first."""
+    late = [(rank, calls.late) for rank, calls in open_calls(case.evidence, case.instances, case.completions).items()]
+    for rank, calls in sorted(late, key=lambda item: (-len(item[1]), item[0])):
+        if calls:
+            text = sentences.instance_text(case.instances[calls[0].key])
+            yield (rank,), f"rank {rank} has {text} in flight, which rank {calls[0].ahead[0]} completed"
+
+
+def _absent(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Ranks that have not joined, or are not known to have joined, what others wait in."""
+    for node in case.nodes.values():
+        where = f"{ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')} in"
+        where += f" {sentences.instance_text(node.instance)}"
+        missing, untold = [*node.dead, *node.idle], [*node.silent, *node.undecided]
+        if missing:
+            yield tuple(missing), f"{where}, which {ranks_text(missing)} {verb(missing, 'has', 'have')} not joined"
+        if untold:
+            yield tuple(untold), f"{where}; it is not known whether {ranks_text(untold)} joined it"
+
+
+def _alone(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Ranks that wait first in what no other rank waits in."""
+    first: dict[int, Node] = {}
+    for node in case.nodes.values():
+        for rank in node.waiting:
+            known = first.setdefault(rank, node)
+            if node.instance.call(rank).record < known.instance.call(rank).record:
+                first[rank] = node
+    for rank, node in sorted(first.items()):
+        if node.waiting == (rank,):
+            yield (rank,), f"rank {rank} waits alone in {sentences.instance_text(node.instance)}"
+
+
+def _messages(evidence: Evidence) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Both ends of messages in flight whose counterpart is not known."""
+    for call in sorted(evidence.calls, key=lambda call: (call.rank, call.record)):
+        peer = call.signature.peer
+        if call.stream != "p2p" or call.state is not CallState.IN_FLIGHT or not is_waiting(call, evidence.window):
+            continue
+        if call.signature.any_source and peer is not None:
+            text = f"rank {call.rank} waits in {call_text(evidence, call)}, whose counterpart is not known"
+            yield (peer, call.rank), text
+
+
+def _joined(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
+    """All members of collectives that do not complete although all joined them."""
+    open_ = _joined_by_all(case)
+    for first, _ in fronts(open_):
+        instance = open_[first].instance
+        yield instance.members, f"all members joined {sentences.instance_text(instance)}, which had not completed"
+
+
+def _left(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Ranks that wait for others which may have completed the call already."""
+    for node in case.nodes.values():
+        untold = [*node.silent, *node.undecided]
+        if untold:
+            text = f"{ranks_text(untold)} may have completed {sentences.instance_text(node.instance)}"
+            yield node.waiting, f"{text}, in which {ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')}"
+
+
+def _joined_by_all(case: Case) -> dict[InstanceKey, Node]:
+    """The nodes that all members joined, with calls of unknown age."""
+    open_: dict[InstanceKey, Node] = {}
+    for key, node in case.nodes.items():
+        calls = [node.instance.calls[rank][-1] for rank in node.instance.members if rank in node.instance.calls]
+        if len(calls) == len(node.instance.members) and all(
+            c.state is CallState.IN_FLIGHT and c.age is None for c in calls
+        ):
+            open_[key] = node
+    return open_

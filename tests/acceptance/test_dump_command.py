@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support import torchrun
-from tests.support.commands import BIN
+from tests.support.commands import BIN, otel_fr
 from tests.support.waiting import PATIENCE, wait_for
 
 pytestmark = torchrun.needed
@@ -26,6 +26,9 @@ def test_a_running_jobs_files_can_be_asked_for(tmp_path: Path) -> None:
 
     assert wait_for(asked)
     assert wait_for(lambda: len(list((tmp_path / "dumps").glob("otel_fr_rank_*"))) == 3)
+    analyzed = otel_fr("analyze", tmp_path / "dumps")
     (tmp_path / "out.go").touch()
     job.communicate(timeout=PATIENCE)
     assert job.returncode == 0
+    assert analyzed.returncode == 0, analyzed.stdout
+    assert analyzed.stdout.startswith("No fault found")

@@ -197,11 +197,16 @@ def hybrid_groups(tp: int, dp: int, pp: int) -> list[Group]:
     return groups
 
 
-def hybrid_programs(rng: random.Random, groups: list[Group], steps: int) -> dict[int, list[Op]]:
-    """Training steps of such a job: in each, the stages of a pipeline in turn, then what all stages do."""
+def hybrid_programs(
+    rng: random.Random, groups: list[Group], steps: int, layer: list[str] | None = None
+) -> dict[int, list[Op]]:
+    """Training steps of such a job: in each, the stages of a pipeline in turn, then what all stages do.
+
+    ``layer``: the kinds of groups whose collectives a stage consists of, in order; by default random.
+    """
     of = {kind: [g for g in groups if g.description == kind] for kind in ("tp", "dp", "tp_dp", "pp", "default_pg")}
     programs: dict[int, list[Op]] = {rank: [] for rank in groups[0].ranks}
-    layer = [rng.choice(["tp", "tp", "tp_dp", "dp"]) for _ in range(rng.randint(2, 8))]
+    layer = layer or [rng.choice(["tp", "tp", "tp_dp", "dp"]) for _ in range(rng.randint(2, 8))]
     kinds = {kind: random_signature(rng, of[kind][0]) for kind in ("tp", "dp", "tp_dp", "default_pg")}
     for _ in range(steps):
         for stage in of["tp_dp"]:

@@ -13,6 +13,7 @@ from otel_fr.analyze.assemble.file_sets import split
 from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import kept_patterns
 from otel_fr.analyze.assemble.messages import Messages
+from otel_fr.analyze.assemble.only_open import complete_open_only
 from otel_fr.analyze.assemble.run_columns import RunColumns
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS
@@ -97,9 +98,12 @@ def _worth(dump: Dump) -> tuple[int, int, int]:
 
 def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     groups, ids = _groups(dumps)
+    only_open = {dump.rank for dump in complete_open_only(dumps)}
     notes = _noted(NoteKind.ODD_FILE, ((dump.rank, note) for dump in dumps for note in dump.notes))
     partial = "the file does not contain every call: older calls were overwritten, or completed calls were left out"
-    notes += _noted(NoteKind.PARTIAL_FILE, ((dump.rank, partial) for dump in dumps if dump.partial))
+    rest = "the file holds only calls that had not completed"
+    texts = ((dump.rank, rest if dump.rank in only_open else partial) for dump in dumps if dump.partial)
+    notes += _noted(NoteKind.PARTIAL_FILE, texts)
     messages, unmatched = number_messages(dumps)
     notes += [Note(NoteKind.MESSAGES, text) for text in unmatched]
     has_completions = any(dump.has_completions for dump in dumps)

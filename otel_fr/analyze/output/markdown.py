@@ -22,10 +22,12 @@ _MAX_COLUMNS = 6
 
 def to_markdown(analysis: Analysis, view: View) -> str:
     """The verdict as a heading, the evidence as lists and tables."""
-    lines = [f"### {escape(_heading(analysis))}", ""]
+    lines = [f"### {escape(overview.short_verdict(analysis))}", ""]
     causes = overview.causes(analysis)
     if not causes:
         lines += [escape(overview.verdict(analysis)), ""]
+    for title, items in overview.open_sections(analysis):
+        lines += _list(title, items, MAX_FOLLOWED)
     for number, cause in enumerate(causes[: view.cap], 1):
         if len(causes) > 1:
             lines += [f"#### {number} of {len(causes)}: {escape(cause.category.value)}", ""]
@@ -55,15 +57,6 @@ def _fence(lines: Iterable[str]) -> list[str]:
     shown = [clean(line) for line in lines]
     mark = "`" * max(3, 1 + max((len(run) for line in shown for run in _BACKTICKS.findall(line)), default=0))
     return [mark, *shown, mark]
-
-
-def _heading(analysis: Analysis) -> str:
-    causes = overview.causes(analysis)
-    if not causes:
-        return "No fault found" if analysis.run is not None else "No flight-recorder file could be read"
-    culprits = {rank for cause in causes for rank in cause.culprit_ranks}
-    names = ", ".join(dict.fromkeys(cause.category.value for cause in causes))
-    return f"{names}: {ranks_text(culprits)}" if culprits else names
 
 
 def _finding(finding: Finding, analysis: Analysis, view: View) -> list[str]:

@@ -110,10 +110,38 @@ def verdict(analysis: Analysis) -> str:
     if found:
         first = headline(found[0])
         return first if len(found) == 1 else f"{len(found)} faults; the first: {first}"
+    if analysis.open_calls is not None:
+        return f"{analysis.open_calls.text}."
     calls = sum(len(dump.entries) for dump in run.dumps)
     text = f"No fault found in {count_text(calls, 'call')} of {ranks_text(dump.rank for dump in run.dumps)}."
+    if any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes):
+        return f"{text} The files do not show which of them completed."
     open_calls = sum(call.state is CallState.IN_FLIGHT for call in run.evidence.calls)
     return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
+
+
+def short_verdict(analysis: Analysis) -> str:
+    """The verdict in a few words, for a title."""
+    found = causes(analysis)
+    if found:
+        culprits = {rank for cause in found for rank in cause.culprit_ranks}
+        names = ", ".join(dict.fromkeys(cause.category.value for cause in found))
+        return f"{names}: {ranks_text(culprits)}" if culprits else names
+    if analysis.open_calls is not None:
+        return f"undecided: {count_text(analysis.open_calls.count, 'call')} open"
+    return "No fault found" if analysis.run is not None else "No flight-recorder file could be read"
+
+
+def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
+    """(title, sentences) of what is known where the verdict is undecided."""
+    found = analysis.open_calls
+    if found is None:
+        return []
+    sections = [
+        ("Nearest suspects", [suspects.reason for suspects in found.suspects]),
+        ("Missing evidence", found.missing),
+    ]
+    return [(title, items) for title, items in sections if items]
 
 
 def undecided(analysis: Analysis, view: View) -> list[str]:

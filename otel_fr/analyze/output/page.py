@@ -11,7 +11,7 @@ from html import escape
 from importlib.resources import files
 
 from otel_fr._version import __version__
-from otel_fr.analyze.analysis import FAULT, Analysis
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import MAX_LISTED, View, clean
 from otel_fr.analyze.output.timeline import timeline
@@ -26,7 +26,7 @@ MAX_ROWS = 300
 def to_html(analysis: Analysis, view: View) -> str:
     """The whole document. Without JavaScript only the timeline is missing."""
     script, style = _file("page.js"), _file("page.css")
-    state = "fault" if analysis.status == FAULT else "healthy" if analysis.run is not None else "unusable"
+    state = {HEALTHY: "healthy", FAULT: "fault", UNUSABLE: "unusable", UNDECIDED: "undecided"}[analysis.status]
     causes = overview.causes(analysis)
     body = [
         f'<header class="{state}"><h1>{_text(overview.verdict(analysis))}</h1>',
@@ -35,6 +35,8 @@ def to_html(analysis: Analysis, view: View) -> str:
     body += [_finding(number, cause, analysis, view) for number, cause in enumerate(causes[: view.cap], 1)]
     if len(causes) > view.cap:
         body.append(f"<p>and {count_text(len(causes) - view.cap, 'more fault')}</p>")
+    for title, items in overview.open_sections(analysis):
+        body.append(f'<section class="finding"><h2>{title}</h2>{_items(items[:MAX_LISTED])}</section>')
     if analysis.run is not None:
         body += [_timeline(analysis, view), _grid(analysis, view)]
     body.append(_list("Not known", overview.undecided(analysis, view)))
@@ -70,7 +72,7 @@ def _heading(analysis: Analysis) -> str:
     if causes:
         culprits = {rank for cause in causes for rank in cause.culprit_ranks}
         return causes[0].category.value + (f": {ranks_text(culprits)}" if culprits else "")
-    return "No fault found" if analysis.run is not None else "No readable file"
+    return overview.short_verdict(analysis) if analysis.run is not None else "No readable file"
 
 
 def _about(analysis: Analysis) -> str:

@@ -21,6 +21,7 @@ from otel_fr.presentation import count_text, rank_list
 _STYLES = {
     "verdict": "bold red",
     "healthy": "bold green",
+    "undecided": "bold yellow",
     "culprit": "red",
     "waiting": "yellow",
     "value": "magenta",

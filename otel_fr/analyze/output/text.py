@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from otel_fr.analyze.analysis import Analysis
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis
 from otel_fr.analyze.output import overview
 from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clean
 from otel_fr.dumps.model import Dump
@@ -14,22 +15,29 @@ from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
 from otel_fr.presentation import collective_text, count_text, ranks_by_text, ranks_text, site_text
 
+_VERDICTS = {HEALTHY: "no_fault", FAULT: "fault", UNUSABLE: "no_file", UNDECIDED: "undecided"}
+"""``verdict`` of the JSON form, by `Analysis.status`."""
+
 _MAX_STACK_LINES = 40
 _MAX_APART = 8
 """Ranks whose values are shown on one line each; if there are more, one line per value."""
 
 Line = tuple[str, str]
-"""(style, text): the style is "" or what the line is: verdict, healthy, culprit, waiting, value, title, stack."""
+"""(style, text): the style is "" or what the line is: verdict, healthy, undecided, culprit, waiting, value, title or
+stack."""
 
 
 # JSON.
 
 
 def to_json(analysis: Analysis) -> str:
-    """``{"incidents": [...], "ranks": [...], "files": [...], "problems": [...], "undecided": [...]}``."""
+    """``{"verdict": ..., "incidents": [...], "open_calls": ..., "ranks": [...], "files": [...], ...}``."""
     run = analysis.run
     value = {
+        "verdict": _VERDICTS[analysis.status],
+        "summary": overview.verdict(analysis),
         "incidents": analysis.incidents,
+        "open_calls": None if analysis.open_calls is None else dataclasses.asdict(analysis.open_calls),
         "ranks": [_rank_dict(rank) for rank in analysis.ranks.values()],
         "files": [] if run is None else [_file_dict(dump) for dump in run.dumps],
         "problems": [{"path": problem.path, "problem": problem.text} for problem in analysis.problems],
@@ -84,10 +92,14 @@ def to_text(analysis: Analysis, view: View | None = None) -> str:
 
 
 def verdict_lines(analysis: Analysis, view: View) -> list[Line]:
-    """The faults, or that none was found."""
+    """The faults, or that none was found, or what is open."""
     if analysis.findings:
         return _clean(_causes(analysis, view))
-    return _clean([("healthy" if analysis.run is not None else "verdict", overview.verdict(analysis))])
+    style = {HEALTHY: "healthy", UNDECIDED: "undecided"}.get(analysis.status, "verdict")
+    lines = [(style, overview.verdict(analysis))]
+    for title, items in overview.open_sections(analysis):
+        lines += _items(title, items, view, "  ", MAX_FOLLOWED)
+    return _clean(lines)
 
 
 def evidence_lines(analysis: Analysis, view: View) -> list[Line]:

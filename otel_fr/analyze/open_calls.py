@@ -1,0 +1,136 @@
+"""Calls that had not completed when the files were written, where no fault was found: what may be wrong, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from otel_fr.analyze.assemble.runs import Run
+from otel_fr.analyze.notes import NoteKind
+from otel_fr.dumps.columns import NONE
+from otel_fr.dumps.model import Dump
+from otel_fr.incident import timestamp
+from otel_fr.match import Call, CallState, Ending, Suspects, call_text, lagging_calls, suspects
+from otel_fr.presentation import count_text, duration_text, ranks_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCalls:
+    """Calls in flight for long, or for an unknown time.
+
+    Attributes:
+        oldest: the longest one, and since when, as text.
+        suspects: the ranks nearest to what the calls wait for, the strongest reason first.
+        missing: the evidence that would decide, as sentences.
+    """
+
+    count: int
+    ranks: tuple[int, ...]
+    oldest: str
+    suspects: list[Suspects]
+    missing: list[str]
+
+    @property
+    def text(self) -> str:
+        """``"undecided: 278 calls open on ranks 0-15; the oldest is ..."``"""
+        return (
+            f"undecided: {count_text(self.count, 'call')} open on {ranks_text(self.ranks)}; the oldest is {self.oldest}"
+        )
+
+
+def long_open_calls(run: Run) -> OpenCalls | None:
+    """The calls that may have been in flight for the stall time, of ranks that have not ended well; None: none.
+
+    A call of unknown age that another rank completed only lags, if it was enqueued just before the file was modified.
+    Of recorders that do not record which calls completed, none counts if all members joined all of them.
+    """
+    evidence = run.evidence
+    unknown = any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes)
+    states = (CallState.IN_FLIGHT, CallState.UNKNOWN) if unknown else (CallState.IN_FLIGHT,)
+    calls = [
+        call
+        for call in evidence.calls
+        if call.state in states
+        and evidence.ranks[call.rank].ending is not Ending.CLEAN
+        and (call.age is None or call.age >= evidence.window)
+    ]
+    if not calls:
+        return None
+    lagging = lagging_calls(evidence)
+    recent = {dump.rank: _recent(dump, evidence.window) for dump in run.dumps}
+    calls = [
+        c for c in calls if (c.rank, c.record) not in lagging or c.record not in recent[c.rank] or c.age is not None
+    ]
+    found = suspects(evidence)
+    if not calls or (unknown and not found):
+        return None
+    return OpenCalls(
+        count=len(calls),
+        ranks=tuple(sorted({call.rank for call in calls})),
+        oldest=_oldest(run, calls, found),
+        suspects=found,
+        missing=_missing(run, calls),
+    )
+
+
+def _recent(dump: Dump, window: float) -> frozenset[int]:
+    """Records of calls enqueued within ``window`` seconds before the file was last written: they cannot be older.
+
+    Copying a file may make it look newer, and the age unknown, but never makes a call look younger.
+    """
+    created = dump.entries.created
+    if created is None or not dump.modified_ns:
+        return frozenset()
+    age = dump.modified_ns - created
+    # A file system's clock is coarser than the rank's: the file may seem some milliseconds older than the call.
+    recent = (created != NONE) & (np.abs(age) < window * 1e9)
+    return frozenset(dump.entries.record[recent].tolist())
+
+
+def _oldest(run: Run, calls: Iterable[Call], found: list[Suspects]) -> str:
+    """By age; if that is not known, by the ranks' clocks; if these are not either, the first suspect's."""
+    aged = [call for call in calls if call.age is not None]
+    if aged:
+        call = max(aged, key=lambda call: (call.age or 0.0, -call.rank))
+        return f"{_on(run, call)}, in flight for {duration_text(call.age or 0.0)}"
+    created = {dump.rank: _created(dump) for dump in run.dumps}
+    timed = [(created[call.rank][call.record], call) for call in calls if call.record in created[call.rank]]
+    if timed:
+        when, call = min(timed, key=lambda item: (item[0], item[1].rank))
+        return f"{_on(run, call)}, enqueued at {timestamp(when / 1e9)}"
+    first = found[0].ranks[0] if found else -1
+    return _on(run, min(calls, key=lambda call: (call.rank != first, call.rank, call.record)))
+
+
+def _on(run: Run, call: Call) -> str:
+    return f"{call_text(run.evidence, call)} on rank {call.rank}"
+
+
+def _created(dump: Dump) -> Mapping[int, int]:
+    """Record -> Unix nanoseconds, of calls in flight."""
+    created = dump.entries.created
+    if created is None:
+        return {}
+    which = np.flatnonzero(created != NONE)
+    return dict(zip(dump.entries.record[which].tolist(), created[which].tolist(), strict=True))
+
+
+def _missing(run: Run, calls: Iterable[Call]) -> list[str]:
+    """What the files lack that would decide."""
+    ranks = run.evidence.ranks
+    absent = sorted(rank for rank, info in ranks.items() if info.ending is Ending.UNKNOWN)
+    found = [f"the files of {ranks_text(absent)}"] if absent else []
+    if any(call.age is None for call in calls):
+        found.append("since when the calls have been in flight: a second set of files, written later, shows which move")
+    untold = sorted(
+        rank
+        for rank, info in ranks.items()
+        if info.ending is not Ending.UNKNOWN and any(p.enqueued is None for p in info.progress.values())
+    )
+    if untold:
+        found.append(f"how far {ranks_text(untold)} came in some groups (pg_status, or files with completed calls)")
+    if any(call.signature.any_source for call in calls if call.stream == "p2p"):
+        found.append("which send belongs to which receive: files with completed calls")
+    return found
