@@ -85,16 +85,24 @@ def compare(group: Group, a: Call, b: Call) -> Difference | None:
 
     For a send and its receive: what is sent must fit what is received.
     """
-    if a.signature == b.signature and is_even(a.signature):
+    if a.signature == b.signature and is_even(a.signature, len(group.ranks)):
         return None
     return _compare(group.ranks, a.rank, a.signature, b.rank, b.signature)
 
 
 @_cached
-def is_even(signature: Signature) -> bool:
-    """True if all members' pieces have one size, so that equal signatures cannot disagree."""
+def is_even(signature: Signature, members: int = 0) -> bool:
+    """True if all members' pieces have one size, so that equal signatures cannot disagree.
+
+    Args:
+        members: size of the process group; 0: not known.
+    """
     if signature.operation not in _PAIRWISE:
         return True
+    flat = _flat_list(signature, members)
+    if flat is not None:
+        piece, whole = flat
+        return piece * members == whole
     if () in (signature.input_splits, signature.output_splits):
         return _own(signature.input_sizes) == _own(signature.output_sizes)
     return (
@@ -103,6 +111,18 @@ def is_even(signature: Signature) -> bool:
         and len(set(_numels(signature.input_sizes))) <= 1
         and len(set(_numels(signature.output_sizes))) <= 1
     )
+
+
+def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
+    """Elements of the rank's own piece and of the whole list, of which a recorder recorded one tensor; else None.
+
+    So do c10d's hook (PyTorch 2.14), and gloo's and NCCL's recorders.
+    """
+    if signature.operation not in ("all_gather", "reduce_scatter") or members < 2:
+        return None
+    sides = (signature.input_sizes, signature.output_sizes)
+    piece, whole = sides if signature.operation == "all_gather" else sides[::-1]
+    return (sum(_numels(piece)), sum(_numels(whole))) if piece and len(whole) == 1 else None
 
 
 def alike(a: Signature, b: Signature) -> Difference | None:
@@ -151,6 +171,10 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
         if len(lists) not in (1, members):
             name = "output_sizes" if lists is signature.output_sizes else "input_sizes"
             return Difference(Category.SIZE_MISMATCH, name, f"{len(lists)} tensors", f"{members} tensors")
+        flat = _flat_list(signature, members)
+        if flat is not None and flat[0] > flat[1]:
+            name = "output_sizes" if operation == "all_gather" else "input_sizes"
+            return Difference(Category.SIZE_MISMATCH, name, f"{flat[1]} elements", f"{flat[0]} elements or more")
         return None
     if operation in _SAME_OUTPUT and ins != outs:
         return Difference(

@@ -115,7 +115,7 @@ def _between_classes(calls: Mapping[int, Call]) -> list[_Conflict]:
 def _between_pieces(group: Group, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> list[_Conflict]:
     """Conflicts between what one member sends and another receives."""
     first = next(iter(distinct))
-    if not has_pieces(first) or (len(distinct) == 1 and is_even(first)):
+    if not has_pieces(first) or (len(distinct) == 1 and is_even(first, len(group.ranks))):
         return []
     if first.operation in ("all_gather", "reduce_scatter"):
         return _against_lists(group, calls)
@@ -231,7 +231,9 @@ def _own_fault(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[
 def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Signature, int]) -> Mismatch | None:
     """Pieces that are not recorded one by one: all members together must send as much as they receive."""
     first = next(iter(distinct))
-    if not has_pieces(first) or set(calls) != set(instance.members) or (len(distinct) == 1 and is_even(first)):
+    if not has_pieces(first) or set(calls) != set(instance.members):
+        return None
+    if len(distinct) == 1 and is_even(first, len(instance.members)):
         return None
     sums = totals([call.signature for call in calls.values()])
     if sums is None or sums[0] == sums[1]:

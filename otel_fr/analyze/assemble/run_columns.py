@@ -56,7 +56,9 @@ class RunColumns:
         owner = np.repeat(np.arange(len(which), dtype=np.int32), [np.count_nonzero(mask) for mask in which])
         sizes, size_of = np.unique(self._members, return_inverse=True)
         # Equal signatures may still not fit together, or all be wrong.
-        sound = [[is_even(s) and own_difference(size, s) is None for s in self.signatures] for size in sizes.tolist()]
+        sound = [
+            [is_even(s, size) and own_difference(size, s) is None for s in self.signatures] for size in sizes.tolist()
+        ]
         done &= np.array(sound, np.bool_)[size_of[group], signature]
 
         order = np.lexsort((number, group))  # keeps the order of the ranks

@@ -267,6 +267,9 @@ def test_hook_shaped_run_has_no_mismatch(tmp_path: Path) -> None:
 def test_a_list_or_flat_tensor_of_the_wrong_length_is_caught(
     operation: str, right: tuple[Sizes, Sizes], wrong: tuple[Sizes, Sizes], tmp_path: Path
 ) -> None:
-    """In PyTorch's tests both ranks are wrong alike, which c10d refuses before anything is recorded; here one is."""
     name = f"nccl2:{operation}"
-    assert categories(judge(tmp_path, [call(name, *right)], [call(name, *wrong)])) == ["size_mismatch"]
+    assert categories(judge(tmp_path / "one", [call(name, *right)], [call(name, *wrong)])) == ["size_mismatch"]
+    assert categories(judge(tmp_path / "both", [call(name, *wrong)], [call(name, *wrong)])) == ["size_mismatch"]
+    assert categories(judge(tmp_path / "none", [call(name, *right)], [call(name, *right)])) == []
+    over = [{**call(name, *wrong), "state": "completed", "retired": True} for _ in range(2)]
+    assert categories(judge(tmp_path / "completed", over[:1], over[1:])) == ["size_mismatch"]

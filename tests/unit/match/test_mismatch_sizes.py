@@ -98,6 +98,31 @@ def test_flattened_lists_are_right_if_what_all_send_is_what_all_take() -> None:
     assert judge_signatures(of(4), uneven) == [], "a member whose call is not there may have brought the rest"
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(
+    ("piece", "whole", "members", "present", "is_right"),
+    [
+        (8, 16, 2, 2, True),
+        (8, 17, 2, 2, False),
+        (8, 15, 2, 2, False),
+        (8, 17, 2, 1, True),  # the other member's piece may be larger
+        (8, 7, 2, 1, False),  # less than its own piece
+        (0, 0, 3, 3, True),
+        (8, 8, 1, 1, True),
+        (8, 17, 0, 2, True),  # who the members are is not known
+    ],
+)
+def test_a_flat_tensor_that_all_members_record_alike(
+    piece: int, whole: int, members: int, present: int, is_right: bool, turned: bool
+) -> None:
+    ins, outs = (whole, piece) if turned else (piece, whole)
+    name = "reduce_scatter" if turned else "all_gather"
+    signature = Signature(name, ((ins,),), ((outs,),), FLOAT, FLOAT)
+    found = judge_signatures(of(members), dict.fromkeys(range(present), signature))
+    mismatches = [finding.category for finding in found if finding.field is not None]
+    assert mismatches == ([] if is_right else [Category.SIZE_MISMATCH])
+
+
 def test_splits_that_no_rank_recorded_are_compared_as_a_whole() -> None:
     blind = Signature("all_to_all_single", ((6,),), ((6,),), FLOAT, FLOAT, input_splits=(), output_splits=())
     legal = {0: blind._replace(output_sizes=((4,),)), 1: blind._replace(output_sizes=((8,),))}
