@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -12,6 +14,8 @@ from typing import Final
 
 _SHELL: Final = "/bin/sh"
 _ABOVE: Final = 10
+_DEFAULT_SIGNALS: Final = (signal.SIGCHLD,)
+"""What the job may ignore and the monitor must not inherit as ignored: libraries wait for the processes they start."""
 _DETACH: Final = 'exec 0</dev/null; "$0" "$@" &'
 # -c in place of -m, and isolation by hand: a file of the job's that is named like a module of the standard library
 # must not be imported, and a PYTHONPATH that the job needs to find its packages must still count. Sockets that the
@@ -71,10 +75,16 @@ def start_monitor(ring: Path) -> socket.socket:
         command = [_SHELL, "-c", _DETACH, *arguments]
         env = _environment(os.environ)
         try:
-            pid = os.posix_spawn(_SHELL, command, env, file_actions=actions, setsid=True, setsigmask=())
+            pid = os.posix_spawn(
+                _SHELL, command, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
+            )
         except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
-            pid = os.posix_spawn(_SHELL, command, env, file_actions=actions, setpgroup=0, setsigmask=())
-        os.waitpid(pid, 0)
+            pid = os.posix_spawn(
+                _SHELL, command, env, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
+            )
+        # A job that ignores SIGCHLD, or whose handler waits for every child, leaves nothing to wait for: waitpid(2).
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
     except BaseException:
         ours.close()
         raise

@@ -24,6 +24,7 @@ class Responder:
 
     Attributes:
         thread_id: its native id.
+        has_lost_monitor: the monitor has closed its end. It does so only when it ends, which is after this process.
     """
 
     def __init__(self, connection: socket.socket, sites: Sites, on_monitor: Callable[[int], None]) -> None:
@@ -32,6 +33,7 @@ class Responder:
         self._sites = sites
         self._on_monitor = on_monitor
         self._goodbye = threading.Event()
+        self.has_lost_monitor = False
         self._thread = threading.Thread(target=self._run, name="otel-fr", daemon=True)
         self._thread.start()
         self.thread_id = self._thread.native_id or 0
@@ -50,6 +52,7 @@ class Responder:
         except Exception:  # noqa: BLE001, S110 - the monitor is gone; the job must not see it
             pass
         finally:
+            self.has_lost_monitor = True
             self._goodbye.set()
 
     def _answer(self, message: dict[str, Any]) -> None:
@@ -124,6 +127,10 @@ class StackSignal:
                 signal.signal(self.number, signal.SIG_IGN)
         with contextlib.suppress(OSError):
             os.close(self._file)
+        self.remove_file()
+
+    def remove_file(self) -> None:
+        """Remove the file; the signal keeps its handler."""
         self.path.unlink(missing_ok=True)
 
 

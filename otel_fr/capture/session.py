@@ -264,8 +264,10 @@ class Session:
         confirmed = True
         if responder is not None:
             confirmed = responder.say_goodbye(seconds)
-        elif clean:
-            self._writer.unlink()
+        if clean and (responder is None or responder.has_lost_monitor):
+            self._writer.unlink()  # as the monitor would have done
+            if self._stack_signal is not None:
+                self._stack_signal.remove_file()
         self.recorder.close()
         if responder is not None:
             responder.close()

@@ -8,15 +8,19 @@ import re
 import time
 from pathlib import Path
 
+from otel_fr.ring import ProcessState, RingFormatError, RingReader, pid_namespace
+
 KEEP_SECONDS = 7 * 86_400.0
-"""How long such a file is kept for inspection, from its modification time. Writes through a mapping may not change that
-time, so the file of a long job can be much newer than it seems."""
+"""How long such a file is kept for inspection, if the rank did not end cleanly, from its modification time. Writes
+through a mapping may not change that time, so the file of a long job can be much newer than it seems."""
 
 _NAME = re.compile(r"rank\d+-(\d+)\.ring(\.\d+)?(\.stacks)?")
 
 
 def remove_stale_rings(folder: Path, now: float | None = None) -> int:
-    """Remove old files of ended ranks from a ring folder; returns how many. Never raises `OSError`.
+    """Remove what ended ranks have left in a ring folder: rings that show no fault, and all old files.
+
+    Returns how many rings and old files. Never raises `OSError`.
 
     Args:
         now: Unix time.
@@ -27,10 +31,28 @@ def remove_stale_rings(folder: Path, now: float | None = None) -> int:
         for path in folder.iterdir():
             match = _NAME.fullmatch(path.name)
             with contextlib.suppress(OSError):
-                if match and now - path.stat().st_mtime > KEEP_SECONDS and not _alive(int(match[1])):
+                if match is None or _alive(int(match[1])):
+                    continue
+                if now - path.stat().st_mtime > KEEP_SECONDS:
                     path.unlink()
                     removed += 1
+                elif match[3] is None and _ended_cleanly(path):
+                    path.unlink()
+                    path.with_name(path.name + ".stacks").unlink(missing_ok=True)
+                    removed += 1
     return removed
+
+
+def _ended_cleanly(ring: Path) -> bool:
+    """True for the ring of a rank that said it ends cleanly, whose monitor is gone: it shows no fault."""
+    try:
+        with RingReader.open(ring) as reader:
+            space = pid_namespace()
+            # In another container, its pids are those of other processes.
+            is_of_here = bool(space) and reader.meta.get("pid_namespace") == space
+            return is_of_here and reader.state == ProcessState.CLEAN and not _alive(reader.monitor_pid)
+    except RingFormatError:
+        return False
 
 
 def _alive(pid: int) -> bool:

@@ -228,6 +228,60 @@ def test_the_wait_for_the_monitor_is_bounded(tmp_path: Path) -> None:
     assert out == "2\n"
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", id="ignored"),
+        pytest.param(
+            "signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))", id="a handler that waits for all"
+        ),
+        pytest.param(
+            "def reap():\n    while True:\n        with contextlib.suppress(ChildProcessError):\n"
+            "            os.waitpid(-1, 0)\n        time.sleep(0.001)\n"
+            "threading.Thread(target=reap, daemon=True).start()",
+            id="a thread that waits for all",
+        ),
+    ],
+)
+def test_a_job_that_waits_for_every_child_has_a_monitor(tmp_path: Path, before: str) -> None:
+    done = single_rank.run(
+        tmp_path,
+        f"""{before}
+start()
+found = ring()
+deadline = time.monotonic() + {PATIENCE}
+while not found.monitor_pid and time.monotonic() < deadline:
+    time.sleep(0.01)
+ignored = int(open(f"/proc/{{found.monitor_pid}}/status").read().split("SigIgn:")[1].split()[0], 16)
+print(found.monitor_pid > 0, bool(ignored & 1 << signal.SIGCHLD - 1))
+""",
+    )
+    assert (done.returncode, done.stdout) == (0, "True False\n"), done.stderr
+    assert "no monitor" not in done.stderr
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_rank_whose_monitor_was_killed_removes_its_files_if_it_ends_cleanly(tmp_path: Path, ends_well: bool) -> None:
+    done = single_rank.run(
+        tmp_path,
+        f"""start()
+found = ring()
+deadline = time.monotonic() + {PATIENCE}
+while not found.monitor_pid and time.monotonic() < deadline:
+    time.sleep(0.01)
+dist.all_reduce(torch.ones(2))
+left = lambda: sorted(path.suffix for path in hook._state.session._writer.path.parent.iterdir())
+print(left())
+os.kill(found.monitor_pid, signal.SIGKILL)
+while not hook._state.session._responder.has_lost_monitor and time.monotonic() < deadline:
+    time.sleep(0.01)
+{"" if ends_well else "raise ValueError('bad sample')"}
+""",
+    )
+    assert (done.returncode, done.stdout) == (0 if ends_well else 1, "['.ring', '.stacks']\n"), done.stderr
+    assert sorted(path.suffix for path in tmp_path.glob("otel-fr-*/*")) == ([] if ends_well else [".ring", ".stacks"])
+
+
 def test_a_monitor_that_died_costs_nothing(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,

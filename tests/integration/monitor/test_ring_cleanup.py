@@ -8,7 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from otel_fr.monitor.ring_cleanup import KEEP_SECONDS, remove_stale_rings
+from otel_fr.ring import ProcessState, RingWriter, pid_namespace
 
 
 def test_only_old_files_of_ended_ranks_are_removed(tmp_path: Path) -> None:
@@ -27,6 +30,39 @@ def test_only_old_files_of_ended_ranks_are_removed(tmp_path: Path) -> None:
     assert remove_stale_rings(tmp_path) == 0, "what is young is kept: a person may want to look at it"
     assert remove_stale_rings(tmp_path, time.time() + KEEP_SECONDS + 60) == 3
     assert {name: (tmp_path / name).exists() for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("state", "space", "is_removed"),
+    [
+        (ProcessState.CLEAN, pid_namespace(), True),
+        (ProcessState.EXITING, pid_namespace(), False),
+        (ProcessState.RUNNING, pid_namespace(), False),
+        (ProcessState.CLEAN, "pid:[1]", False),  # another container's, on the same machine
+    ],
+)
+def test_the_ring_of_a_rank_that_ended_cleanly_is_removed_at_once(
+    tmp_path: Path, state: ProcessState, space: str, is_removed: bool
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    writer = RingWriter.create([tmp_path], f"rank0-{ended.pid}.ring", 10, {"pid_namespace": space})
+    writer.set_monitor_pid(ended.pid)
+    writer.set_state(state)
+    stacks = writer.path.with_name(writer.path.name + ".stacks")
+    stacks.touch()
+    assert remove_stale_rings(writer.path.parent) == int(is_removed)
+    assert [writer.path.exists(), stacks.exists()] == [not is_removed] * 2
+
+
+def test_the_ring_that_a_monitor_still_reads_is_kept(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    writer = RingWriter.create([tmp_path], f"rank0-{ended.pid}.ring", 10, {"pid_namespace": pid_namespace()})
+    writer.set_monitor_pid(os.getpid())
+    writer.set_state(ProcessState.CLEAN)
+    assert remove_stale_rings(writer.path.parent) == 0
+    assert writer.path.exists()
 
 
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
