@@ -125,7 +125,8 @@ def stuck_devices(
             is_stuck = rank in proven or alone
         else:
             shared = rank in proven and any(_others_wait(instances[key], rank, proven) for key in keys)
-            is_stuck = shared and (aged or len(own) >= MIN_BEHIND)
+            # By its age it is no lag, although nobody waits yet, or only in calls that it has enqueued as well.
+            is_stuck = (alone and aged) or (shared and (aged or len(own) >= MIN_BEHIND))
         if is_stuck:
             first = proven.get(rank, own)[0]
             groups = tuple(dict.fromkeys(call.key[0] for call in own))

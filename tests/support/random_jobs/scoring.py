@@ -10,9 +10,10 @@ faulty rank, and besides it only ranks of that explanation:
   well with one change of that rank's calls (`explanations`): in a group of two, one rank's missing call is the other's
   extra one.
 * No rank completed the collective that the faulty rank's device does not complete: any member's device, or the network,
-  fits. Then no rank may be named, and the verdict must be about a collective that the faulty rank is in.
-* Calls in flight have no ages in the evidence, and all members joined each of them: they may have been running, and an
-  open question is accepted.
+  fits. The same holds for a message, whose end a backend may show only to a thread that waits for it. Then no rank may
+  be named, and the verdict must be about a collective that the faulty rank is in.
+* Calls in flight have no ages in the evidence, and each rank's oldest one is joined by all its members, or waits for
+  ranks of which that holds: they may have been running, and an open question is accepted.
 
 A verdict without a finding is *silent* where a rank waits or ended by a fault, and right where nothing of the fault is
 in the evidence (a reduction with the wrong operator of which the rings kept nothing).
@@ -126,7 +127,7 @@ def _second_explanation(job: Simulation, fault: Fault, view: View) -> tuple[froz
         record, takes_part = fault.stops.device[fault.rank]
         calls = job.calls[fault.rank]
         nobody = not takes_part or record >= len(calls) or all(c.ended == NEVER for c in _peers(job, calls[record]))
-        return frozenset(), nobody or not view.ends_shown
+        return frozenset(), nobody or not view.ends_shown or calls[record].op.is_message
     op = fault.op
     if op is None:
         return frozenset(), False
@@ -202,17 +203,18 @@ def _add_explanations(trial: Trial, causes: list[Finding]) -> None:
 
 
 def _may_be_running(trial: Trial) -> bool:
-    """Calls in flight have no ages, and all members have joined each: they may have been running."""
-    places = {(c.rank, c.record): c.place for calls in trial.job.calls.values() for c in calls}
-    joined = {place: len(calls) for place, calls in by_place(trial.job.calls).items()}
-    groups = {group.id: len(group.ranks) for group in trial.job.program.groups}
-    open_ = [call for call in trial.evidence.calls if call.state in _OPEN]
-    return all(
-        call.state is not CallState.FAILED
-        and call.age is None
-        and joined[places[call.rank, call.record]] == (2 if call.stream == "p2p" else groups[call.group])
-        for call in open_
-    )
+    """Calls in flight have no ages, and no rank is known to wait for one that waits for none."""
+    oldest: dict[int, SimulatedCall] = {}
+    for call in sorted(trial.evidence.calls, key=lambda call: call.record, reverse=True):
+        if call.state is CallState.FAILED or (call.state in _OPEN and call.age is not None):
+            return False
+        if call.state in _OPEN:
+            oldest[call.rank] = trial.job.calls[call.rank][call.record]
+    joined = {place: {call.rank for call in calls} for place, calls in by_place(trial.job.calls).items()}
+    missing: set[int] = set()
+    for first in oldest.values():
+        missing |= {*(first.place[1:3] if len(first.place) == 4 else first.op.group.ranks)} - joined[first.place]
+    return missing <= oldest.keys()
 
 
 def _outcome(trial: Trial, causes: list[Finding], named: tuple[int, ...]) -> str:

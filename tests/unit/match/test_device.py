@@ -74,6 +74,13 @@ def test_completing_later_than_others_is_lag_while_no_rank_waits_for_it() -> Non
     assert job([waits(0, n, TP, GATHER) for n in (19, 20)], {0: {"tp": (20, 18)}, 1: {"tp": (20, 20)}}) == []
 
 
+def test_a_call_in_flight_for_long_that_all_others_completed_is_stuck_although_no_rank_waits_for_it() -> None:
+    counts = {0: {"tp": (20, 19)}, 1: {"tp": (20, 20)}}
+    assert job([waits(0, 20, TP, GATHER, age=0.5)], counts) == []
+    (cause,) = job([waits(0, 20, TP, GATHER, age=9.0)], counts)
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
+
+
 def test_one_call_of_lag_between_two_files_is_no_fault() -> None:
     counts = {**COUNTS, 0: {"tp": (20, 17), "w": (7, 6)}}
     assert job([c for c in everybody() if c.rank or c.group == "w" or c.sequence_id >= 18], counts) == []

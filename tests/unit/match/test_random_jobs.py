@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from tests.support.random_jobs.explanations import explains
 from tests.support.random_jobs.healthy import healthy_run
 from tests.support.random_jobs.programs import LAYOUTS
-from tests.support.random_jobs.scoring import KINDS, judge, random_trial
+from tests.support.random_jobs.scoring import KINDS, cells, judge, random_trial
 
-SEEDS = 20
+SEEDS = 10
+LEAST_RIGHT = 0.985
+"""On so few jobs; docs/verdicts.md has the figures of many."""
 RIGHT = ("right", "ambiguous", "unseen")
 SURE = [kind for kind in KINDS if kind.startswith("wrong") or kind in ("stuck on the host", "Python blocked", "killed")]
 
@@ -25,6 +30,21 @@ def test_the_faulty_rank_is_named(kind: str) -> None:
     found = [random_trial(seed, kind, layout) for layout in LAYOUTS for seed in range(SEEDS)]
     scores = [judge(trial)[0] for trial in found if trial is not None]
     assert [score for score in scores if score.outcome not in RIGHT] == []
+
+
+def test_verdicts_on_all_faults_hold_the_limit_and_none_is_silent() -> None:
+    found = [random_trial(seed, kind, layout) for kind, layout in cells() for seed in range(2)]
+    scores = [judge(trial)[0] for trial in found if trial is not None]
+    assert [score for score in scores if score.outcome == "silent"] == []
+    assert sum(score.outcome in RIGHT for score in scores) >= LEAST_RIGHT * len(scores)
+
+
+def test_a_rank_out_of_step_is_among_the_explanations_of_its_job() -> None:
+    for kind, layout in itertools.product(("missing call", "extra call"), LAYOUTS):
+        for seed in range(2):
+            trial = random_trial(seed, kind, layout)
+            assert trial is not None
+            assert explains(trial.job, trial.ends, trial.truth)
 
 
 def test_the_same_seed_gives_the_same_job() -> None:
