@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told:
     for last in (revisions[-1], offline[0]):
         assert told in last["summary"]
         assert "rank 1 was still at" in last["summary"]
-        assert "idle when it was stopped from outside by signal 15 (SIGTERM)" in last["summary"]
+        assert "when it was stopped from outside by signal 15 (SIGTERM)" in last["summary"]
 
 
 def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_rank_that_destroyed_its_groups_had_left(tmp_path: Path) -> None:
     for verdict in (revisions[-1], *offline):
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], None)
         summary = verdict["summary"]
-        assert "it failed at once on ranks 0, 2" in summary
+        assert re.search(r"it failed (at once|after [0-9.]+ s) on ranks 0, 2; ", summary)
         assert "rank 1 had left the group (it called destroy_process_group) and was still at" in summary
         assert "blocked on the host" not in summary
 
