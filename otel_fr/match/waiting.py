@@ -242,7 +242,8 @@ def _sort_members(
         elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
             # A receive from any source may be meant for this send, so the send is not judged.
             node.undecided.append(rank)
-        elif info.has_left(instance.group.id):
+        elif info.has_left(instance.group.id) and not info.exception:
+            # One that is exiting because its own collective failed had waited there: it did not leave.
             node.idle.append(rank)
         elif elsewhere := [key for key in waits.get(rank, ()) if key != instance.key and key not in later]:
             node.next[rank] = elsewhere

@@ -260,3 +260,19 @@ def test_a_short_rank_in_a_monitored_barrier_is_named(short: int) -> None:
     evidence.ranks[short].progress.pop("w")
     (cause,) = causes(diagnose(evidence))
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (short,))
+
+
+def test_ranks_that_are_exiting_because_their_calls_timed_out_still_show_who_is_out_of_step() -> None:
+    ranks, program = two_by_two()
+    rng = random.Random(1)
+    evidence = mesh_model.run(rng, ranks, program, {3: "step short"}).evidence(rng, still=True)
+    evidence.calls = [
+        call
+        if call.state is CallState.COMPLETED
+        else dataclasses.replace(call, state=CallState.FAILED, error="timeout", duration=5.0)
+        for call in evidence.calls
+    ]
+    for info in evidence.ranks.values():
+        info.ending, info.signal, info.exiting, info.exception = Ending.KILLED, 15, True, "RuntimeError: Timed out"
+    (cause,) = causes(diagnose(evidence))
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
