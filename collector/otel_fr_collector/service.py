@@ -125,7 +125,7 @@ class Service:
         self.outlets.step(now, final=final)
 
     def _clean_up(self, now: float) -> None:
-        self._grace.expire(now)
+        self._grace.expire(now, self.runs.by_id)
         if self._traces is not None:
             self._traces.step()
         for run in self.runs.drop_ended(now):

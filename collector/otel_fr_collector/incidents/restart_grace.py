@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from otel_fr_collector.jobs.run import Run, RunId
 
 RECONNECT_SECONDS = 30.0
@@ -51,8 +53,10 @@ class RestartGrace:
             return False
         return True
 
-    def expire(self, now: float) -> None:
-        """Stop waiting once every rank has had time to reconnect."""
+    def expire(self, now: float, known: Container[RunId]) -> None:
+        """Stop waiting once every rank has had time to reconnect, and forget runs that are not ``known`` any more."""
+        self._checked = {run for run in self._checked if run in known}
+        self._until = {run: until for run, until in self._until.items() if run in known}
         if now - self._started > RETURN_SECONDS + RECONNECT_SECONDS:
             self._checked.clear()
             self._until.clear()

@@ -67,7 +67,7 @@ def test_an_expected_run_is_waited_for_before_its_first_report_for_a_bounded_tim
     grace, run = RestartGrace(0.0), make(None)
     grace.add(run)
     assert grace.waits_for(run, RETURN_SECONDS)
-    grace.expire(RETURN_SECONDS + RECONNECT_SECONDS + 1.0)
+    grace.expire(RETURN_SECONDS + RECONNECT_SECONDS + 1.0, {RUN})
     assert not grace.waits_for(run, RETURN_SECONDS + RECONNECT_SECONDS + 2.0)
 
 
@@ -93,3 +93,18 @@ def test_old_resolved_incidents_leave_memory_and_open_ones_stay() -> None:
     assert len(book.known()) == 2
     book.drop_old(1_001.0)
     assert [incident.run.run for incident in book.known()] == ["r1"]
+
+
+def test_runs_that_are_gone_are_forgotten() -> None:
+    """A client that makes up a job with each request would fill the memory."""
+    grace = RestartGrace(0.0)
+    for number in range(1_000):
+        run = Run(RunId(f"invented-{number}", 0, "r"), 0.0, 0.0, world_size=3)
+        add_reports(run, 0, number=100)
+        assert grace.waits_for(run, 1.0)
+    run = make()
+    add_reports(run, 0, number=100)
+    assert grace.waits_for(run, 1.0)
+    grace.expire(2.0, {RUN})
+    assert (grace._checked, set(grace._until)) == ({RUN}, {RUN})
+    assert grace.waits_for(run, 3.0)
