@@ -17,6 +17,8 @@ import traceback
 from pathlib import Path
 
 from otel_fr.analyze.analysis import load
+from otel_fr.analyze.output.database import write_database
+from otel_fr.analyze.output.entries_table import entries_text
 from otel_fr.analyze.output.markdown import to_markdown
 from otel_fr.analyze.output.otlp_traces import span_batches
 from otel_fr.analyze.output.overview import View
@@ -40,8 +42,18 @@ def read(path: Path) -> None:
             repr((reader.meta, reader.exception, reader.state, reader.counters, reader.head, reader.torn))
     analysis = load(path)
     view = View(verbose=True, stacks=True)
-    for text in (to_text(analysis, view), to_markdown(analysis, view), to_html(analysis, view), to_json(analysis)):
+    entries = entries_text(analysis, view)
+    for text in (
+        to_text(analysis, view),
+        to_markdown(analysis, view),
+        to_html(analysis, view),
+        to_json(analysis),
+        entries,
+    ):
         text.encode(errors="backslashreplace")
+    if analysis.run is not None and path.stat().st_size % 10 == 0:  # they are synced to the disk
+        for name in ("calls.json", "calls.sqlite", "calls"):
+            write_database(analysis, path.with_name(name))
     for batch in span_batches(analysis):
         for one in batch:
             one.SerializeToString()
@@ -93,6 +105,8 @@ class Reader:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=ROOT
             )
+            assert self._process.stdout is not None
+            self._process.stdout.readline()  # it has started
         return self._process
 
 
@@ -126,6 +140,7 @@ def _peak() -> int:
 
 def main() -> None:
     faulthandler.enable()
+    print("ready", flush=True)
     limit = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for line in sys.stdin:

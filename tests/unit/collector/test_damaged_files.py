@@ -113,6 +113,26 @@ def test_a_damaged_queue_is_moved_aside_unchanged(tmp_path: Path, damage: Callab
     assert queued(path) == [spans(2)]
 
 
+@pytest.mark.parametrize("name", ["incidents.db", "incidents.db-wal"])
+def test_files_that_this_user_may_not_write_are_moved_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As after a restore by another user. Tests may run as root, who may write everything."""
+    store = Store(tmp_path, Metrics())
+    store.save([incident(1)])
+    store.close()
+    (tmp_path / name).touch()
+    access = os.access
+    inode = (tmp_path / name).stat().st_ino
+    monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and os.stat(path).st_ino != inode)
+    store = Store(tmp_path, Metrics())
+    store.save([incident(2)])
+    assert store.is_up
+    assert numbers(store) == [2]
+    store.close()
+    assert sorted(kept_aside(tmp_path, "incidents.db")) == sorted({"incidents.db", name})
+
+
 def test_a_queue_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "forward.sqlite3"
     queued(path, spans(1))
