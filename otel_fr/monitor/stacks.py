@@ -17,6 +17,11 @@ ANSWER_SECONDS = 0.3
 """How long a rank may take to answer before it counts as blocked."""
 FILE_SECONDS = 0.3
 """How long faulthandler may take to write its text."""
+PATIENCE_SECONDS = 2.0
+"""The longest time for either, while the thread that answers waits for a CPU: the machine is then busy, and the rank
+need not be blocked."""
+STARVED_SHARE = 0.25
+"""Share of the time spent waiting for a CPU from which on a thread counts as kept from answering by it."""
 QUIET_SECONDS = 0.04
 """The file counts as complete once it has not grown for this long."""
 MAX_STACK = 64 * 1024
@@ -55,6 +60,25 @@ def tgkill(pid: int, tid: int, signal: int) -> None:
     if libc.syscall(ctypes.c_long(number), ctypes.c_long(pid), ctypes.c_long(tid), ctypes.c_long(signal)) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
+
+
+def cpu_wait_ns(pid: int, tid: int) -> int | None:
+    """Nanoseconds a thread has waited for a CPU since it began, the present wait left out (``schedstat`` in
+    Documentation/scheduler/sched-stats.rst of Linux); None: not known.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def is_runnable(pid: int, tid: int) -> bool:
+    """True if a thread runs or waits for a CPU, rather than for a lock or a message."""
+    try:
+        text = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[:1] == ["R"]
 
 
 def process_hint(pid: int) -> str:
@@ -100,6 +124,9 @@ class StackRequest:
         file = meta.get("stack_file")
         self._file = Path(file) if isinstance(file, str) and file else None
         self._answer_by = now + (ANSWER_SECONDS if asked else 0.0)
+        self._patient_until = now + (PATIENCE_SECONDS if asked else 0.0)
+        self._checked_at = now
+        self._cpu_wait = cpu_wait_ns(process.pid, self._thread)
         self._signalled_at: float | None = None
         self._start = 0
         self._size = 0
@@ -113,12 +140,23 @@ class StackRequest:
     def step(self, now: float) -> float | None:
         """Continue; seconds until the next step, or None once `result` is there."""
         if self.result is None and self._signalled_at is None:
+            if now >= self._answer_by and self._waits_for_cpu(now):
+                self._answer_by = min(now + ANSWER_SECONDS, self._patient_until)
             if now < self._answer_by:
                 return self._answer_by - now
             self._send_signal(now)
         if self.result is None:
             self._check_file(now)
         return None if self.result is not None else 0.02
+
+    def _waits_for_cpu(self, now: float) -> bool:
+        """True if, since this was last asked, the thread that answers could not because it got no CPU."""
+        before, self._cpu_wait = self._cpu_wait, cpu_wait_ns(self._process.pid, self._thread)
+        passed, self._checked_at = now - self._checked_at, now
+        if before is None or self._cpu_wait is None:
+            return False
+        waited = (self._cpu_wait - before) / 1e9
+        return waited >= STARVED_SHARE * passed or is_runnable(self._process.pid, self._thread)
 
     def _send_signal(self, now: float) -> None:
         self._signalled_at = now

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from otel_fr.monitor.ending import RankProcess
-from otel_fr.monitor.stacks import ANSWER_SECONDS, FILE_SECONDS, StackRequest, Stacks, main_thread_first, process_hint
+from otel_fr.monitor.stacks import (
+    ANSWER_SECONDS,
+    FILE_SECONDS,
+    PATIENCE_SECONDS,
+    StackRequest,
+    Stacks,
+    main_thread_first,
+    process_hint,
+)
 from otel_fr.ring import process_start_ns
 
 STUCK = """
@@ -28,6 +36,13 @@ def load_batch():
     ctypes.PyDLL(None).sleep(30)
 print(thread.native_id, flush=True)
 load_batch()
+"""
+
+BUSY = """
+import threading
+print(threading.main_thread().native_id, flush=True)
+while True:
+    pass
 """
 
 
@@ -77,6 +92,26 @@ def test_an_answer_in_time_sends_no_signal(stuck: tuple[subprocess.Popen[bytes],
     assert request.step(100.2) is None
     assert request.result == Stacks('File "/home/user/train.py", line 3 in load', "/home/user/train.py:3 load", False)
     assert Path(str(meta["stack_file"])).read_text() == "what was there before\n"
+
+
+def test_a_rank_that_waits_for_a_cpu_is_given_more_time() -> None:
+    """On a machine with more threads than CPUs; here the thread that answers runs all the time."""
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        meta = {"responder_tid": int(process.stdout.readline())}
+        try:
+            patient = StackRequest(rank_of(process.pid), meta, 100.0, asked=True)
+            assert patient.step(100.0 + ANSWER_SECONDS) == pytest.approx(ANSWER_SECONDS)
+            patient.answered('File "/home/user/train.py", line 3 in load', "")
+            given_up = StackRequest(rank_of(process.pid), meta, 100.0, asked=True)
+            given_up.step(100.0 + ANSWER_SECONDS)
+            given_up.step(100.0 + PATIENCE_SECONDS)
+        finally:
+            process.kill()
+    assert patient.result is not None
+    assert not patient.result.python_blocked
+    assert given_up.result is not None
+    assert given_up.result.python_blocked
 
 
 def test_a_stopped_process_is_called_stopped(stuck: tuple[subprocess.Popen[bytes], dict[str, object]]) -> None:
