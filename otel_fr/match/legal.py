@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
-from math import prod
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from otel_fr.match.model import Call, Category, Group, Signature, Sizes
+from otel_fr.match.model import Call, Category, Group, Signature
+from otel_fr.match.size_rules import COMMON, PAIRWISE, as_text, elements, listed, numels, same_input, shares
 
 MAX_UNFIT = 4_096
 """Disagreeing pairs of one all_to_all that are examined."""
@@ -70,16 +70,6 @@ _ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 _NOTHING_TO_COMPARE = frozenset({"barrier", "monitored_barrier"})
 
 
-def _numels(sizes: Sizes) -> tuple[int, ...]:
-    return tuple(prod(shape) for shape in sizes)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_text(item) for item in value) + "]"
-    return str(value)
-
-
 def compare(group: Group, a: Call, b: Call) -> Difference | None:
     """The most specific disagreement of two ranks' calls of one instance; None: they are legal together.
 
@@ -97,19 +87,19 @@ def is_even(signature: Signature, members: int = 0) -> bool:
     Args:
         members: size of the process group; 0: not known.
     """
-    if signature.operation not in _PAIRWISE:
+    if signature.operation not in PAIRWISE:
         return True
     flat = _flat_list(signature, members)
     if flat is not None:
         piece, whole = flat
         return piece * members == whole
     if () in (signature.input_splits, signature.output_splits):
-        return _own(signature.input_sizes) == _own(signature.output_sizes)
+        return elements(signature.input_sizes) == elements(signature.output_sizes)
     return (
         not signature.input_splits
         and not signature.output_splits
-        and len(set(_numels(signature.input_sizes))) <= 1
-        and len(set(_numels(signature.output_sizes))) <= 1
+        and len(set(numels(signature.input_sizes))) <= 1
+        and len(set(numels(signature.output_sizes))) <= 1
     )
 
 
@@ -122,7 +112,7 @@ def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
         return None
     sides = (signature.input_sizes, signature.output_sizes)
     piece, whole = sides if signature.operation == "all_gather" else sides[::-1]
-    return (sum(_numels(piece)), sum(_numels(whole))) if piece and len(whole) == 1 else None
+    return (sum(numels(piece)), sum(numels(whole))) if piece and len(whole) == 1 else None
 
 
 def alike(a: Signature, b: Signature) -> Difference | None:
@@ -142,14 +132,14 @@ def common_part(signature: Signature) -> Signature:
     dtypes = tuple(sorted(_dtypes(signature)))
     if operation == "scatter":
         return bare._replace(output_dtypes=dtypes)
-    sizes = signature.input_sizes if operation == "reduce_scatter" or operation not in _COMMON else ()
+    sizes = signature.input_sizes if operation == "reduce_scatter" or operation not in COMMON else ()
     outs = signature.output_sizes if operation == "all_gather" else ()
     return bare._replace(input_sizes=sizes, output_sizes=outs, input_dtypes=dtypes)
 
 
 def has_pieces(signature: Signature) -> bool:
     """True if the sizes have a separate piece for each member, which `alike` does not compare."""
-    return signature.operation in _PAIRWISE
+    return signature.operation in PAIRWISE
 
 
 @_cached
@@ -162,7 +152,7 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
     Args:
         members: size of the process group; 0: not known.
     """
-    ins, outs = _numels(signature.input_sizes), _numels(signature.output_sizes)
+    ins, outs = numels(signature.input_sizes), numels(signature.output_sizes)
     operation = signature.operation
     if not members or not ins or not outs:
         return None
@@ -178,7 +168,7 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
         return None
     if operation in _SAME_OUTPUT and ins != outs:
         return Difference(
-            Category.SIZE_MISMATCH, "output_sizes", _text(signature.output_sizes), _text(signature.input_sizes)
+            Category.SIZE_MISMATCH, "output_sizes", as_text(signature.output_sizes), as_text(signature.input_sizes)
         )
     if operation in _GROWING and len(ins) == len(outs) and outs != tuple(n * members for n in ins):
         wanted = " and ".join(str(n * members) for n in ins)
@@ -202,7 +192,7 @@ def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:
     None: not all sizes are recorded, or the rule does not apply to the operation.
     """
     operation = signatures[0].operation
-    sides = [(_own(s.input_sizes), _own(s.output_sizes)) for s in signatures]
+    sides = [(elements(s.input_sizes), elements(s.output_sizes)) for s in signatures]
     if operation in ("all_to_all", "all_to_all_single"):
         sent, taken = [side[0] for side in sides], [side[1] for side in sides]
     elif operation == "all_gather" and all(len(s.output_sizes) == 1 for s in signatures):
@@ -221,7 +211,7 @@ def _compare(ranks: tuple[int, ...], rank_a: int, a: Signature, rank_b: int, b: 
     difference = _alike(a, b)
     if difference is not None and difference.category in (Category.OP_MISMATCH, Category.DTYPE_MISMATCH):
         return difference
-    rule = _PAIRWISE.get(a.operation) if a.operation == b.operation else None
+    rule = PAIRWISE.get(a.operation) if a.operation == b.operation else None
     sizes = rule and rule(ranks, rank_a, a, rank_b, b)
     return Difference(Category.SIZE_MISMATCH, *sizes) if sizes else difference
 
@@ -237,9 +227,9 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
     dtypes_a, dtypes_b = _dtypes(a), _dtypes(b)
     if dtypes_a and dtypes_b and dtypes_a != dtypes_b:
         return Difference(
-            Category.DTYPE_MISMATCH, "dtype", _text(tuple(sorted(dtypes_a))), _text(tuple(sorted(dtypes_b)))
+            Category.DTYPE_MISMATCH, "dtype", as_text(tuple(sorted(dtypes_a))), as_text(tuple(sorted(dtypes_b)))
         )
-    sizes = _COMMON.get(a.operation, _same_input)(a, b)
+    sizes = COMMON.get(a.operation, same_input)(a, b)
     if sizes is not None:
         return Difference(Category.SIZE_MISMATCH, *sizes)
     if a.operation in _ROOTED and None not in (a.root, b.root) and a.root != b.root:
@@ -261,137 +251,17 @@ def _compare_pair(a: Signature, b: Signature) -> Difference | None:
     sent_types, received_types = send.input_dtypes, recv.output_dtypes or recv.input_dtypes
     difference: Difference | None = None
     if sent_types and received_types and sent_types != received_types:
-        difference = Difference(Category.DTYPE_MISMATCH, "dtype", _text(sent_types), _text(received_types))
-    elif sent and received and sum(_numels(sent)) != sum(_numels(received)):
-        difference = Difference(Category.SIZE_MISMATCH, "sizes", _text(sent), _text(received))
+        difference = Difference(Category.DTYPE_MISMATCH, "dtype", as_text(sent_types), as_text(received_types))
+    elif sent and received and sum(numels(sent)) != sum(numels(received)):
+        difference = Difference(Category.SIZE_MISMATCH, "sizes", as_text(sent), as_text(received))
     if difference is not None and send is b:
         difference = difference._replace(first=difference.second, second=difference.first)
     return difference
 
 
-_Ranks = tuple[int, ...]
-_Found = tuple[str, str, str] | None
-"""The field, the first call's value and the second's; None: they fit."""
-_CommonRule = Callable[[Signature, Signature], _Found]
-_PieceRule = Callable[[_Ranks, int, Signature, int, Signature], _Found]
-
-
-def _sizes(name: str, a: Sizes, b: Sizes) -> _Found:
-    if a and b and _numels(a) != _numels(b):
-        return name, _text(a), _text(b)
-    return None
-
-
-# Rules that hold for any two members.
-
-
-def _same_input(a: Signature, b: Signature) -> _Found:
-    return _sizes("input_sizes", a.input_sizes, b.input_sizes)
-
-
-def _same_lists(name: str, a: Sizes, b: Sizes) -> _Found:
-    """Lists with an entry for each member agree entry by entry; one that a recorder flattened only as a whole."""
-    if len(a) == len(b):
-        return _sizes(name, a, b)
-    return (name, _text(a), _text(b)) if a and b and _own(a) != _own(b) else None
-
-
-def _all_gather_lists(a: Signature, b: Signature) -> _Found:
-    return _same_lists("output_sizes", a.output_sizes, b.output_sizes)
-
-
-def _reduce_scatter_lists(a: Signature, b: Signature) -> _Found:
-    return _same_lists("input_sizes", a.input_sizes, b.input_sizes)
-
-
-def _anything(a: Signature, b: Signature) -> _Found:
-    return None
-
-
-# Rules that need the two members' positions in the group.
-
-
-def _piece(sizes: Sizes, ranks: _Ranks, rank: int) -> int | None:
-    """Elements of the list entry that belongs to ``rank``; None where the list is not one entry per member."""
-    if len(sizes) != len(ranks) or rank not in ranks:
-        return None
-    return prod(sizes[ranks.index(rank)])
-
-
-def _own(sizes: Sizes) -> int | None:
-    return sum(_numels(sizes)) if sizes else None
-
-
-def _pieces_fit(name: str, given: int | None, expected: int | None) -> _Found:
-    if given is None or expected is None or given == expected:
-        return None
-    return name, f"{given} elements", f"{expected} elements"
-
-
-def _listed(ranks: _Ranks, holder: Signature, owner: int, own: Signature) -> _Found:
-    """The owner's piece against the holder's list; first the owner's value, then the list's."""
-    if own.operation in ("all_gather", "gather"):
-        return _pieces_fit("input_sizes", _own(own.input_sizes), _piece(holder.output_sizes, ranks, owner))
-    return _pieces_fit("output_sizes", _own(own.output_sizes), _piece(holder.input_sizes, ranks, owner))
-
-
-def _lists(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    return _listed(ranks, b, ra, a) or _turn(_listed(ranks, a, rb, b))
-
-
-def _root_list(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    if a.root != b.root:
-        return None
-    if ra == a.root:
-        return _turn(_listed(ranks, a, rb, b))
-    return _listed(ranks, b, ra, a) if rb == a.root else None
-
-
-def _turn(found: _Found) -> _Found:
-    return found and (found[0], found[2], found[1])
-
-
-def _all_to_all(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    there = _pieces_fit("sizes", _piece(a.input_sizes, ranks, rb), _piece(b.output_sizes, ranks, ra))
-    if there:
-        return f"sizes sent from {ra} to {rb}", there[1], there[2]
-    back = _pieces_fit("sizes", _piece(b.input_sizes, ranks, ra), _piece(a.output_sizes, ranks, rb))
-    return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
-
-
-def _shares(sizes: Sizes, splits: tuple[int, ...] | None, members: int) -> tuple[int, ...]:
-    """Elements of one tensor that go to (or come from) each member; empty where that is not known."""
-    if len(sizes) != 1 or splits == ():
-        return ()
-    if splits is None:
-        total = prod(sizes[0])
-        return (total // members,) * members if total % members == 0 else ()
-    if len(splits) != members or not sizes[0]:
-        return ()
-    row = prod(sizes[0][1:])
-    return tuple(split * row for split in splits)
-
-
-def _share(sizes: Sizes, splits: tuple[int, ...] | None, ranks: _Ranks, rank: int) -> int | None:
-    shares = _shares(sizes, splits, len(ranks)) if rank in ranks else ()
-    return shares[ranks.index(rank)] if shares else None
-
-
-def _all_to_all_single(ranks: _Ranks, ra: int, a: Signature, rb: int, b: Signature) -> _Found:
-    there = _pieces_fit(
-        "sizes", _share(a.input_sizes, a.input_splits, ranks, rb), _share(b.output_sizes, b.output_splits, ranks, ra)
-    )
-    if there:
-        return f"sizes sent from {ra} to {rb}", there[1], there[2]
-    back = _pieces_fit(
-        "sizes", _share(b.input_sizes, b.input_splits, ranks, ra), _share(a.output_sizes, a.output_splits, ranks, rb)
-    )
-    return back and (f"sizes sent from {rb} to {ra}", back[2], back[1])
-
-
 def piece_difference(group: Group, holder: Call, owner: Call) -> Difference | None:
     """What the holder's list says of the owner's piece: ``first`` what the owner has, ``second`` what is listed."""
-    found = _listed(group.ranks, holder.signature, owner.rank, owner.signature)
+    found = listed(group.ranks, holder.signature, owner.rank, owner.signature)
     return Difference(Category.SIZE_MISMATCH, *found) if found else None
 
 
@@ -411,7 +281,7 @@ def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple
         s = signatures[rank]
         single = s.operation == "all_to_all_single"
         for matrix, sizes, splits in ((given, s.input_sizes, s.input_splits), (taken, s.output_sizes, s.output_splits)):
-            pieces = _shares(sizes, splits, len(position_of)) if single else _numels(sizes)
+            pieces = shares(sizes, splits, len(position_of)) if single else numels(sizes)
             if len(pieces) == len(position_of):
                 matrix[row] = np.array(pieces, np.int64)[columns]
     unfit = (given != taken.T) & (given >= 0) & (taken.T >= 0)
@@ -422,23 +292,3 @@ def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple
 _SAME_OUTPUT = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast"})
 _GROWING = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
 _SHRINKING = frozenset({"reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"})
-
-_COMMON: dict[str, _CommonRule] = {
-    "all_gather": _all_gather_lists,
-    "reduce_scatter": _reduce_scatter_lists,
-    "gather": _anything,
-    "scatter": _anything,
-    "all_to_all": _anything,
-    "all_to_all_single": _anything,
-}
-"""Sizes that any two members must agree in; operations that are not here: those of the inputs."""
-
-_PAIRWISE: dict[str, _PieceRule] = {
-    "all_gather": _lists,
-    "reduce_scatter": _lists,
-    "gather": _root_list,
-    "scatter": _root_list,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
-}
-"""Operations whose sizes hold a piece for each member; what one gives another must be what that one takes."""
