@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import islice
 
-from otel_fr.match import CallState, Group, Signature, compare
+from otel_fr.match import CallState, Group, compare
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.bounded import Ranges
 from otel_fr_collector.jobs.calls import (
     PAIRWISE,
-    UNENDED,
     CompactCall,
     RankCall,
     Template,
@@ -20,6 +19,7 @@ from otel_fr_collector.jobs.calls import (
     weight_of,
     weight_of_texts,
 )
+from otel_fr_collector.jobs.incomplete import INSTANCE_WEIGHT, IncompleteInstance, merge, own_weight
 
 MAX_INCOMPLETE = 20_000
 """Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
@@ -39,10 +39,8 @@ MAX_COMPARED = 32
 MAX_INSTANCE_WEIGHT = 20_000
 """Weight of an instance beyond which further calls that differ in it are kept with the name of their operation only:
 the first thousands show the mismatch."""
-INSTANCE_WEIGHT = 2
-"""What an incomplete instance holds besides its calls, in units of about 0.3 kB, which is one call."""
 STREAM_WEIGHT = 2
-"""What a stream's remembered complete instances hold, in the same unit."""
+"""What a stream's remembered complete instances hold, in the unit of `INSTANCE_WEIGHT`."""
 
 _DONE = (CallState.COMPLETED, CallState.UNKNOWN)
 
@@ -77,111 +75,6 @@ class CompletedInstances:
             return 0
         del self._streams[next(iter(self._streams))]
         return 1
-
-
-@dataclass(slots=True)
-class IncompleteInstance:
-    """One collective (or send with its receive) of which not all members are known to have completed.
-
-    Attributes:
-        members: how many ranks take part; 0: not known yet.
-        calls: rank -> its call. extra: further calls of the same number (a coalesced batch) by (rank, record).
-        counts: rank -> number of its calls, of ranks with more than one. longest: the highest of them.
-        unsettled: how many of its calls are not known to have completed.
-        compared_at: how many calls there were when the ranks' batches were last compared. batch_disagreed: the result.
-        signature: that of every call so far, where none can then disagree; None: they differ, or the pieces matter.
-        weight: in units of one call; not counting the calls, except for their long texts.
-    """
-
-    key: InstanceKey
-    members: int
-    calls: dict[int, RankCall | CompactCall] = field(default_factory=dict)
-    extra: dict[tuple[int, int], RankCall] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
-    longest: int = 1
-    compared_at: int = 0
-    batch_disagreed: bool = False
-    disagrees: bool = False
-    unsettled: int = 0
-    signature: Signature | None = None
-    weight: int = INSTANCE_WEIGHT
-
-    def all_calls(self) -> list[RankCall]:
-        return [*map(expand, self.calls.values()), *self.extra.values()]
-
-    def first_of(self, rank: int) -> RankCall | None:
-        """The rank's call; of a batch the one that arrived first."""
-        known = self.calls.get(rank)
-        if known is None or isinstance(known, RankCall):
-            return known
-        call = self.calls[rank] = expand(known)
-        return call
-
-    def find(self, rank: int, record: int) -> RankCall | None:
-        """The rank's call with that record number."""
-        first = self.first_of(rank)
-        if first is not None and first.record == record:
-            return first
-        return self.extra.get((rank, record))
-
-    @property
-    def is_settled(self) -> bool:
-        """Every call known of it has completed."""
-        return not self.unsettled
-
-    @property
-    def is_complete(self) -> bool:
-        """All members have joined and completed, each with as many calls as the others."""
-        if not self.members or len(self.calls) < self.members or self.unsettled:
-            return False
-        return not self.extra or self.is_even_batch
-
-    @property
-    def is_even_batch(self) -> bool:
-        """All members have joined, each with as many calls as the others."""
-        count = len(self.calls)
-        return count >= self.members and count + len(self.extra) == count * self.longest
-
-    def add_extra(self, call: RankCall) -> None:
-        """Add a further call of a rank that has one."""
-        self.extra[call.rank, call.record] = call
-        own = self.counts[call.rank] = self.counts.get(call.rank, 1) + 1
-        self.longest = max(self.longest, own)
-
-    def by_rank(self) -> dict[int, list[RankCall]]:
-        """Each rank's calls in its own order."""
-        calls = {rank: [expand(call)] for rank, call in self.calls.items()}
-        for call in self.extra.values():
-            calls[call.rank].append(call)
-        for own in calls.values():
-            own.sort(key=lambda p: p.record)
-        return calls
-
-
-def _own_weight(call: RankCall) -> int:
-    return weight_of(call.signature) + weight_of_texts(call.group, call.site, call.error)
-
-
-def merge(old: RankCall, new: RankCall) -> RankCall:
-    """What is known of one call from two sources. An ended call never goes back to being in flight."""
-    ended = (CallState.COMPLETED, CallState.FAILED)
-    newer = old if old.state in ended and new.state not in ended else new
-    if old.state is CallState.FAILED:
-        newer = old
-    other = new if newer is old else old
-    known = [call.enqueued_at for call in (newer, other) if call.enqueued_at is not None]
-    # The source with the shorter way here dates the issue best; what is only posted has no such date yet.
-    enqueued_at = None if newer.is_posted else min(known, default=None)
-    posted = other.is_posted and enqueued_at is None and newer.state in UNENDED
-    return newer._replace(
-        enqueued_at=enqueued_at,
-        age=0.0 if posted else newer.age,
-        gap=newer.gap if newer.gap is not None else other.gap,
-        duration=newer.duration if newer.duration is not None else other.duration,
-        timeout=newer.timeout if newer.timeout is not None else other.timeout,
-        enqueued_wall=newer.enqueued_wall if newer.enqueued_wall is not None else other.enqueued_wall,
-        site=newer.site or other.site,
-    )
 
 
 @dataclass(slots=True)
@@ -341,7 +234,7 @@ class GroupState:
         if old is not None:
             new = merge(old, call)
             if new.signature is not old.signature or new.site is not old.site:
-                self._add_weight(instance, _own_weight(new) - _own_weight(old))
+                self._add_weight(instance, own_weight(new) - own_weight(old))
             instance.unsettled += (new.state not in _DONE) - (old.state not in _DONE)
             if instance.calls[call.rank] is old:
                 instance.calls[call.rank] = new

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
-from otel_fr_collector.jobs.groups import GroupState, IncompleteInstance
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.incomplete import IncompleteInstance
 from otel_fr_collector.jobs.ranks import SILENCE, RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
