@@ -12,7 +12,8 @@ from otel_fr_collector.faults import Faults
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.incident_traces import IncidentTraces
 from otel_fr_collector.gauges import JobGauges
-from otel_fr_collector.incidents.book import ChangeKind, Incident, IncidentBook, IncidentChange
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.judge import Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.restart_grace import RestartGrace

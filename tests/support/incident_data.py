@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from otel_fr_collector.incidents.book import RESOLVED, ChangeKind, Incident, IncidentChange
+from otel_fr_collector.incidents.incident import RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.jobs.run import RunId
 
 from otel_fr.incident import CollectorIncidentData

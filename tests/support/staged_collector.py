@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from otel_fr_collector.incidents.book import IncidentChange
+from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.jobs.calls import Interner, RankCall
 from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import Run, RunId

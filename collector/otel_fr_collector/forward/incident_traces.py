@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.incident_trace import incident_trace
 from otel_fr_collector.forward.forwarder import Forwarder
-from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.storage.store import Store

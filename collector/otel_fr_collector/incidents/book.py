@@ -7,21 +7,18 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 
-from otel_fr.incident import CollectorIncidentData, incident_data, incident_id, timestamp
+from otel_fr.incident import CollectorIncidentData, incident_id
 from otel_fr.match import Category, Finding
 from otel_fr.match.instances import key_of_finding
-from otel_fr.printable import one_line
 from otel_fr_collector.incidents.bounds import MAX_FILES, bounded, first_texts
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Owner, gives_way
 
 _log = logging.getLogger(__name__)
 
-FIRING, RESOLVED = "firing", "resolved"
 MAX_INCIDENTS = 1_000
 """Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
 whoever has the most gives way (`otel_fr_collector.shares`)."""
@@ -39,94 +36,6 @@ _AFTERMATH = frozenset(
     {Category.RANK_DEAD, Category.MISSING_RANK, Category.STALLED_COLLECTIVE, Category.RANK_STUCK, Category.STRAGGLER}
 )
 """What happens to ranks whose collective never completes: they time out, raise, and are killed."""
-
-
-class ChangeKind(Enum):
-    OPENED = "opened"
-    UPDATED = "updated"
-    RESOLVED = "resolved"
-
-
-@dataclass(slots=True)
-class Incident:
-    """One fault of one run.
-
-    Attributes:
-        keys: every key its findings have had; the first makes its id.
-        cause: id of the incident it follows from; None: it is a cause.
-        opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
-        revision: how often it has changed; 1: only opened.
-        labels: its alert's labels; fixed when it opens, so that the same alert resolves.
-        data: the incident as it was last published (docs/incidents.md).
-    """
-
-    id: str
-    run: RunId
-    finding: Finding
-    keys: list[str]
-    cause: str | None
-    opened: float
-    detected: float
-    started: float | None
-    changed: float = 0.0
-    resolved: float | None = None
-    revision: int = 0
-    state: str = FIRING
-    files: dict[int, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
-    data: CollectorIncidentData = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.data = self.as_data()
-
-    @property
-    def is_open(self) -> bool:
-        return self.state == FIRING
-
-    def as_data(self) -> CollectorIncidentData:
-        """The incident as JSON, as it is now."""
-        data = incident_data(
-            self.finding,
-            job=self.run.job,
-            attempt=self.run.attempt,
-            run_id=self.run.run,
-            started_at=self.started,
-            detected_at=self.detected,
-            state=self.state,
-        )
-        return {
-            **data,
-            "id": self.id,
-            # A finding that was no consequence by itself may follow from an incident that opened before.
-            "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
-            "stacks": data["stacks"] if self.cause is None else {},
-            "caused_by": self.cause,
-            "flight_recorder_files": {str(rank): self.files[rank] for rank in sorted(self.files)},
-            "run_id": self.run.run,
-            "updated_at": timestamp(self.changed),
-            "resolved_at": timestamp(self.resolved),
-            "revision": self.revision,
-        }
-
-    def take_labels(self) -> None:
-        """The alert's labels, from what the incident is now: few values, valid names."""
-        group = self.finding.group
-        labels = {
-            "severity": "warning" if self.finding.category is Category.STRAGGLER else "critical",
-            "job_id": one_line(self.run.job),
-            "category": self.finding.category.value,
-            "process_group": "" if group is None else one_line(group.description or group.name),
-        }
-        self.labels = {name: value for name, value in labels.items() if value}
-
-
-@dataclass(frozen=True)
-class IncidentChange:
-    """One opening, update or resolution of one incident, and the incident as data after it."""
-
-    kind: ChangeKind
-    incident: Incident
-    data: CollectorIncidentData
 
 
 class IncidentBook:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from otel_fr.match import Finding, diagnose
 from otel_fr_collector.incidents import credibility, triggers
-from otel_fr_collector.incidents.book import IncidentBook, IncidentChange
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.incidents.triggers import Triggers
 from otel_fr_collector.jobs.run import Run, RunId

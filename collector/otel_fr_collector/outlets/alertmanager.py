@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.presentation import rank_list
 from otel_fr.printable import printable
-from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import NamedTuple
 
-from otel_fr_collector.incidents.book import IncidentChange
+from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access
 

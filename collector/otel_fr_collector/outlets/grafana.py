@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
 from otel_fr.printable import one_line, printable
-from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer

@@ -12,7 +12,7 @@ from otel_fr.presentation import (
     site_text,
 )
 from otel_fr.printable import one_line, printable_data
-from otel_fr_collector.incidents.book import ChangeKind
+from otel_fr_collector.incidents.incident import ChangeKind
 
 MAX_FRAMES = 12
 """Frames shown of a culprit's stack; the whole of it is in the incident."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from otel_fr.identity import encode_ranks
-from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.shares import Owner
 

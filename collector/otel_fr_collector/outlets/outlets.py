@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from otel_fr_collector.faults import Faults
-from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.event_stream import EventStream
 from otel_fr_collector.outlets.file import IncidentsFile

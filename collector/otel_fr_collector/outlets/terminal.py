@@ -8,7 +8,7 @@ from typing import TextIO
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.printable import one_line
-from otel_fr_collector.incidents.book import ChangeKind, IncidentChange
+from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.outlets.incident_text import render
 
 FILES_PATIENCE = 0.4

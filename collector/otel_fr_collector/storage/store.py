@@ -20,7 +20,8 @@ from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
 from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file, read_schema
-from otel_fr_collector.incidents.book import FIRING, MAX_INCIDENTS, Incident
+from otel_fr_collector.incidents.book import MAX_INCIDENTS
+from otel_fr_collector.incidents.incident import FIRING, Incident
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.migrations import DataError, check_origin, migrate

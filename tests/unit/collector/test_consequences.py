@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from otel_fr_collector.incidents.book import Incident, IncidentBook, IncidentChange
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.outlets.log import LogLines
 from otel_fr_collector.storage.serialization import dump_incident, load_incident

@@ -15,7 +15,8 @@ import pytest
 from otel_fr_collector import database_files
 from otel_fr_collector.forward import spool
 from otel_fr_collector.forward.spool import NewerVersionError, Spool, SpoolError
-from otel_fr_collector.incidents.book import FIRING, IncidentBook
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import FIRING
 from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 import pytest
-from otel_fr_collector.incidents.book import ChangeKind
+from otel_fr_collector.incidents.incident import ChangeKind
 from otel_fr_collector.incidents.judge import MAX_SIZE_ON_LOOP
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import MAX_EXTRA, GroupState

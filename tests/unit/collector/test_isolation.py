@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector import loading
-from otel_fr_collector.incidents.book import Incident, IncidentChange
+from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.loading import SettingsError

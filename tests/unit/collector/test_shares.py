@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.incidents import book as book_module
-from otel_fr_collector.incidents.book import ChangeKind, IncidentBook, IncidentChange
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access, Tokens, tenant_of

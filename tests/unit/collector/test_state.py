@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from otel_fr_collector.incidents.book import ChangeKind
+from otel_fr_collector.incidents.incident import ChangeKind
 from otel_fr_collector.jobs import groups
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, Template
 from otel_fr_collector.jobs.groups import GroupState
