@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from otel_fr_collector.otlp.signals import MalformedError
 from otel_fr_collector.otlp.wire import TooManyError, find_fields
 
 MAX_RECORD = (4 << 20) + (64 << 10)
@@ -59,14 +60,13 @@ def read_record(data: bytes) -> LogRecord:
     """
     if len(data) > MAX_RECORD:
         raise ValueError(f"a log record is larger than {MAX_RECORD} bytes")
-    if len(data) > 2 * MAX_FIELDS:
-        try:
-            find_fields(data, _NO_TAG, MAX_FIELDS)
-        except TooManyError as error:
-            raise ValueError(f"a log record has more than {MAX_FIELDS} fields") from error
     try:
+        if len(data) > 2 * MAX_FIELDS:
+            find_fields(data, _NO_TAG, MAX_FIELDS)
         return LogRecord(_RECORD.FromString(data))
-    except DecodeError as error:
+    except TooManyError as error:
+        raise ValueError(f"a log record has more than {MAX_FIELDS} fields") from error
+    except (DecodeError, MalformedError) as error:
         raise ValueError("a log record cannot be decoded") from error
 
 

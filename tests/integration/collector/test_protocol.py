@@ -307,6 +307,7 @@ _MESSAGES: dict[str, type[Message]] = {
     method=st.sampled_from([TRACES, LOGS, METRICS]),
 )
 @example(changes=[(233, 0, bytes(4))], method=TRACES)  # lengths near the start of the span
+@example(changes=[(233, 1, b"\x01")], method=LOGS)  # a log record whose fields cannot be counted
 def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error(
     shared: Collector, changes: list[tuple[int, int, bytes]], method: str
 ) -> None:

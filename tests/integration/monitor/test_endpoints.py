@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.monitor.export import BATCH_SPANS, MAX_SPANS
+from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
 from tests.support.monitored_rank import PLAYER, environment, play
 from tests.support.otlp_sink import grpc_sink, http_sink
 from tests.support.ports import free_port
@@ -30,9 +31,9 @@ def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path:
         while not rank.stderr:
             assert time.monotonic() < deadline, "the monitor has not reported that the endpoint is down"
             time.sleep(0.02)
-        assert rank.do("say_bye") < 0.5, "the endpoint is known to be down"
+        assert rank.do("say_bye") < LAST_FLUSH_SECONDS, "the endpoint is known to be down"
         rank.end("leave", clean=True)
-        assert rank.monitor_end() < 1.0
+        assert rank.monitor_end() < 5.0  # not the minutes for which an endpoint is tried while the rank runs
         assert rank.stderr.count("\n") == 1, "one line a minute about an endpoint"
         assert rank.stderr.startswith("otel-fr[rank 0]: ")
 
@@ -41,7 +42,7 @@ def test_a_crash_is_sent_to_a_dead_endpoint_for_five_seconds_at_most_and_the_fil
     with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}) as rank:
         rank.do("issue", n=10)
         rank.end("die", number=9)
-        assert rank.monitor_end() < 6.0
+        assert rank.monitor_end() < 12.0  # five seconds, and what a busy machine adds
         assert (tmp_path / "dumps" / "otel_fr_rank_0").exists()
         assert not rank.ring.exists()
 
