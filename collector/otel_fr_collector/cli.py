@@ -36,7 +36,8 @@ from otel_fr_collector.process import CollectorProcess, Ports
 from otel_fr_collector.receive.intake import Limits
 from otel_fr_collector.service import Service
 from otel_fr_collector.settings import Settings
-from otel_fr_collector.storage.store import Retention, Store
+from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.storage.persistence import Persistence
-from otel_fr_collector.storage.store import Retention, Store
+from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ from otel_fr_collector.incidents.incident import FIRING, Incident
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.migrations import DataError, check_origin, migrate
+from otel_fr_collector.storage.retention import Retention, prune
 from otel_fr_collector.storage.serialization import SavedRun, dump_incident, dump_run, load_incident, load_run
 
 _log = logging.getLogger(__name__)
@@ -33,8 +34,6 @@ FILE_NAME = "incidents.db"
 RETRY = 5.0
 """Seconds before what could not be written is tried again."""
 PRUNE_EVERY = 600.0
-PRUNE_BATCH = 100
-"""Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
 LOG_EVERY = 60.0
 _OF_ANOTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a row raises that no version of otel-fr has written."""
@@ -42,15 +41,6 @@ BUSY = 0.2
 """Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
 MAX_PAGE = 1_000
 """Incidents that one query returns at most."""
-
-
-@dataclass(frozen=True)
-class Retention:
-    """How long resolved incidents are kept; open ones are always kept."""
-
-    seconds: float = 90 * 86_400.0
-    size: int = 256 * 1024 * 1024
-    """Bytes of the file; the oldest resolved incidents go first."""
 
 
 @dataclass
@@ -208,29 +198,7 @@ class Store:
         Raises:
             sqlite3.Error: the file cannot be written.
         """
-        db = self._db
-        if db is None:
-            return 0
-        with db:
-            gone = db.execute(
-                "DELETE FROM incidents WHERE state = 'resolved' AND changed < ?",
-                (self._wall() - self._retention.seconds,),
-            ).rowcount
-        while self._used(db) > self._retention.size:
-            with db:
-                batch = db.execute(
-                    "DELETE FROM incidents WHERE rowid IN"
-                    " (SELECT rowid FROM incidents WHERE state = 'resolved' ORDER BY changed LIMIT ?)",
-                    (PRUNE_BATCH,),
-                ).rowcount
-            if not batch:
-                break
-            gone += batch
-        if gone:
-            with db:
-                db.execute("DELETE FROM notes WHERE incident NOT IN (SELECT id FROM incidents)")
-            db.executescript("PRAGMA incremental_vacuum")  # execute() would take one step of it, a page
-        return gone
+        return 0 if self._db is None else prune(self._db, self._retention, self._wall())
 
     def find(
         self,
@@ -389,12 +357,6 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
             self._db = None
-
-    def _used(self, db: sqlite3.Connection) -> int:
-        pages, free, size = (
-            int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "freelist_count", "page_size")
-        )
-        return (pages - free) * size
 
     @contextlib.contextmanager
     def _skip_unreadable(self, what: str) -> Iterator[None]:
