@@ -16,15 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from otel_fr_collector.database_files import (
-    DamagedError,
-    check_tables,
-    file_version,
-    is_damage,
-    move_aside,
-    open_file,
-    table_columns,
-)
+from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
+from otel_fr_collector.forward.spool_schema import NewerVersionError, prepare
 from otel_fr_collector.otlp.signals import METHODS
 
 _log = logging.getLogger(__name__)
@@ -36,37 +29,16 @@ BATCH = 256
 """Operations in one transaction, so that a thousand waiting senders share the cost of one sync."""
 HEAD_BYTES = 16 * 1024 * 1024
 """Limit on the requests read for sending at once, so that eight large ones do not fill the memory."""
-MAX_LOG_BYTES = 64 * 1024 * 1024
-"""The write-ahead log is truncated to this after a large transaction."""
 FREE_PAGES = 10_000
 """Empty pages returned to the file system at a time, so that the file shrinks after an outage."""
 BUSY = 5.0
 """Seconds for which an operation waits for another process (sqlite3 in a shell) before it fails."""
 REOPEN = 1.0
 """Seconds from one attempt to open a file while the collector runs to the next."""
-VERSION = 1
-_COLUMNS = {
-    "request": ["id", "signal", "at", "data"],
-    "pending": ["backend", "request", "size"],
-    "seen": ["hash", "at"],
-}
-_SCHEMA = f"""
-PRAGMA user_version = {VERSION};
-CREATE TABLE IF NOT EXISTS request (id INTEGER PRIMARY KEY AUTOINCREMENT, signal TEXT, at REAL, data BLOB);
-CREATE TABLE IF NOT EXISTS pending (backend TEXT, request INTEGER, size INTEGER, PRIMARY KEY (backend, request))
-    WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS pending_request ON pending (request);
-CREATE TABLE IF NOT EXISTS seen (hash BLOB PRIMARY KEY, at REAL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS seen_at ON seen (at);
-"""
 
 
 class SpoolError(OSError):
     """The queue cannot be written: the disk is full or broken."""
-
-
-class NewerVersionError(OSError):
-    """A newer otel-fr has written the file; the text says what to do."""
 
 
 class Item(NamedTuple):
@@ -379,20 +351,7 @@ class Spool:
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        found = file_version(db)
-        if found > VERSION:
-            raise NewerVersionError(
-                f"the queue {self._path} was written by a newer otel-fr (its version is {found}, this one knows"
-                f" {VERSION}): use that otel-fr, or give --data another folder"
-            )
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA journal_size_limit = {MAX_LOG_BYTES}")
-        # FULL: the log is synced at each commit, so that what is acknowledged also survives a power cut.
-        db.execute("PRAGMA synchronous = FULL")
-        # A table may be missing: the collector was killed while it made the file.
-        check_tables(db, {table: columns for table, columns in _COLUMNS.items() if table_columns(db, table)})
-        db.executescript(_SCHEMA)
+        prepare(db, self._path)
         if self._highest and db.execute("SELECT 1 FROM sqlite_sequence").fetchone() is None:
             # A backend may still accept requests of the file before: their numbers must not mean others in this one.
             db.execute("INSERT INTO sqlite_sequence VALUES ('request', ?)", (self._highest,))

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from otel_fr_collector import database_files
 from otel_fr_collector.forward import spool
-from otel_fr_collector.forward.spool import NewerVersionError, Spool, SpoolError
+from otel_fr_collector.forward.spool import Spool, SpoolError
+from otel_fr_collector.forward.spool_schema import NewerVersionError
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import FIRING
 from otel_fr_collector.incidents.restart_grace import RestartGrace
