@@ -251,9 +251,7 @@ class _Sender:
             await self.backend.send(item.signal, item.data)
         except BusyError as error:
             self.complain("requests wait, it does not accept them", error)
-            tries, accepted = self._failures.get(item.id, (0, self._accepted))
-            self._failures[item.id] = tries + 1, accepted
-            if tries + 1 < MAX_ATTEMPTS or self._accepted == accepted:
+            if not self._is_at_fault(item):
                 self._metrics.forward_attempts_failed.labels(name).inc()
                 return error.after or 0.0
             self._metrics.forward_dropped.labels(name, "retries_exhausted").inc()
@@ -263,12 +261,21 @@ class _Sender:
         except Exception as error:  # noqa: BLE001  an unexpected response must not end the sending to this backend
             self._metrics.errors.labels("forward").inc()
             self.complain("unexpected response", f"{type(error).__name__}: {error}")
-            return MAX_BACKOFF
+            if not self._is_at_fault(item):
+                self._metrics.forward_attempts_failed.labels(name).inc()
+                return MAX_BACKOFF
+            self._metrics.forward_dropped.labels(name, "retries_exhausted").inc()
         else:
             self._accepted += 1
             self._metrics.forward_sent.labels(item.signal, name).inc()
         self._sent.add(item.id)
         return None
+
+    def _is_at_fault(self, item: Item) -> bool:
+        """Count a failed attempt; True: it was the last of `MAX_ATTEMPTS`, and others were accepted meanwhile."""
+        tries, accepted = self._failures.get(item.id, (0, self._accepted))
+        self._failures[item.id] = tries + 1, accepted
+        return tries + 1 >= MAX_ATTEMPTS and self._accepted > accepted
 
     async def _remove_sent(self) -> None:
         if self._sent:

@@ -1,4 +1,4 @@
-"""What a backend's URL and headers mean; the queue and the sample, each by itself."""
+"""What a backend's URL and headers mean; the queue, its sender and the sample, each by itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from otel_fr_collector.forward import sampling, spool
-from otel_fr_collector.forward.backends import parse_backend, read_headers
+from otel_fr_collector.forward import forwarder, sampling, spool
+from otel_fr_collector.forward.backends import BusyError, parse_backend, read_headers
 from otel_fr_collector.forward.sampling import Selection
+from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import MAX_RETRY_AFTER, bounded_delay, read_retry_after
 from otel_fr_collector.otlp import partial
 
 from tests.support.otlp_messages import spans
+from tests.support.waiting import PATIENCE
 
 
 def test_a_selection_loses_nothing_of_the_spans_it_keeps() -> None:
@@ -136,3 +138,54 @@ def test_a_queue_gives_its_space_back_and_reads_no_more_than_it_may(
         assert path.stat().st_size < 1_000_000
 
     asyncio.run(play())
+
+
+class _Fussy:
+    """A backend that accepts every request but one, whose first attempts raise an error."""
+
+    name = "grpc://fussy"
+
+    def __init__(self, hated: bytes, error: Exception, attempts: int) -> None:
+        self.accepted: list[bytes] = []
+        self.failed = 0
+        self._hated = hated
+        self._error = error
+        self._attempts = attempts
+
+    async def send(self, signal: str, data: bytes) -> None:
+        if data == self._hated and self.failed < self._attempts:
+            self.failed += 1
+            raise self._error
+        self.accepted.append(data)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("error", [BusyError("busy"), ValueError("not expected of a backend")])
+def test_a_request_that_always_fails_is_dropped_if_others_are_accepted(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarder, "FIRST_BACKOFF", 0.0)
+    monkeypatch.setattr(forwarder, "MAX_BACKOFF", 0.0)
+    requests = [spans(n + 1) for n in range(2 * forwarder.IN_ORDER)]
+    backend = _Fussy(requests[0], error, attempts=3 * forwarder.MAX_ATTEMPTS)
+    metrics = Metrics()
+
+    async def play() -> None:
+        sender = forwarder.Forwarder(spool.Spool(None, [backend.name], 1 << 30), [backend], metrics)
+        for data in requests:
+            await sender.take("traces", data)
+        sender.start()
+        await sender.stop(PATIENCE)
+
+    asyncio.run(play())
+    assert backend.failed == forwarder.MAX_ATTEMPTS
+    assert sorted(backend.accepted) == sorted(requests[1:])
+    dropped = {
+        sample.labels["reason"]: sample.value
+        for family in metrics.forward_dropped.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total") and sample.value
+    }
+    assert dropped == {"retries_exhausted": 1}
