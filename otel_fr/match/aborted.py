@@ -52,7 +52,7 @@ def _explained(
     """Those of the aborted ranks whose wait has a cause."""
     explaining = {key for keys in cycles(nodes) for key in keys}
     explaining.update(key for key, node in nodes.items() if _has_cause(evidence, node, aborted))
-    stuck = stuck_devices(instances, nodes, calls_of, deaths, explaining)
+    stuck = stuck_devices(evidence, instances, nodes, calls_of, deaths, explaining)
     explaining.update(key for device in stuck for key in device.behind)
     explained = {device.rank for device in stuck}
     found = _leading_to(nodes, explaining)

@@ -45,12 +45,14 @@ class LateCall(NamedTuple):
         ahead: the furthest of them, and its last completed number.
         needs_every_rank: none could complete it before the device of this rank did its part.
         all_others: all other members completed it.
+        long_ago: they have been idle for longer than the window since, so it is no lag between two ranks' reports.
     """
 
     key: InstanceKey
     ahead: tuple[int, int]
     needs_every_rank: bool
     all_others: bool
+    long_ago: bool
 
 
 @dataclass(slots=True)
@@ -73,12 +75,16 @@ def open_calls(
                 found.setdefault(rank, OpenCalls([], [])).keys.append(key)
     for rank, calls in found.items():
         calls.keys.sort(key=lambda key: instances[key].call(rank).record)
-        calls.late.extend(_late_calls(instances, rank, calls.keys, completions))
+        calls.late.extend(_late_calls(evidence, instances, rank, calls.keys, completions))
     return found
 
 
 def _late_calls(
-    instances: Mapping[InstanceKey, Instance], rank: int, keys: Iterable[InstanceKey], completions: Completions
+    evidence: Evidence,
+    instances: Mapping[InstanceKey, Instance],
+    rank: int,
+    keys: Iterable[InstanceKey],
+    completions: Completions,
 ) -> Iterator[LateCall]:
     for key in keys:
         instance = instances[key]
@@ -87,11 +93,14 @@ def _late_calls(
             needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
             # Most calls have another one in flight beside them: their completions need not be counted.
             only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
-            all_others = only and sum(1 for _ in completions.of(instance)) + 1 >= len(instance.members)
-            yield LateCall(key, ahead, needs_every_rank, all_others)
+            others = [r for r, _ in completions.of(instance)] if only else []
+            all_others = only and len(others) + 1 >= len(instance.members)
+            long_ago = all_others and all((evidence.ranks[r].idle or 0.0) >= evidence.window for r in others)
+            yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
 
 
 def stuck_devices(
+    evidence: Evidence,
     instances: Mapping[InstanceKey, Instance],
     nodes: Mapping[InstanceKey, Node],
     calls_of: Mapping[int, OpenCalls],
@@ -124,9 +133,9 @@ def stuck_devices(
         if rank in wanted:
             is_stuck = rank in proven or alone
         else:
-            shared = rank in proven and any(_others_wait(instances[key], rank, proven) for key in keys)
-            # By its age it is no lag, although nobody waits yet, or only in calls that it has enqueued as well.
-            is_stuck = (alone and aged) or (shared and (aged or len(own) >= MIN_BEHIND))
+            shared = rank in proven and any(_others_wait(evidence, instances[key], rank, proven) for key in keys)
+            # Nobody waits yet, or only in calls that it has enqueued as well: its report may be older than the others'.
+            is_stuck = (alone and aged and own[0].long_ago) or (shared and (aged or len(own) >= MIN_BEHIND))
         if is_stuck:
             first = proven.get(rank, own)[0]
             groups = tuple(dict.fromkeys(call.key[0] for call in own))
@@ -135,9 +144,12 @@ def stuck_devices(
     return found
 
 
-def _others_wait(instance: Instance, rank: int, late: Mapping[int, object]) -> bool:
+def _others_wait(evidence: Evidence, instance: Instance, rank: int, late: Mapping[int, object]) -> bool:
     """True if a rank that is not late itself waits in this instance, which ``rank`` has enqueued too."""
     return any(
-        other != rank and other not in late and instance.call(other).state is CallState.IN_FLIGHT
+        other != rank
+        and other not in late
+        and instance.call(other).state is CallState.IN_FLIGHT
+        and is_waiting(instance.call(other), evidence.window)
         for other in instance.calls
     )

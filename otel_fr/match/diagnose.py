@@ -301,7 +301,7 @@ class _Diagnosis(Case):
 
     def _devices(self) -> None:
         spared = {*(rank for finding in self.causes for rank in finding.culprit_ranks), *self.deaths}
-        found = stuck_devices(self.instances, self.nodes, self.open_calls, spared, self.cause_of)
+        found = stuck_devices(self.evidence, self.instances, self.nodes, self.open_calls, spared, self.cause_of)
         stuck_ranks = {stuck.rank for stuck in found}
         by_first: dict[InstanceKey, list[StuckDevice]] = {}
         for stuck in found:

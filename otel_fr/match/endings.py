@@ -135,7 +135,18 @@ def aborted_ranks(evidence: Evidence) -> frozenset[int]:
 def _ended_as_aborted(info: Rank) -> bool:
     if info.ending is Ending.KILLED:
         return info.signal == SIGABRT
-    return info.ending is Ending.RAISED and info.exception.startswith(_BACKEND_EXCEPTION)
+    if info.ending is not Ending.RAISED:
+        return False
+    return info.exception.startswith(_BACKEND_EXCEPTION) or _exited_at_once(info)
+
+
+def _exited_at_once(info: Rank) -> bool:
+    """It ended with a status other than 0, by neither an exception nor the interpreter's exit, so by ``os._exit``.
+
+    While the main thread waits in a call, only another thread can do that: the program's own watchdog, or
+    ``faulthandler.dump_traceback_later(exit=True)``.
+    """
+    return not info.exception and not info.exiting and bool(info.exit_code)
 
 
 def _reach(times: Iterable[float | None], window: float) -> bool:

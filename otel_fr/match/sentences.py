@@ -75,7 +75,7 @@ def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: I
     text = f"rank {rank} {text}"
     if info.python_blocked and info.ending is Ending.RUNNING:
         text += ", but its Python threads do not run (GIL held in C code, or the process is stopped)"
-    elif info.python_blocked:
+    elif info.python_blocked and info.ending is Ending.KILLED:
         text += " after its Python threads had stopped running (GIL held in C code, or the process was stopped)"
     if site:
         text += f" at {site}"

@@ -74,6 +74,20 @@ def test_an_exception_of_the_backend_after_a_long_wait_is_a_victims() -> None:
     assert f"while it waited, rank 0 raised {BACKEND_ERROR}" in found.summary
 
 
+def test_a_watchdog_of_the_program_that_exits_after_a_long_wait_makes_a_victim_too() -> None:
+    """``faulthandler.dump_traceback_later(exit=True)``, or a thread that calls ``os._exit``."""
+    gone = rank(0, 5, done=4, ending=Ending.RAISED, exit_code=1)
+    found = cause([call(0, 5), call(2, 5)], [gone, rank(1, 4), rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
+    assert "while it waited, rank 0 exited with code 1" in found.summary
+
+
+def test_an_exit_by_the_program_s_main_thread_is_its_own_fault() -> None:
+    gone = rank(0, 5, done=4, ending=Ending.RAISED, exit_code=1, exiting=True)
+    found = cause([call(0, 5), call(2, 5)], [gone, rank(1, 4), rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (0,))
+
+
 def test_an_exception_of_the_rank_itself_is_its_own_fault_however_long_it_waited() -> None:
     raised = rank(0, 5, done=4, ending=Ending.RAISED, exception="ValueError: bad sample")
     found = cause([call(0, 5)], [raised, rank(1, 4), rank(2, 4)])

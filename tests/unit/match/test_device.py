@@ -37,10 +37,10 @@ def waits(rank: int, number: int, group: Group, signature: Signature, age: float
     )
 
 
-def job(calls: list[Call], counts: dict[int, dict[str, tuple[int, int]]]) -> list[Finding]:
+def job(calls: list[Call], counts: dict[int, dict[str, tuple[int, int]]], idle: float | None = None) -> list[Finding]:
     """``counts``: rank -> group -> (enqueued, completed), as PyTorch's recorder reports them."""
     ranks = {
-        rank: Rank(rank, progress={group: Progress(*numbers) for group, numbers in of.items()})
+        rank: Rank(rank, idle=idle, progress={group: Progress(*numbers) for group, numbers in of.items()})
         for rank, of in counts.items()
     }
     return judge(calls, ranks.values(), (TP, WORLD), 4)
@@ -76,9 +76,18 @@ def test_completing_later_than_others_is_lag_while_no_rank_waits_for_it() -> Non
 
 def test_a_call_in_flight_for_long_that_all_others_completed_is_stuck_although_no_rank_waits_for_it() -> None:
     counts = {0: {"tp": (20, 19)}, 1: {"tp": (20, 20)}}
-    assert job([waits(0, 20, TP, GATHER, age=0.5)], counts) == []
-    (cause,) = job([waits(0, 20, TP, GATHER, age=9.0)], counts)
+    assert job([waits(0, 20, TP, GATHER, age=0.5)], counts, idle=9.0) == []
+    (cause,) = job([waits(0, 20, TP, GATHER, age=9.0)], counts, idle=9.0)
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
+
+
+def test_a_rank_that_waited_long_for_a_late_one_is_not_stuck_when_that_one_has_come() -> None:
+    """The others' reports, which show the collective completed, came before its own."""
+    counts = {0: {"tp": (20, 19)}, 1: {"tp": (20, 20)}}
+    assert job([waits(0, 20, TP, GATHER, age=9.0)], counts, idle=0.3) == []
+    next_call = [waits(0, 21, TP, GATHER, age=9.0), waits(1, 21, TP, GATHER, age=0.3)]
+    counts = {0: {"tp": (21, 19)}, 1: {"tp": (21, 20)}}
+    assert job([waits(0, 20, TP, GATHER, age=9.0), *next_call], counts, idle=0.3) == []
 
 
 def test_one_call_of_lag_between_two_files_is_no_fault() -> None:
