@@ -81,6 +81,29 @@ def _awaited(evidence: Evidence, instances: Iterable[Instance], ranks: set[int])
     return found
 
 
+def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
+    """Ranks that raised in a collective that all members had joined and that failed on no other, before its timeout.
+
+    An exception that a signal handler raises in the call looks so: that of PyTorch's DataLoader when a worker is
+    killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank.
+    """
+    raised = {r for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
+    unharmed = {r for r, info in evidence.ranks.items() if info.ending is Ending.RUNNING or was_stopped(info)}
+    found: set[int] = set()
+    for instance in instances if raised else ():
+        calls = [instance.call(r) for r in instance.calls]
+        failed = [c for c in calls if c.state is CallState.FAILED]
+        if len(failed) != 1 or gave_up(failed[0]) or instance.p2p:
+            continue
+        rank = failed[0].rank
+        others = set(instance.members) - {rank}
+        if rank not in raised or was_stopped(evidence.ranks[rank]) or not others <= unharmed:
+            continue
+        if all(has_joined(instance, other, evidence.ranks[other]) for other in others):
+            found.add(rank)
+    return found
+
+
 def _outlasted(
     evidence: Evidence, instances: Iterable[Instance], candidates: set[int], aborted: frozenset[int]
 ) -> set[int]:
@@ -122,14 +145,29 @@ def aborted_ranks(evidence: Evidence) -> frozenset[int]:
     """Ranks that ended as a watchdog ends them, after a call of theirs had not ended within the window.
 
     Source of the rule: NCCL's watchdog ends the process with SIGABRT at the call's timeout, or the exception reaches
-    the caller (`_BACKEND_EXCEPTION`). Whether they are victims depends on what they waited for.
+    the caller (`_BACKEND_EXCEPTION`); a handler of the program's own limit raises in the call. Whether they are victims
+    depends on what they waited for.
     """
-    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)}
+    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)} | _raised_in_a_wait(evidence)
     times: dict[int, list[float | None]] = {}
     for call in evidence.calls if ended else ():
         if call.rank in ended and call.state is not CallState.COMPLETED:
             times.setdefault(call.rank, []).append(call.duration if call.state is CallState.FAILED else call.age)
     return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
+
+
+def _raised_in_a_wait(evidence: Evidence) -> set[int]:
+    """Ranks that ended by an exception in their newest call, before its timeout, after it had lasted for the window."""
+    raised = {r for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
+    newest: dict[int, Call] = {}
+    for call in evidence.calls if raised else ():
+        if call.rank in raised and (call.rank not in newest or call.record > newest[call.rank].record):
+            newest[call.rank] = call
+    return {
+        r
+        for r, call in newest.items()
+        if call.state is CallState.FAILED and call.error != "timeout" and (call.duration or 0.0) >= evidence.window
+    }
 
 
 def _ended_as_aborted(info: Rank) -> bool:
@@ -181,6 +219,8 @@ def culprit_deaths(
         and _failed_by_itself(info, by_rank.get(r, ()))
         and not (timed_out and _was_cleared_away(info))
     }
+    instances = list(instances)
+    candidates |= _failed_alone(evidence, instances) - excused
     candidates -= _outlasted(evidence, instances, candidates, excused)
     left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}
     candidates -= left - _awaited(evidence, instances, left)

@@ -260,3 +260,29 @@ def test_a_rank_that_may_have_ended_before_the_others_gave_up_is_dead(
 ) -> None:
     found = cause(peers(error), [RAISED[0], rank(1, 4, idle=idle, **end), RAISED[1]])
     assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (1,))
+
+
+def test_a_rank_in_which_alone_a_collective_failed_is_the_culprit() -> None:
+    """An exception of a signal handler in the call: torch's DataLoader raises one when a worker is killed."""
+    killed_worker = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+    raised = rank(1, 5, done=4, ending=Ending.RAISED, exception=killed_worker)
+    failed = call(1, 5, CallState.FAILED, age=None, duration=0.4, error="collective_failed")
+    found = cause([call(0, 5), failed, call(2, 5)], [rank(0, 5, done=4), raised, rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.RANK_DEAD, (1,), (0, 2))
+    assert killed_worker in found.summary
+
+
+def test_a_collective_that_failed_on_several_ranks_has_no_culprit_by_that() -> None:
+    ranks = [rank(r, 5, done=4, ending=Ending.RAISED, exception="RuntimeError: invalid sizes") for r in range(3)]
+    calls = [call(r, 5, CallState.FAILED, age=None, duration=0.4, error="collective_failed") for r in range(3)]
+    found = cause(calls, ranks)
+    assert (found.category, found.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
+
+
+def test_an_exception_that_ends_a_long_wait_from_within_is_a_victims() -> None:
+    """The program's own limit: a handler of SIGALRM that raises while the main thread waits."""
+    raised = rank(0, 5, done=4, ending=Ending.RAISED, exception="TimeoutError: step took too long")
+    failed = call(0, 5, CallState.FAILED, age=None, duration=6.0, error="collective_failed")
+    found = cause([failed, call(2, 5)], [raised, rank(1, 4), rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
+    assert "while it waited, rank 0 raised TimeoutError" in found.summary
