@@ -11,7 +11,7 @@ import pytest
 from tests.support import torchrun
 from tests.support.mounts import tmpfs
 from tests.support.ports import free_address
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.waiting import PATIENCE
 
 pytestmark = torchrun.needed
 
@@ -36,8 +36,7 @@ def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> torchru
 def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         _same(tmp_path, bare, torchrun.endpoint(running))
-        assert wait_for(running.causes), "and the exit code is explained"
-        assert [i["culprit_ranks"] for i in running.causes()] == [[1]]
+    assert running.lines() == [], "the status is the program's: everything was done, and the groups were destroyed"
 
 
 def test_with_no_server_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int]) -> None:
