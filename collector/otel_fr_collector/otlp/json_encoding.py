@@ -65,7 +65,7 @@ def from_json(signal: str, body: bytes) -> bytes:
                 holder[key] = base64.b64encode(bytes.fromhex(holder[key])).decode()
         message = json_format.ParseDict(data, _REQUESTS[signal](), ignore_unknown_fields=True)
         return message.SerializeToString()
-    except (ValueError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, json_format.ParseError) as error:
         raise MalformedError(f"the body is not an OTLP/JSON {signal} request") from error
 
 

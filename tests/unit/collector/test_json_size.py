@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from otel_fr_collector.otlp import json_encoding
 from otel_fr_collector.otlp.json_encoding import from_json
-from otel_fr_collector.otlp.signals import TRACES, MalformedError
+from otel_fr_collector.otlp.signals import METRICS, TRACES, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 
 texts = st.text(st.sampled_from('a\\"\n{[,é'), max_size=6)
@@ -76,3 +76,12 @@ def test_a_long_text_is_allowed_only_as_a_value() -> None:
 def test_a_body_larger_than_is_decoded_is_refused() -> None:
     with pytest.raises(TooManyError, match="larger than"):
         from_json(TRACES, b'{"resourceSpans":[]}' + b" " * json_encoding.MAX_BYTES)
+
+
+def test_an_integer_that_no_double_can_hold_is_malformed() -> None:
+    """Found by ``make fuzz``: protobuf's JSON parser lets Python's OverflowError pass."""
+    body = b'{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"gauge":{"dataPoints":[{"asDouble":1%s}]}}]}]}]}' % (
+        b"0" * 400
+    )
+    with pytest.raises(MalformedError):
+        from_json(METRICS, body)
