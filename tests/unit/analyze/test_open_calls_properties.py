@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from otel_fr.analyze import UNDECIDED, load
+from otel_fr.analyze.notes import NoteKind
 from otel_fr.match import Finding
 from tests.support.device_model import Machine, hybrid_groups, hybrid_programs
 from tests.support.nccl_files import write_files
@@ -41,13 +42,16 @@ def accused(
     """The causes that files of only open calls show; of other ranks than ``ranks`` some files may be absent.
 
     Without those that name absent ranks in a collective in which all ranks with a file wait: that is what files show.
-    If no cause is found although calls are in flight, one of ``ranks`` must be among the suspects.
+    If no cause is found although calls are in flight, one of ``ranks`` must be among the suspects; unless no call of
+    the files shows that their recorder records completions at all.
     """
     others = sorted(set(machine.programs) - ranks)
     without = set(rng.sample(others, rng.randint(1, max(1, len(others) // 2)))) if absent and others else set()
     with tempfile.TemporaryDirectory() as folder:
         report = load(write_files(Path(folder), machine, absent=without, status=status))
     found = causes(report.findings)
+    if any(note.kind is NoteKind.NO_COMPLETIONS for note in report.notes):
+        return found
     if not found and any(not call.completed for r in machine.issued if r not in without for call in machine.issued[r]):
         assert report.status == UNDECIDED
         assert report.open_calls is not None
@@ -61,7 +65,7 @@ def _members(finding: Finding) -> set[int]:
 
 
 @given(seeds, st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True)
 def test_without_the_last_numbers_of_groups_no_rank_is_named_wrongly(seed: int, device: bool) -> None:
     rng = random.Random(seed)
     machine, ranks = hung_job(rng, device=device)
@@ -70,7 +74,7 @@ def test_without_the_last_numbers_of_groups_no_rank_is_named_wrongly(seed: int, 
 
 
 @given(seeds, st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True)
 def test_only_ranks_whose_devices_stopped_are_named(seed: int, absent: bool) -> None:
     rng = random.Random(seed)
     machine, ranks = hung_job(rng, device=True)
@@ -80,7 +84,7 @@ def test_only_ranks_whose_devices_stopped_are_named(seed: int, absent: bool) -> 
 
 
 @given(seeds, st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True)
 def test_only_ranks_whose_hosts_stopped_are_named(seed: int, absent: bool) -> None:
     rng = random.Random(seed)
     machine, ranks = hung_job(rng, device=False)
