@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterator
 
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
-LOG_EVERY = 60.0
-"""Seconds between two logged faults of one kind; a fault of every incident change would fill the log."""
-
 
 class Faults:
-    """Where faults are counted, and when each kind was last logged."""
+    """Where faults are counted and logged."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._logged: dict[str, float] = {}
+        self._log = Throttle()
 
     @contextlib.contextmanager
     def caught(self, part: str, what: str) -> Iterator[None]:
@@ -34,7 +31,5 @@ class Faults:
             yield
         except Exception:  # noqa: BLE001  that is what this is for
             self._metrics.errors.labels(part).inc()
-            now = time.monotonic()
-            if now - self._logged.get(what, float("-inf")) >= LOG_EVERY:
-                self._logged[what] = now
+            if self._log.allows(what):
                 _log.exception("%s", what)

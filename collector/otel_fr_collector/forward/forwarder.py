@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import logging
 import random
-import time
 from collections.abc import Callable, Sequence
 
 from otel_fr_collector.forward.backends import PARALLEL, Backend, BusyError, RefusedError
@@ -16,6 +15,7 @@ from otel_fr_collector.forward.spool import Item, Put, Spool, SpoolError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.redaction import clean
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,6 @@ IN_ORDER = 16
 MAX_ATTEMPTS = 20
 """Attempts after which a request is dropped if others were accepted meanwhile: then the request is at fault."""
 CLEAN_EVERY = 30.0
-LOG_EVERY = 60.0
 LARGE_REQUEST_BYTES = 1 << 20
 """Bytes from which traces are selected from a request outside the event loop."""
 
@@ -58,7 +57,7 @@ class Forwarder:
         self._max_age = max_age
         self._senders = [_Sender(backend, spool, metrics) for backend in backends]
         self._tasks: list[asyncio.Task[None]] = []
-        self._logged = float("-inf")
+        self._log = Throttle()
         metrics.watch_forwarding(spool.usage, spool.max_bytes)
 
     def start(self) -> None:
@@ -173,8 +172,7 @@ class Forwarder:
             self._complain(error)
 
     def _complain(self, error: BaseException) -> None:
-        if time.monotonic() - self._logged >= LOG_EVERY:
-            self._logged = time.monotonic()
+        if self._log.allows():
             _log.error("cannot queue requests for the backends: %s", error)
 
 
@@ -193,17 +191,15 @@ class _Sender:
         self._failures: dict[int, tuple[int, int]] = {}
         """By request, its failed attempts, and how many others had been accepted before the first."""
         self._accepted = 0
-        self._logged: dict[str, float] = {}
+        self._log = Throttle()
 
     def wake(self) -> None:
         self.idle.clear()
         self._wake.set()
 
     def complain(self, what: str, why: object = "") -> None:
-        """Log a problem; the same one at most once in `LOG_EVERY` seconds."""
-        now = time.monotonic()
-        if now - self._logged.get(what, float("-inf")) >= LOG_EVERY:
-            self._logged[what] = now
+        """Log a problem; the same one at most once a minute."""
+        if self._log.allows(what):
             _log.warning("%s: %s%s", self.backend.name, what, clean(f": {why}") if why else "")
 
     async def run(self) -> None:

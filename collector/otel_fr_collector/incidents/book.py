@@ -16,13 +16,13 @@ from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, I
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Owner, gives_way
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
 MAX_INCIDENTS = 1_000
 """Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
 whoever has the most gives way (`otel_fr_collector.shares`)."""
-LOG_EVERY = 60.0
 MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
@@ -49,7 +49,7 @@ class IncidentBook:
     def __init__(self, wall: Callable[[], float] = time.time, tenant_of: Callable[[str], str] = tenant_of) -> None:
         self._wall = wall
         self._tenant_of = tenant_of
-        self._logged = float("-inf")
+        self._log = Throttle()
         self._by_run: dict[RunId, list[Incident]] = {}
         self._all: dict[tuple[RunId, str], Incident] = {}
         self.changed: dict[RunId, float] = {}
@@ -248,8 +248,7 @@ class IncidentBook:
         owners = {incident.run.job: Owner(self._tenant_of(incident.run.job), incident.run.job) for incident in held}
         newcomer = Owner(self._tenant_of(run.id.job), run.id.job)
         loser = gives_way(Counter(owners[incident.run.job] for incident in held), newcomer)
-        if now - self._logged >= LOG_EVERY:
-            self._logged = now
+        if self._log.allows(now=now):
             job = (loser or newcomer).job
             _log.error("%d incidents are open, the limit: one of job %r is not kept", MAX_INCIDENTS, job)
         if loser is None:

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers
 from otel_fr_collector.redaction import clean
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,6 @@ RETRY = 5.0
 CONNECT_SECONDS, TOTAL_SECONDS = 1.5, 5.0
 BATCH = 64
 """Alerts in one post, as in Prometheus: the body is made on the event loop."""
-LOG_EVERY = 60.0
 
 
 class Alert(Protocol):
@@ -67,7 +67,7 @@ class AlertLane(Generic[_A]):
         self._known = 0
         """The changes up to this one have been posted."""
         self._all_posted_at = float("-inf")
-        self._logged = float("-inf")
+        self._log = Throttle()
 
     def wake(self) -> None:
         """An alert has changed."""
@@ -111,10 +111,10 @@ class AlertLane(Generic[_A]):
         ended = [alert for alert in alerts if alert.ended is not None]
         problem, is_final = await self._worker.run(lambda: self._request(body))
         self._metrics.alert_posts.labels("failed" if problem else "sent").inc()
-        if problem:
-            self._log_once_a_minute(problem)
-        else:
+        if not problem:
             self._delivered(self._url, ended)
+        elif self._log.allows():
+            _log.warning("alerts could not be posted to %s: %s", clean(self._url), clean(problem))
         return is_final
 
     def _request(self, body: bytes) -> tuple[str, bool]:
@@ -127,9 +127,3 @@ class AlertLane(Generic[_A]):
             return "", True
         # Alertmanager answers 400 if one alert of a post is not valid, and takes the others (api/v2/api.go).
         return f"status {answer.status}: {answer.body[:200]!r}", 400 <= answer.status < 500 and answer.status != 429
-
-    def _log_once_a_minute(self, problem: str) -> None:
-        now = time.monotonic()
-        if now - self._logged >= LOG_EVERY:
-            self._logged = now
-            _log.warning("alerts could not be posted to %s: %s", clean(self._url), clean(problem))

@@ -21,13 +21,13 @@ from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.alert_lane import HOLD, AlertLane
 from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
 from otel_fr_collector.shares import Owner, gives_way
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
 ALERT_NAME = "TorchDistributedIncident"
 MAX_ALERTS = 1_000
 """Alerts held; beyond it some are dropped (`otel_fr_collector.shares`)."""
-LOG_EVERY = 60.0
 _LABEL_NAME = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = tuple[tuple[str, str], ...]
@@ -93,7 +93,7 @@ class Alertmanager:
         self._alerts: dict[Labels, _Alert] = {}
         self._of_incident: dict[tuple[object, str], Labels] = {}
         self._changes = 0
-        self._logged = float("-inf")
+        self._log = Throttle()
         self._lanes = [AlertLane(url, metrics, self._held, self._delivered) for url in dict.fromkeys(urls)]
         self._tasks: set[asyncio.Task[None]] = set()
         metrics.watch_alerts(lambda: len(self._alerts), MAX_ALERTS)
@@ -158,9 +158,7 @@ class Alertmanager:
             return True
         loser = gives_way(Counter(alert.owner for alert in self._alerts.values()), newcomer)
         self._metrics.alerts_dropped.inc()
-        now = time.monotonic()
-        if now - self._logged >= LOG_EVERY:
-            self._logged = now
+        if self._log.allows():
             _log.error(
                 "%d alerts are held, the limit: an alert of job %r is not sent", MAX_ALERTS, (loser or newcomer).job
             )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
@@ -14,6 +13,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer, HttpClient, HttpError, Workers
 from otel_fr_collector.redaction import clean
 from otel_fr_collector.shares import FairQueue, Owner
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,6 @@ TOTAL_SECONDS = 7.0
 FIRST_PAUSE = 0.5
 """Seconds after a failed attempt; doubled for each further one."""
 MAX_PAUSE = 20.0
-LOG_EVERY = 60.0
 
 T = TypeVar("T")
 
@@ -77,7 +76,7 @@ class DeliveryQueue(Generic[T]):
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._in_progress = self._given_up = 0
-        self._logged: dict[str, float] = {}
+        self._log = Throttle()
         metrics.watch_deliveries(name, lambda: len(self._queue) + self._in_progress, MAX_QUEUED)
 
     def start(self) -> None:
@@ -138,9 +137,7 @@ class DeliveryQueue(Generic[T]):
             return Attempt(Outcome.REJECTED, repr(error))
 
     def _log_once_a_minute(self, what: str, why: str) -> None:
-        now = time.monotonic()
-        if now - self._logged.get(what, float("-inf")) >= LOG_EVERY:
-            self._logged[what] = now
+        if self._log.allows(what):
             _log.warning("%s: %s: %s", self._name, what, clean(why)[:300])
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from pathlib import Path
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
-
-LOG_EVERY = 60.0
 
 
 class IncidentsFile:
@@ -25,7 +23,7 @@ class IncidentsFile:
     def __init__(self, path: Path, metrics: Metrics) -> None:
         self._file = path.open("a", encoding="utf-8")
         self._metrics = metrics
-        self._logged = float("-inf")
+        self._log = Throttle()
 
     def write(self, data: CollectorIncidentData) -> None:
         """Append one line. If the disk is full, the line is lost."""
@@ -34,9 +32,7 @@ class IncidentsFile:
             self._file.flush()
         except (OSError, ValueError) as error:
             self._metrics.errors.labels("incidents_file").inc()
-            now = time.monotonic()
-            if now - self._logged >= LOG_EVERY:
-                self._logged = now
+            if self._log.allows():
                 _log.error("an incident could not be written to %s: %s", self._file.name, error)
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.migrations import DataError, check_origin, migrate
 from otel_fr_collector.storage.retention import Retention, prune
 from otel_fr_collector.storage.serialization import SavedRun, dump_incident, dump_run, load_incident, load_run
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ FILE_NAME = "incidents.db"
 RETRY = 5.0
 """Seconds before what could not be written is tried again."""
 PRUNE_EVERY = 600.0
-LOG_EVERY = 60.0
 _OF_ANOTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a row raises that no version of otel-fr has written."""
 BUSY = 0.2
@@ -78,7 +78,7 @@ class Store:
         self._pending_notes: dict[tuple[str, str], str] = {}
         self._retry_at = 0.0
         self._prune_at = 0.0
-        self._logged = float("-inf")
+        self._log = Throttle()
         self._is_new = False
         self._is_late = False
         self._begun = float("-inf")
@@ -332,8 +332,7 @@ class Store:
         self._retry_at = now + RETRY
         self._metrics.store_up.set(0)
         self._metrics.errors.labels("store").inc()
-        if now - self._logged >= LOG_EVERY:
-            self._logged = now
+        if self._log.allows(now=now):
             _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
 
     def _replace_damaged(self, error: sqlite3.Error) -> None:

@@ -1,0 +1,28 @@
+"""How often a log message that may come again and again is logged."""
+
+from __future__ import annotations
+
+import time
+
+EVERY = 60.0
+"""Seconds between two logged messages of one kind: a fault of every request would fill the log."""
+
+
+class Throttle:
+    """Lets one message of each kind through in `EVERY` seconds."""
+
+    def __init__(self) -> None:
+        self._let_through: dict[str, float] = {}
+
+    def allows(self, kind: str = "", now: float | None = None) -> bool:
+        """Whether a message may be logged now; if so, it counts as logged.
+
+        Args:
+            kind: one of few.
+            now: monotonic time; None: the present.
+        """
+        now = time.monotonic() if now is None else now
+        if now - self._let_through.get(kind, float("-inf")) < EVERY:
+            return False
+        self._let_through[kind] = now
+        return True
