@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from otel_fr_collector.otlp.message_classes import Field, make_classes
 from otel_fr_collector.otlp.signals import MalformedError
 from otel_fr_collector.otlp.wire import TooManyError, find_fields
 
@@ -17,8 +17,20 @@ MAX_FIELDS = 256
 """Fields of a log record, which are mostly its attributes; SDKs send at most 128 of them by default."""
 _EVENT_NAME = "event.name"
 """Attribute with the event's name, from SDKs that do not send the field."""
-_PACKAGE = "otel_fr.log_record"
 _NO_TAG = -1
+_RECORD = make_classes(
+    "otel_fr.log_record",
+    {
+        "Record": [
+            Field("body", 5, "Value"),
+            Field("attributes", 6, "KeyValue", repeated=True),
+            Field("event_name", 12, "string"),
+        ],
+        "KeyValue": [Field("key", 1, "string"), Field("value", 2, "Value")],
+        "Value": [Field("string_value", 1, "string")],
+    },
+)["Record"]
+"""Those fields of opentelemetry-proto's `LogRecord` that are read."""
 
 
 class _Attribute(Protocol):
@@ -68,27 +80,3 @@ def read_record(data: bytes) -> LogRecord:
         raise ValueError(f"a log record has more than {MAX_FIELDS} fields") from error
     except (DecodeError, MalformedError) as error:
         raise ValueError("a log record cannot be decoded") from error
-
-
-def _class() -> Any:
-    """A message with those fields of opentelemetry-proto's `LogRecord` that are read."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="otel_fr/log_record.proto", package=_PACKAGE, syntax="proto3")
-    many, one = field.LABEL_REPEATED, field.LABEL_OPTIONAL
-    for name, fields in (
-        ("Record", [("body", 5, one, "Value"), ("attributes", 6, many, "KeyValue"), ("event_name", 12, one, "")]),
-        ("KeyValue", [("key", 1, one, ""), ("value", 2, one, "Value")]),
-        ("Value", [("string_value", 1, one, "")]),
-    ):
-        message = file.message_type.add(name=name)
-        for label, number, times, kind in fields:
-            found = message.field.add(name=label, number=number, label=times)
-            found.type = field.TYPE_MESSAGE if kind else field.TYPE_STRING
-            if kind:
-                found.type_name = f".{_PACKAGE}.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Record"))
-
-
-_RECORD = _class()

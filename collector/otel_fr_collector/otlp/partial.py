@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from otel_fr_collector.otlp.message_classes import Field, make_classes
 from otel_fr_collector.otlp.signals import MalformedError
-
-_PACKAGE = "otel_fr.partial"
 
 
 class RawScope(Protocol):
@@ -37,33 +35,19 @@ class RawRequest(Protocol):
     entries: Sequence[RawEntry]
 
 
-def _classes() -> tuple[type[Any], type[Any]]:
-    """`RawRequest`, and a message of which only the trace ids are decoded."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="otel_fr/partial.proto", package=_PACKAGE, syntax="proto3")
-    many, one = field.LABEL_REPEATED, field.LABEL_OPTIONAL
-    for name, fields in (
-        ("Request", [("entries", 1, many, "Entry")]),
-        ("Entry", [("resource", 1, many, ""), ("scopes", 2, many, "Scope")]),
-        ("Scope", [("items", 2, many, "")]),
-        ("Traces", [("entries", 1, many, "TracesEntry")]),
-        ("TracesEntry", [("scopes", 2, many, "TracesScope")]),
-        ("TracesScope", [("spans", 2, many, "Span")]),
-        ("Span", [("trace_id", 1, one, "")]),
-    ):
-        message = file.message_type.add(name=name)
-        for label, number, times, kind in fields:
-            found = message.field.add(name=label, number=number, label=times)
-            found.type = field.TYPE_MESSAGE if kind else field.TYPE_BYTES
-            if kind:
-                found.type_name = f".{_PACKAGE}.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    request, traces = (pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in ("Request", "Traces"))
-    return message_factory.GetMessageClass(request), message_factory.GetMessageClass(traces)
-
-
-_REQUEST, _TRACES = _classes()
+_CLASSES = make_classes(
+    "otel_fr.partial",
+    {
+        "Request": [Field("entries", 1, "Entry", repeated=True)],
+        "Entry": [Field("resource", 1, "bytes", repeated=True), Field("scopes", 2, "Scope", repeated=True)],
+        "Scope": [Field("items", 2, "bytes", repeated=True)],
+        "Traces": [Field("entries", 1, "TracesEntry", repeated=True)],
+        "TracesEntry": [Field("scopes", 2, "TracesScope", repeated=True)],
+        "TracesScope": [Field("spans", 2, "Span", repeated=True)],
+        "Span": [Field("trace_id", 1, "bytes")],
+    },
+)
+_REQUEST, _TRACES = _CLASSES["Request"], _CLASSES["Traces"]
 
 
 def parse_request(data: bytes) -> RawRequest:

@@ -1,0 +1,41 @@
+"""protobuf messages with some fields of another message: what is decoded of it, and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+
+
+class Field(NamedTuple):
+    """A field. ``kind``: ``"bytes"``, ``"string"``, or the name of a message of the same package."""
+
+    name: str
+    number: int
+    kind: str
+    repeated: bool = False
+
+
+def make_classes(package: str, messages: Mapping[str, Iterable[Field]]) -> dict[str, type[Any]]:
+    """The classes of a package of messages, by name.
+
+    Args:
+        package: its name, unlike that of any other package made here.
+        messages: name -> fields.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    scalars = {"bytes": _FIELD.TYPE_BYTES, "string": _FIELD.TYPE_STRING}
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for field in fields:
+            label = _FIELD.LABEL_REPEATED if field.repeated else _FIELD.LABEL_OPTIONAL
+            found = message.field.add(name=field.name, number=field.number, label=label)
+            found.type = scalars.get(field.kind, _FIELD.TYPE_MESSAGE)
+            if field.kind not in scalars:
+                found.type_name = f".{package}.{field.kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
