@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
@@ -106,34 +106,44 @@ class Ingest:
             check_job(source.job)
             await turns.next()
 
-    async def _traces(self, request: RawRequest) -> bytes:
-        counts = {"otel_fr": 0, "other": 0, "invalid": 0}
-        invalid: list[str] = []
-        turns = _Turns()
+    async def _of_ranks(
+        self, request: RawRequest, counts: dict[str, int], problems: list[str], turns: _Turns
+    ) -> AsyncIterator[tuple[Origin, Sequence[bytes]]]:
+        """The items of each scope that a rank sent, with their origin.
+
+        Items of other senders and of unreadable resources are added to ``counts``; ``problems`` is then the reason.
+        """
         for entry in request.entries:
             await turns.next()
             try:
                 origin = self._sources.read(resource_of(entry)).origin
             except SourceError as error:
                 counts["invalid"] += sum(len(scope.items) for scope in entry.scopes)
-                invalid = [str(error)]
+                problems[:] = [str(error)]
                 continue
             for scope in entry.scopes:
                 await turns.next()
                 if origin is None:
                     counts["other"] += len(scope.items)
-                    continue
-                for some in _chunks(scope.items):
-                    before = len(invalid)
-                    calls = self._spans.read(some, invalid)
-                    counts["otel_fr"] += len(calls)
-                    counts["invalid"] += len(invalid) - before
-                    counts["other"] += len(some) - len(calls) - len(invalid) + before
-                    del invalid[1:-1]
-                    run = self._run(origin)
-                    if run is not None:
-                        run.add_spans(origin.rank, calls, self._clock())
-                    await turns.next()
+                else:
+                    yield origin, scope.items
+
+    async def _traces(self, request: RawRequest) -> bytes:
+        counts = {"otel_fr": 0, "other": 0, "invalid": 0}
+        invalid: list[str] = []
+        turns = _Turns()
+        async for origin, items in self._of_ranks(request, counts, invalid, turns):
+            for some in _chunks(items):
+                before = len(invalid)
+                calls = self._spans.read(some, invalid)
+                counts["otel_fr"] += len(calls)
+                counts["invalid"] += len(invalid) - before
+                counts["other"] += len(some) - len(calls) - len(invalid) + before
+                del invalid[1:-1]
+                run = self._run(origin)
+                if run is not None:
+                    run.add_spans(origin.rank, calls, self._clock())
+                await turns.next()
         self._count(TRACES, counts)
         self._runs.trim(counts["otel_fr"] + self._spans.take_new_weight())
         response = ExportTraceServiceResponse()
@@ -143,33 +153,21 @@ class Ingest:
 
     async def _logs(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
-        problem = ""
+        problems: list[str] = []
         turns = _Turns()
-        for entry in request.entries:
-            await turns.next()
-            try:
-                origin = self._sources.read(resource_of(entry)).origin
-            except SourceError as error:
-                counts["invalid"] += sum(len(scope.items) for scope in entry.scopes)
-                problem = str(error)
-                continue
-            for scope in entry.scopes:
+        async for origin, items in self._of_ranks(request, counts, problems, turns):
+            for item in items:
+                try:
+                    counts["otel_fr" if self._record(origin, item) else "other"] += 1
+                except ValueError as error:
+                    counts["invalid"] += 1
+                    self._metrics.rank_reports.labels("invalid").inc()
+                    problems[:] = [str(error)[:200]]
                 await turns.next()
-                if origin is None:
-                    counts["other"] += len(scope.items)
-                    continue
-                for item in scope.items:
-                    try:
-                        counts["otel_fr" if self._record(origin, item) else "other"] += 1
-                    except ValueError as error:
-                        counts["invalid"] += 1
-                        self._metrics.rank_reports.labels("invalid").inc()
-                        problem = str(error)[:200]
-                    await turns.next()
         self._count(LOGS, counts)
         response = ExportLogsServiceResponse()
-        if problem:
-            response.partial_success.error_message = problem
+        if problems:
+            response.partial_success.error_message = problems[-1]
         return response.SerializeToString()
 
     async def _measurements(self, request: RawRequest) -> bytes:
