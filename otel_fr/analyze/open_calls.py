@@ -12,7 +12,7 @@ from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.columns import NONE
 from otel_fr.dumps.model import Dump
 from otel_fr.incident import timestamp
-from otel_fr.match import Call, CallState, Ending, Suspects, call_text, lagging_calls, suspects
+from otel_fr.match import Call, CallState, Case, Ending, Suspects, call_text, lagging_calls, suspects
 from otel_fr.presentation import count_text, duration_text, ranks_text
 
 
@@ -58,12 +58,13 @@ def long_open_calls(run: Run) -> OpenCalls | None:
     ]
     if not calls:
         return None
-    lagging = lagging_calls(evidence)
+    case = Case(evidence)
+    lagging = lagging_calls(case)
     recent = {dump.rank: _recent(dump, evidence.window) for dump in run.dumps}
     calls = [
         c for c in calls if (c.rank, c.record) not in lagging or c.record not in recent[c.rank] or c.age is not None
     ]
-    found = suspects(evidence)
+    found = suspects(case)
     if not calls or (unknown and not found):
         return None
     return OpenCalls(

@@ -9,6 +9,7 @@ what followed from them. `undecided` lists what evidence without findings leaves
 `sentences` has the texts.
 """
 
+from otel_fr.match.case import Case
 from otel_fr.match.diagnose import diagnose
 from otel_fr.match.legal import Difference, compare
 from otel_fr.match.model import (
@@ -29,6 +30,7 @@ from otel_fr.match.undecided import Suspects, call_text, lagging_calls, open_que
 __all__ = [
     "Call",
     "CallState",
+    "Case",
     "Category",
     "Difference",
     "Ending",

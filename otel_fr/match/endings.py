@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
-from otel_fr.match.instances import Instance, has_joined
+from otel_fr.match.instances import Instance, has_joined, last_calls
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
@@ -81,13 +81,18 @@ def _awaited(evidence: Evidence, instances: Iterable[Instance], ranks: set[int])
     return found
 
 
+def _raised(evidence: Evidence) -> set[int]:
+    """Ranks that ended by an uncaught exception."""
+    return {r for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
+
+
 def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]:
     """Ranks that raised in a collective that all members had joined and that failed on no other, before its timeout.
 
     An exception that a signal handler raises in the call looks so: that of PyTorch's DataLoader when a worker is
     killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank.
     """
-    raised = {r for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
+    raised = _raised(evidence)
     unharmed = {r for r, info in evidence.ranks.items() if info.ending is Ending.RUNNING or was_stopped(info)}
     found: set[int] = set()
     for instance in instances if raised else ():
@@ -158,14 +163,11 @@ def aborted_ranks(evidence: Evidence) -> frozenset[int]:
 
 def _raised_in_a_wait(evidence: Evidence) -> set[int]:
     """Ranks that ended by an exception in their newest call, before its timeout, after it had lasted for the window."""
-    raised = {r for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
-    newest: dict[int, Call] = {}
-    for call in evidence.calls if raised else ():
-        if call.rank in raised and (call.rank not in newest or call.record > newest[call.rank].record):
-            newest[call.rank] = call
+    raised = _raised(evidence)
+    calls = [call for call in evidence.calls if call.rank in raised] if raised else []
     return {
         r
-        for r, call in newest.items()
+        for r, (call, _) in last_calls(calls, evidence.window).items()
         if call.state is CallState.FAILED and call.error != "timeout" and (call.duration or 0.0) >= evidence.window
     }
 
@@ -195,7 +197,7 @@ def _reach(times: Iterable[float | None], window: float) -> bool:
 
 
 def culprit_deaths(
-    evidence: Evidence, instances: Iterable[Instance], excused: frozenset[int] = frozenset()
+    evidence: Evidence, instances: Collection[Instance], excused: frozenset[int] = frozenset()
 ) -> frozenset[int]:
     """Ranks whose death is a cause, not a consequence.
 
@@ -219,7 +221,6 @@ def culprit_deaths(
         and _failed_by_itself(info, by_rank.get(r, ()))
         and not (timed_out and _was_cleared_away(info))
     }
-    instances = list(instances)
     candidates |= _failed_alone(evidence, instances) - excused
     candidates -= _outlasted(evidence, instances, candidates, excused)
     left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}

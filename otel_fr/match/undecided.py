@@ -46,19 +46,18 @@ def open_questions(evidence: Evidence) -> list[str]:
     return questions
 
 
-def suspects(evidence: Evidence) -> list[Suspects]:
+def suspects(case: Case) -> list[Suspects]:
     """The ranks nearest to what calls in flight wait for, where `diagnose` names none; the strongest reason first.
 
     Each rank is listed for its strongest reason only.
     """
-    case = Case(evidence)
     found: list[Suspects] = []
     known: set[int] = set()
     for ranks, reason in (
         *_behind(case),
         *_absent(case),
         *_alone(case),
-        *_messages(evidence),
+        *_messages(case.evidence),
         *_joined(case),
         *_left(case),
     ):
@@ -69,9 +68,8 @@ def suspects(evidence: Evidence) -> list[Suspects]:
     return found
 
 
-def lagging_calls(evidence: Evidence) -> set[tuple[int, int]]:
+def lagging_calls(case: Case) -> set[tuple[int, int]]:
     """(rank, record) of the calls in flight that another rank completed: soon after that, this is normal."""
-    case = Case(evidence)
     found: set[tuple[int, int]] = set()
     for instance in case.instances.values():
         open_ = [c for calls in instance.calls.values() for c in calls if c.state is CallState.IN_FLIGHT]
