@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+# The tests are no installed package: they are found by the line above.
 from tests.support.random_jobs.healthy import HealthyRun, healthy_run  # noqa: E402
 from tests.support.random_jobs.programs import LAYOUTS  # noqa: E402
 from tests.support.random_jobs.scoring import KINDS, Score, cells, judge, random_trial  # noqa: E402

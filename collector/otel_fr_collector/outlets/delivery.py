@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from enum import Enum
@@ -111,7 +112,7 @@ class DeliveryQueue(Generic[T]):
                 await self._wake.wait()
             item, owner, size = self._queue.take()
             self._in_progress = 1
-            outcome, problem, asked = await self._worker.run(lambda item=item: self._attempt(item))  # type: ignore[misc]
+            outcome, problem, asked = await self._worker.run(functools.partial(self._attempt, item))
             self._in_progress = 0
             self._metrics.deliveries.labels(self._name, outcome.value).inc()
             if problem:

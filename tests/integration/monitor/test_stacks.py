@@ -102,7 +102,7 @@ def test_a_rank_that_waits_for_a_cpu_is_given_more_time() -> None:
         try:
             patient = StackRequest(rank_of(process.pid), meta, 100.0, asked=True)
             assert patient.step(100.0 + ANSWER_SECONDS) == pytest.approx(ANSWER_SECONDS)
-            patient.answered('File "/home/user/train.py", line 3 in load', "")
+            patient.answered('File "train.py", line 3 in load', "")
             given_up = StackRequest(rank_of(process.pid), meta, 100.0, asked=True)
             given_up.step(100.0 + ANSWER_SECONDS)
             given_up.step(100.0 + PATIENCE_SECONDS)

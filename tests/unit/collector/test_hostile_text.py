@@ -133,7 +133,7 @@ def test_the_text_of_an_ordinary_incident_is_not_changed() -> None:
     finding = replace(
         HOSTILE.incident.finding,
         stacks=dict.fromkeys(ranks[:64], "x" * 4_096),
-        call_sites=dict.fromkeys(ranks, "/home/user/project/train/loop.py:1234 train_one_step"),
+        call_sites=dict.fromkeys(ranks, "/projects/resnet50/train/loop.py:1234 train_one_step"),
         values=dict.fromkeys(ranks, "[[4096, 11008]]"),
     )
     assert bounded(finding) == finding
