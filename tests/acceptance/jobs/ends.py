@@ -60,7 +60,10 @@ elif how == "left":
     if rank == 1:
         dist.destroy_process_group()
         idle()
-    dist.all_reduce(data)
+    try:
+        dist.all_reduce(data)
+    finally:
+        time.sleep(PATIENCE)  # stands for a program that saves its state before it fails
 elif how == "exit_message":
     if rank == 1:
         sys.exit("no samples left on this rank")
