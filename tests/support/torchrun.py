@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from otel_fr.dumps.read import load
 from tests.support.collector_process import Collector, running
 from tests.support.commands import BIN, otel_fr
 from tests.support.paths import JOBS
@@ -56,6 +57,10 @@ class Job:
         done = otel_fr("analyze", self.dumps, "--format", "json")
         return done.returncode, json.loads(done.stdout) if done.stdout else {}
 
+    def files(self) -> list[tuple[str, str]]:
+        """Name of each flight-recorder file, and why it was written."""
+        return [(path.name, load(path).text("reason")) for path in sorted(self.dumps.glob("*"))]
+
 
 def start(
     folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[str, str] | None = None
@@ -75,6 +80,10 @@ def run(folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[st
     output, _ = process.communicate(timeout=PATIENCE)
     (folder / "job.log").write_text(output)
     return Job(process.returncode, output, folder / "dumps")
+
+
+UNHURRIED = 4.0
+"""Stall time of jobs that must raise nothing: a busy machine may hold up one of their ranks for 2 s."""
 
 
 def endpoint(running: Collector, stall_seconds: float = 2.0) -> dict[str, str]:

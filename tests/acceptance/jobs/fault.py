@@ -46,7 +46,7 @@ elif fault == "posted":
     for _ in range(2):
         got = torch.zeros(64)
         works = [dist.irecv(got, (rank - 1) % world), dist.isend(data, (rank + 1) % world)]
-        time.sleep(3)
+        time.sleep(6)  # longer than the stall time
         for work in works:
             work.wait()
 elif fault == "posted_and_stuck":

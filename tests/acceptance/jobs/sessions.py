@@ -48,6 +48,6 @@ if rank == culprit:
     hang()
 dist.all_reduce(torch.ones(8))
 if culprit is None:
-    time.sleep(4)  # telemetry of both sessions is judged
+    time.sleep(6)  # longer than the stall time: telemetry of both sessions is judged
 dist.all_reduce(torch.ones(8))
 dist.destroy_process_group()
