@@ -7,9 +7,11 @@ import signal
 
 from hypothesis import settings
 
-# How long an example takes says more about what else the machine does than about the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# How long an example takes says more about what else the machine does than about the code. One commit has one result:
+# `pytest --hypothesis-profile random` looks for new counterexamples.
+settings.register_profile("reproducible", deadline=None, derandomize=True)
+settings.register_profile("random", deadline=None)
+settings.load_profile("reproducible")
 
 # A shell ignores SIGINT in what it runs in the background, and that is inherited: Ctrl-C is to reach what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
