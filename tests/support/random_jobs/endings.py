@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from signal import SIGABRT, SIGKILL, SIGTERM
 
-from otel_fr.match import CallState, Ending, Rank
+from otel_fr.match import CallState, Ending, Rank, ThreadException
 from tests.support.random_jobs.faults import Fault
 from tests.support.random_jobs.simulation import NEVER, SimulatedCall, Simulation
 from tests.support.random_jobs.views import WINDOW, Ends
@@ -22,18 +22,22 @@ def natural_ends(job: Simulation, fault: Fault | None = None) -> Ends:
         ends.infos[rank] = _raised(rank, failed[0], "Gloo error: message truncated") if failed else _clean(rank)
     if fault is None:
         return ends
+    for rank in fault.threads:
+        raised = ThreadException("prefetch", "ValueError: bad sample 4711", "loader.py:9 fill")
+        ends.infos.setdefault(rank, Rank(rank)).thread_exceptions = (raised,)
     rank = fault.rank
     if rank in job.stops.host:
-        info = Rank(rank, site="train.py:99 load", python_blocked=fault.blocks_python)
+        threads = ends.infos[rank].thread_exceptions if rank in ends.infos else ()
+        info = Rank(rank, site="train.py:99 load", python_blocked=fault.blocks_python, thread_exceptions=threads)
         if fault.ending:
-            ends.at[rank] = job.stopped_at.get(rank, job.clock)
+            ends.at[rank] = job.stopped_at.get(rank, job.clock) + fault.dies_after
         if fault.ending == "clean":
             info.ending, info.exit_code = Ending.CLEAN, 0
         elif fault.ending == "raised":
             info.ending, info.exit_code = Ending.RAISED, 1
             info.exception, info.exception_site = "ValueError: bad sample 4711", "train.py:99 load"
         elif fault.ending == "killed":
-            info.ending, info.signal = Ending.KILLED, SIGKILL
+            info.ending, info.signal = Ending.KILLED, fault.signal
         ends.infos[rank] = info
     return ends
 
@@ -73,34 +77,77 @@ def peers_fail(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) ->
 
 
 def abort(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> float:
-    """Ranks that have waited for the timeout end: by SIGABRT of a watchdog, or by an exception of the failed call.
+    """Ranks that have waited for the timeout end, each job in one of the ways in `_aborted`.
 
     The launcher then ends the rest, or has not yet. Returns when the last one ended.
     """
-    timeout = rng.uniform(2.5 * WINDOW, 30.0)
-    watchdog = job.behaviour.depth > 1 or rng.random() < 0.3
+    job.timeout = timeout = rng.uniform(2.5 * WINDOW, 30.0)
+    how = rng.choice(_DEVICE_ABORTS if job.behaviour.depth > 1 else _HOST_ABORTS)
     waits = {rank: call for rank in job.calls if rank not in ends.at and (call := first_open(job, rank)) is not None}
     order = sorted(waits, key=lambda rank: waits[rank].enqueued)
     if not order:
         return job.clock
     launcher = rng.random() < 0.7
     reaction = rng.choice([0.02, 0.3, 5.0])
-    first = waits[order[0]].enqueued + timeout
+    patience = timeout if how != "own limit" else rng.uniform(1.2 * WINDOW, 0.9 * timeout)
+    first = waits[order[0]].enqueued + patience
     last = first
     for rank in order:
-        at = waits[rank].enqueued + timeout
+        at = waits[rank].enqueued + patience
         if launcher and at > first + reaction:
             break
-        last = at
-        if watchdog:
-            info = Rank(rank, ending=Ending.KILLED, signal=SIGABRT)
-            if rng.random() < 0.3:
-                _fail(waits[rank], at, "timeout")
-        else:
-            _fail(waits[rank], at, "timeout")
-            info = _raised(rank, waits[rank], f"Timed out waiting {timeout * 1000:.0f}ms for recv operation")
-        ends.at[rank], ends.infos[rank] = at, info
+        last = ends.at[rank] = at
+        ends.infos[rank] = _aborted(rank, how, waits[rank], at, rng)
     return _launcher_ends_the_rest(job, fault, ends, rng, first + reaction) if launcher else last
+
+
+_HOST_ABORTS = ("SIGABRT", "timeout", "timeout", "os._exit", "own limit")
+_DEVICE_ABORTS = ("SIGABRT", "SIGABRT", "backend error", "os._exit")
+
+
+def _aborted(rank: int, how: str, call: SimulatedCall, at: float, rng: random.Random) -> Rank:
+    """How a rank ends that has waited in the call for too long: by a watchdog of the backend or of the program, or by
+    an exception of the call, which is the backend's or that of a handler of the program's own limit."""
+    if how == "timeout":
+        _fail(call, at, "timeout")
+        return _raised(rank, call, f"Timed out waiting {(at - call.enqueued) * 1000:.0f}ms for recv operation")
+    if how == "own limit":
+        _fail(call, at, "error")
+        return _raised(rank, call, "the step took too long")
+    if rng.random() < 0.3:
+        _fail(call, at, "timeout")
+    if how == "SIGABRT":
+        return Rank(rank, ending=Ending.KILLED, signal=SIGABRT)
+    if how == "os._exit":
+        return Rank(rank, ending=Ending.RAISED, exit_code=3)
+    info = _raised(rank, call, "")
+    info.exception = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank"
+    return info
+
+
+def join_late(job: Simulation, fault: Fault, ends: Ends, rng: random.Random) -> float:
+    """The peers of a late rank have given up at the timeout; the late rank then makes its call, which fails or waits.
+
+    Returns when it did.
+    """
+    job.timeout = rng.uniform(1.2, 5.0) * WINDOW
+    last = job.clock
+    for rank in job.calls:
+        call = first_open(job, rank)
+        if rank != fault.rank and rank not in ends.at and call is not None:
+            at = call.enqueued + job.timeout
+            _fail(call, at, "timeout")
+            ends.at[rank] = at
+            ends.infos[rank] = _raised(rank, call, "Timed out waiting for recv operation")
+            last = max(last, at)
+    at = last + rng.uniform(0.01, 3.0)
+    ends.infos.pop(fault.rank)
+    call = job.record(fault.rank, fault.program.calls[fault.rank][len(job.calls[fault.rank])], at)
+    if rng.random() < 0.5:
+        _fail(call, at + 0.01, "error")
+        ends.at[fault.rank] = at + 0.02
+        ends.infos[fault.rank] = _raised(fault.rank, call, "Connection closed by peer [10.0.0.7]:2345")
+    return at
 
 
 def _launcher_ends_the_rest(job: Simulation, fault: Fault, ends: Ends, rng: random.Random, now: float) -> float:

@@ -1,7 +1,8 @@
-"""Whether one rank's missing or extra calls explain what all ranks have called: a second explanation that fits.
+"""Second explanations that fit what has happened: other ranks' calls, other devices, the network.
 
-A rank explains a job if its own calls can be changed in one place (a call left out is put in, or an extra one is taken
-away) so that all ranks can have run one program: there is one order of collectives and messages of which each rank has
+A rank's calls explain a job if they can be changed in one place (a call left out is put in, an extra one is taken away,
+two neighbours change places, a message goes to another rank or has another tag) so that all ranks can have run one
+program: there is one order of collectives and messages of which each rank has
 called a first part of what is its own, calls of one instance have arguments that fit, and no rank ended well before a
 call that others made with it. Nothing is assumed of that program: neither that its steps repeat, nor that groups of one
 kind run alike.
@@ -9,10 +10,12 @@ kind run alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from otel_fr.match import Ending
-from tests.support.random_jobs.simulation import SimulatedCall, Simulation
+from tests.support.random_jobs.faults import Fault
+from tests.support.random_jobs.simulation import NEVER, Behaviour, SimulatedCall, Simulation, Stops
 from tests.support.random_jobs.views import Ends
 
 RECENT = 160
@@ -21,8 +24,8 @@ RECENT = 160
 MAX_STEP = 40
 """Calls of the longest step that a rank is taken to have left out or repeated."""
 
-Stream = tuple[str, ...] | tuple[str, int, int, str]
-"""(group,), or (group, source, destination, operation): what a rank counts its calls by."""
+Stream = tuple[str] | tuple[str, int, int, int, str]
+"""(group,), or (group, source, destination, tag, operation): what a rank counts its calls by."""
 _Step = tuple[Stream, object]
 """A call: its stream, and its token (None: fits anything)."""
 
@@ -39,7 +42,8 @@ def explains(job: Simulation, ends: Ends, rank: int, *, steps: bool = False) -> 
     others = {r: [(stream_of(c), c.op.token) for c in calls] for r, calls in recent.items() if r != rank}
     mine = [(stream_of(c), c.op.token) for c in recent[rank]]
     streams: set[Stream] = {(g.id,) for g in job.program.groups if rank in g.ranks and len(g.ranks) > 1}
-    streams |= {stream_of(c) for c in job.calls[rank] if c.op.is_message}
+    messages = [stream_of(c) for calls in job.calls.values() for c in calls if c.op.is_message and rank in c.members]
+    streams |= {_own_half(stream, rank) for stream in messages}
     members = {group.id: group.ranks for group in job.program.groups}
     if not _fits(others, before, done, members):
         return False  # it is not the only rank that is out of step
@@ -47,9 +51,15 @@ def explains(job: Simulation, ends: Ends, rank: int, *, steps: bool = False) -> 
 
 
 def stream_of(call: SimulatedCall) -> Stream:
-    if len(call.place) == 4:
-        return call.place[0], call.place[1], call.place[2], call.op.signature.operation
+    if len(call.place) == 5:
+        return *call.place[:4], call.op.signature.operation
     return (call.op.group.id,)
+
+
+def _own_half(stream: Stream, rank: int) -> Stream:
+    """The send or receive that the rank has in the messages of a stream."""
+    assert len(stream) == 5
+    return *stream[:4], "send" if rank == stream[1] else "recv"
 
 
 def _counts(calls: Iterable[SimulatedCall]) -> dict[Stream, int]:
@@ -59,13 +69,20 @@ def _counts(calls: Iterable[SimulatedCall]) -> dict[Stream, int]:
     return found
 
 
-def _changes(mine: list[_Step], streams: Iterable[Stream], steps: bool) -> Iterator[list[_Step]]:
+def _changes(mine: list[_Step], streams: Collection[Stream], steps: bool) -> Iterator[list[_Step]]:
     size = len(mine)
+    messages = [stream for stream in streams if len(stream) == 5]
     for at in reversed(range(size + 1)):
         if at < size:
             yield mine[:at] + mine[at + 1 :]
         for stream in sorted(streams, key=str):
             yield [*mine[:at], (stream, None), *mine[at:]]
+    for at in reversed(range(size)):
+        if at and mine[at - 1] != mine[at]:
+            yield [*mine[: at - 1], mine[at], mine[at - 1], *mine[at + 1 :]]
+        for stream in messages if len(mine[at][0]) == 5 else ():
+            if stream != mine[at][0]:
+                yield [*mine[:at], (stream, None), *mine[at + 1 :]]
     if not steps:
         return
     for end in reversed(range(1, size + 1)):
@@ -89,7 +106,7 @@ def _fits(
         last: tuple[object, ...] | None = None
         for stream, token in steps:
             number = counts[stream] = counts.get(stream, 0) + 1
-            instance = (*stream[:3], number)
+            instance = (*stream[:4], number)
             if token is not None and tokens.setdefault(instance, token) != token:
                 return False
             after.setdefault(instance, set())
@@ -100,7 +117,7 @@ def _fits(
             totals[rank, stream] = number
     for (rank, stream), number in totals.items():
         for other in members[stream[0]] if len(stream) == 1 else stream[1:3]:
-            own = stream if len(stream) == 1 else (*stream[:3], "recv" if stream[3] == "send" else "send")
+            own = stream if len(stream) == 1 else (*stream[:4], "recv" if stream[4] == "send" else "send")
             if other != rank and other in done and other in calls and totals.get((other, own), 0) < number:
                 return False
     return not _has_cycle(after)
@@ -120,3 +137,50 @@ def _has_cycle(after: Mapping[tuple[object, ...], set[tuple[object, ...]]]) -> b
             if not waits_for[target]:
                 ready.append(target)
     return seen < len(after)
+
+
+def other_devices(job: Simulation, fault: Fault, behaviour: Behaviour, *, ends_shown: bool) -> bool:
+    """Whether the same program comes to the same state with another rank's device stuck, or with a hung collective.
+
+    Args:
+        ends_shown: the state is what each rank has enqueued and what of it has ended; else only what it has enqueued.
+    """
+
+    def state(stops: Stops) -> _State:
+        again = Simulation(fault.program, behaviour, random.Random(0), stops)
+        again.run()
+        return _state(again, ends_shown)
+
+    wanted = _state(job, ends_shown)
+    places = dict.fromkeys(call.place for call in job.calls[fault.rank] if call.ended == NEVER)
+    if any(state(Stops(hung=frozenset({place}))) == wanted for place in list(places)[:MAX_HUNG]):
+        return True
+    for rank in sorted(job.calls):
+        for takes_part in (False, True) if rank != fault.rank else ():
+            # The later a device gets stuck, the further all come: search the last place that is not too far.
+            low, high = 0, len(fault.program.calls[rank])
+            while low < high:
+                middle = (low + high + 1) // 2
+                reached = state(Stops(device={rank: (middle, takes_part)}))
+                low, high = (middle, high) if _is_within(reached, wanted) else (low, middle - 1)
+            if state(Stops(device={rank: (low, takes_part)})) == wanted:
+                return True
+    return False
+
+
+MAX_HUNG = 8
+"""Calls in flight of the faulty rank that are tried: what hangs is its first one, but for queues beside each other."""
+
+_State = tuple[tuple[int, int], ...]
+"""By rank: calls enqueued, calls ended."""
+
+
+def _state(job: Simulation, ends_shown: bool) -> _State:
+    return tuple(
+        (len(calls), sum(call.ended != NEVER for call in calls) if ends_shown else 0)
+        for _, calls in sorted(job.calls.items())
+    )
+
+
+def _is_within(state: _State, other: _State) -> bool:
+    return all(mine[0] <= its[0] and mine[1] <= its[1] for mine, its in zip(state, other, strict=True))

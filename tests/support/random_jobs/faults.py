@@ -5,10 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from signal import SIGABRT, SIGKILL
 
 from otel_fr.match import Category, Signature
 from tests.support.random_jobs.programs import Op, Program, with_calls
 from tests.support.random_jobs.simulation import Stops
+from tests.support.random_jobs.views import WINDOW
+
+OF_MESSAGES = ("wrong peer", "wrong tag")
+STRAGGLER, THREAD_ALONE = "straggler", "exception in a thread"
+
+LATENESS = 3.0
+"""Seconds that a late rank comes after the death of one that waited for it: hosts that run ahead of their devices may
+reach a call nearly one second apart."""
 
 
 @dataclass(slots=True)
@@ -19,8 +28,11 @@ class Fault:
         kind: a key of `FAULTS`. rank: whose fault it is.
         at: index of the rank's call at which its program changes or stops.
         op: the call that is left out, added or wrong; None: the rank stops.
-        ending: how the rank ends of itself: "" (it does not), "clean", "raised", "killed".
+        ending: how the rank ends of itself: "" (it does not), "clean", "raised", "killed" (by ``signal``).
+        dies_after: seconds between its last call and its end.
         blocks_python: its Python threads do not run.
+        threads: ranks in which a thread other than the main thread raises an exception, which is nobody's fault.
+        is_innocent: no rank is at fault.
         category: what a mismatch must be called; None: the fault has no category of its own.
     """
 
@@ -31,8 +43,15 @@ class Fault:
     op: Op | None = None
     stops: Stops = field(default_factory=Stops)
     ending: str = ""
+    signal: int = SIGKILL
+    dies_after: float = 0.0
     blocks_python: bool = False
+    threads: frozenset[int] = frozenset()
+    is_innocent: bool = False
     category: Category | None = None
+
+
+_Make = Callable[[random.Random, Program], Fault | None]
 
 
 def random_fault(rng: random.Random, program: Program, kind: str) -> Fault | None:
@@ -65,7 +84,7 @@ def _somewhere(
 # The rank stops.
 
 
-def _stops(ending: str = "", *, blocks_python: bool = False) -> Callable[[random.Random, Program], Fault | None]:
+def _stops(ending: str = "", *, blocks_python: bool = False) -> _Make:
     def make(rng: random.Random, program: Program) -> Fault | None:
         place = _somewhere(rng, program)
         if place is None:
@@ -86,6 +105,66 @@ def _device(rng: random.Random, program: Program) -> Fault | None:
         return None
     rank, at, _ = place
     return Fault("", rank, at, program, stops=Stops(device={rank: (at, rng.random() < 0.7)}))
+
+
+def _dies_in_a_wait(signal: int, least: float, most: float) -> _Make:
+    """It is killed while it waits in a collective for a rank that is merely late, and comes after that.
+
+    Args:
+        least, most: seconds for which it waits.
+    """
+
+    def make(rng: random.Random, program: Program) -> Fault | None:
+        place = _somewhere(rng, program, lambda op: _shared(op) and not op.is_message)
+        if place is None:
+            return None
+        rank, at, op = place
+        late = rng.choice([other for other in op.group.ranks if other != rank])
+        number = sum(other.group is op.group and not other.is_message for other in program.calls[rank][: at + 1])
+        own = [i for i, other in enumerate(program.calls[late]) if other.group is op.group and not other.is_message]
+        waits = rng.uniform(least, most)
+        stops = Stops(
+            host={rank: at + 1}, killed={rank}, inside={rank}, away={late: (own[number - 1], waits + LATENESS)}
+        )
+        return Fault("", rank, at, program, stops=stops, ending="killed", signal=signal, dies_after=waits)
+
+    return make
+
+
+def _straggler(rng: random.Random, program: Program) -> Fault | None:
+    """Its host is busy for long before a call, and then goes on."""
+    place = _somewhere(rng, program)
+    if place is None:
+        return None
+    rank, at, _ = place
+    return Fault("", rank, at, program, stops=Stops(away={rank: (at, rng.uniform(0.2, 5.0) * WINDOW)}))
+
+
+# A thread raises.
+
+
+def _thread_alone(rng: random.Random, program: Program) -> Fault | None:
+    rank = rng.choice(list(program.calls))
+    return Fault("", rank, len(program.calls[rank]), program, threads=frozenset({rank}), is_innocent=True)
+
+
+def _thread_beside(rng: random.Random, program: Program) -> Fault | None:
+    """The rank of another fault, or another rank, had an exception in a thread."""
+    fault = FAULTS[rng.choice(_BESIDE)](rng, program)
+    if fault is not None:
+        fault.threads = frozenset({rng.choice([fault.rank, *program.calls])})
+    return fault
+
+
+_BESIDE = (
+    "missing call",
+    "stuck on the host",
+    "stuck on the host",
+    "Python blocked",
+    "killed",
+    "exception",
+    "wrong size",
+)
 
 
 # The rank calls something else.
@@ -123,9 +202,55 @@ def _extra_call(rng: random.Random, program: Program) -> Fault | None:
     return Fault("", rank, at, with_calls(program, rank, [*calls[:at], op, *calls[at:]]), op)
 
 
-def _wrong(
-    change: Callable[[Signature, Op], Signature | None], category: Category
-) -> Callable[[random.Random, Program], Fault | None]:
+def _swapped(rng: random.Random, program: Program) -> Fault | None:
+    """The rank makes two neighbouring collectives, of one group or of two, in the opposite order."""
+
+    def differ(rank: int, at: int) -> bool:
+        first, second = program.calls[rank][at : at + 2]
+        alike = first.group is second.group and first.token == second.token
+        return not alike and not any(op.is_message or not _shared(op) for op in (first, second))
+
+    places = [
+        (rank, at) for rank, calls in program.calls.items() for at in range(len(calls) - 1) if differ(rank, at)
+    ]  # fmt: skip
+    if not places:
+        return None
+    rank, at = rng.choice(places)
+    calls = program.calls[rank]
+    changed = [*calls[:at], calls[at + 1], calls[at], *calls[at + 2 :]]
+    return Fault("", rank, at, with_calls(program, rank, changed), calls[at])
+
+
+def _misdirected(change: Callable[[random.Random, Op, int], Op | None]) -> _Make:
+    """A send or receive that names another rank or tag than its other half."""
+
+    def make(rng: random.Random, program: Program) -> Fault | None:
+        place = _somewhere(rng, program, lambda op: op.is_message)
+        if place is None:
+            return None
+        rank, at, op = place
+        wrong = change(rng, op, rank)
+        if wrong is None:
+            return None
+        calls = program.calls[rank]
+        return Fault("", rank, at, with_calls(program, rank, [*calls[:at], wrong, *calls[at + 1 :]]), wrong)
+
+    return make
+
+
+def _other_peer(rng: random.Random, op: Op, rank: int) -> Op | None:
+    others = [other for other in op.group.ranks if other not in (rank, op.peer)]
+    if not others:
+        return None
+    peer = rng.choice(others)
+    return replace(op, peer=peer, signature=op.signature._replace(peer=peer))
+
+
+def _other_tag(rng: random.Random, op: Op, rank: int) -> Op:
+    return replace(op, signature=op.signature._replace(tag=(op.signature.tag or 0) + rng.randint(1, 3)))
+
+
+def _wrong(change: Callable[[Signature, Op], Signature | None], category: Category) -> _Make:
     def make(rng: random.Random, program: Program) -> Fault | None:
         place = _somewhere(rng, program, lambda op: _shared(op) and change(op.signature, op) is not None)
         if place is None:
@@ -179,16 +304,24 @@ def _operation(signature: Signature, op: Op) -> Signature | None:
     return Signature("barrier") if signature.operation != "barrier" else None
 
 
-FAULTS: dict[str, Callable[[random.Random, Program], Fault | None]] = {
+FAULTS: dict[str, _Make] = {
     "missing call": _missing_call,
     "missing step": _missing_step,
     "extra call": _extra_call,
+    "swapped order": _swapped,
+    OF_MESSAGES[0]: _misdirected(_other_peer),
+    OF_MESSAGES[1]: _misdirected(_other_tag),
     "stuck on the host": _stops(),
     "Python blocked": _stops(blocks_python=True),
     "stuck on the device": _device,
     "killed": _stops("killed"),
     "exception": _stops("raised"),
     "left early": _stops("clean"),
+    "killed in a wait for a late rank": _dies_in_a_wait(SIGKILL, 1.1 * WINDOW, 4 * WINDOW),
+    "SIGABRT before the stall time": _dies_in_a_wait(SIGABRT, 0.1 * WINDOW, 0.5 * WINDOW),
+    STRAGGLER: _straggler,
+    THREAD_ALONE: _thread_alone,
+    "exception in a thread, and a fault": _thread_beside,
     "wrong size": _wrong(_size, Category.SIZE_MISMATCH),
     "wrong dtype": _wrong(_dtype, Category.DTYPE_MISMATCH),
     "wrong root": _wrong(_root, Category.ROOT_MISMATCH),

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from otel_fr.match import Finding, diagnose
 from tests.support.random_jobs.endings import natural_ends
 from tests.support.random_jobs.programs import random_program
-from tests.support.random_jobs.scoring import random_behaviour, random_view
 from tests.support.random_jobs.simulation import Simulation
+from tests.support.random_jobs.trials import MAX_LAG, random_behaviour, random_lags, random_view
 from tests.support.random_jobs.views import evidence
 
-MAX_LAG = 1.0
-"""Seconds by which what is known of two ranks may differ in age: monitors report once a second."""
 MOMENTS = 10
 """How often one job is judged while it runs."""
 
@@ -47,7 +45,7 @@ def healthy_run(seed: int, layout: str, steps: int | None = None) -> HealthyRun:
     for _ in range(MOMENTS):
         view = random_view(rng, behaviour)
         view.ages = True
-        lags = {rank: rng.uniform(0.0, MAX_LAG) for rank in program.calls} if rng.random() < 0.7 else {}
+        lags = random_lags(rng, program)
         moment = rng.uniform(0.0, job.clock + MAX_LAG)
         findings += diagnose(evidence(job, view, moment, ends, lags))
     for _ in range(2):

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from otel_fr.match import CallState
 from tests.support.random_jobs.programs import Op, Program
 
-Place = tuple[str, int] | tuple[str, int, int, int]
-"""(group, number), or (group, source, destination, number within the pair)."""
+Place = tuple[str, int] | tuple[str, int, int, int, int]
+"""(group, number), or (group, source, destination, tag, number among those of this pair and tag)."""
 
 NEVER = float("inf")
 
@@ -41,8 +41,13 @@ class SimulatedCall:
     error: str | None = None
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part in it."""
+        return self.place[1:3] if len(self.place) == 5 else self.op.group.ranks
+
+    @property
     def pair_index(self) -> int:
-        return self.place[3] if len(self.place) == 4 else 0
+        return self.place[4] if len(self.place) == 5 else 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,12 +75,16 @@ class Stops:
         inside: those of them that stop right after they enqueued the call before that one.
         device: rank -> (record, takes_part): its device completes no call from that record on; with ``takes_part``
             it has done its part of that one, so that others complete it.
+        away: rank -> (index, seconds): its host pauses so long before that call.
+        hung: collectives and messages that never complete, although all come to them.
     """
 
     host: dict[int, int] = field(default_factory=dict)
     killed: set[int] = field(default_factory=set)
     inside: set[int] = field(default_factory=set)
     device: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    away: dict[int, tuple[int, float]] = field(default_factory=dict)
+    hung: frozenset[Place] = frozenset()
 
 
 class Simulation:
@@ -88,6 +97,10 @@ class Simulation:
         self.calls: dict[int, list[SimulatedCall]] = {rank: [] for rank in program.calls}
         self.stopped_at: dict[int, float] = {}
         """Rank -> when its host came to its end, or stopped."""
+        self.left_at: dict[int, float] = {}
+        """Rank -> when its host paused."""
+        self.timeout = 600.0
+        """Seconds until a call fails that does not end; the ranks are judged, or fail, before or at that."""
         self.clock = 0.0
         self._rng = rng
         self._pace = {rank: rng.uniform(0.002, 0.01) for rank in program.calls}
@@ -98,7 +111,6 @@ class Simulation:
         self._blocked: set[int] = set()
         self._heap: list[tuple[float, int]] = []
         self._last_end: dict[int, float] = dict.fromkeys(program.calls, 0.0)
-        self._stuck: set[SimulatedCall] = set()
 
     def run(self) -> None:
         """Let the ranks go on until nothing moves."""
@@ -128,6 +140,11 @@ class Simulation:
         if at >= min(stop, len(program)):
             self._stop(rank, now)
             return
+        index, seconds = self.stops.away.get(rank, (-1, 0.0))
+        if at == index and rank not in self.left_at:
+            self.left_at[rank] = now
+            heapq.heappush(self._heap, (now + seconds, rank))
+            return
         self._enqueue(rank, program[at], now)
         pause = self._pace[rank] * self._rng.expovariate(1.0)
         heapq.heappush(self._heap, (now + 0.0001 + pause, rank))
@@ -136,22 +153,27 @@ class Simulation:
         self.stopped_at[rank] = now
 
     def _enqueue(self, rank: int, op: Op, now: float) -> None:
-        number, place = self._place(rank, op)
-        call = SimulatedCall(rank, op, place, len(self.calls[rank]), number, now, now - self._last_end[rank])
-        self.calls[rank].append(call)
+        call = self.record(rank, op, now)
         self._open[rank] += 1
-        queue_name = "" if self.behaviour.one_queue else f"{op.group.id} {place[1:3] if op.is_message else ''}"
-        queue = self._queues.setdefault((rank, queue_name), deque())
+        queue = self._queue_of(call)
         queue.append(call)
         if len(queue) == 1:
             self._turn_to(queue, now)
+
+    def record(self, rank: int, op: Op, now: float) -> SimulatedCall:
+        """The rank enqueues the call; whether it ends is for the caller to say."""
+        number, place = self._place(rank, op)
+        call = SimulatedCall(rank, op, place, len(self.calls[rank]), number, now, now - self._last_end[rank])
+        self.calls[rank].append(call)
+        return call
 
     def _place(self, rank: int, op: Op) -> tuple[int, Place]:
         if op.peer is None:
             return (number := self._next(rank, op.group.id)), (op.group.id, number)
         pair = (rank, op.peer) if op.signature.operation == "send" else (op.peer, rank)
-        index = self._next(rank, op.group.id, op.signature.operation, pair) - 1
-        return self._next(rank, op.group.id, "p2p"), (op.group.id, *pair, index)
+        tag = op.signature.tag or 0
+        index = self._next(rank, op.group.id, op.signature.operation, pair, tag) - 1
+        return self._next(rank, op.group.id, "p2p"), (op.group.id, *pair, tag, index)
 
     def _next(self, *key: object) -> int:
         number = self._numbers[key] = self._numbers.get(key, 0) + 1
@@ -187,12 +209,11 @@ class Simulation:
 
     def _queue_of(self, call: SimulatedCall) -> deque[SimulatedCall]:
         name = "" if self.behaviour.one_queue else f"{call.op.group.id} {call.place[1:3] if call.op.is_message else ''}"
-        return self._queues[call.rank, name]
+        return self._queues.setdefault((call.rank, name), deque())
 
     def _ends(self, call: SimulatedCall, there: dict[int, SimulatedCall], now: float) -> list[SimulatedCall]:
         """The calls that end now that all members have come to their collective; none if they have not."""
-        members = call.place[1:3] if len(call.place) == 4 else call.op.group.ranks
-        if len(there) < len(members):
+        if len(there) < len(call.members) or call.place in self.stops.hung:
             return []
         dead = self.stops.killed.intersection(self.stopped_at)
         if dead.intersection(there):

@@ -67,8 +67,10 @@ def evidence(
     chosen = _of_files(known, moments, view) if view.form == "files" else _live(known, moments, view)
     joined = set[Place]()
     if view.form == "live" and not view.ends_shown:
-        joined = {place for place, own in by_place(known).items() if len(own) == _members(own[0]) and _alike(own)}
-    found = [_call(call, moments[call.rank], min(now, ends.at.get(call.rank, now)), view, joined) for call in chosen]
+        joined = {place for place, own in by_place(known).items() if len(own) == len(own[0].members) and _alike(own)}
+    found = [
+        _call(job, call, moments[call.rank], min(now, ends.at.get(call.rank, now)), view, joined) for call in chosen
+    ]
     groups = {group.id: group for group in job.program.groups}
     return Evidence(groups=groups, calls=found, ranks=ranks, window=WINDOW, world_size=job.program.world)
 
@@ -81,7 +83,7 @@ def _rank(rank: int, calls: list[SimulatedCall], moment: float, now: float, view
     info = replace(ends.infos[rank]) if rank in ends.infos else Rank(rank)
     info.progress = {}
     if rank in ends.at and ends.at[rank] > moment:  # its end is not known yet
-        info = Rank(rank)
+        info = Rank(rank, thread_exceptions=info.thread_exceptions)
     for call in calls:
         if call.op.is_message:
             continue
@@ -104,10 +106,6 @@ def by_place(known: Mapping[int, list[SimulatedCall]]) -> dict[Place, list[Simul
     return found
 
 
-def _members(call: SimulatedCall) -> int:
-    return 2 if call.op.is_message else len(call.op.group.ranks)
-
-
 def _alike(calls: list[SimulatedCall]) -> bool:
     return len({call.op.token for call in calls}) == 1
 
@@ -115,7 +113,7 @@ def _alike(calls: list[SimulatedCall]) -> bool:
 def is_decided(calls: list[SimulatedCall], moments: Mapping[int, float]) -> bool:
     """All members are recorded to have completed it, with arguments that fit."""
     return (
-        len(calls) == _members(calls[0])
+        len(calls) == len(calls[0].members)
         and _alike(calls)
         and all(c.ended <= moments[c.rank] and c.state is CallState.COMPLETED for c in calls)
     )
@@ -152,7 +150,7 @@ def _live(known: Mapping[int, list[SimulatedCall]], moments: Mapping[int, float]
     return list(chosen)
 
 
-def _call(call: SimulatedCall, moment: float, until: float, view: View, joined: set[Place]) -> Call:
+def _call(job: Simulation, call: SimulatedCall, moment: float, until: float, view: View, joined: set[Place]) -> Call:
     """``joined``: instances that count as complete because all members have joined them."""
     ended = call.ended <= moment
     state = call.state if ended else CallState.IN_FLIGHT
@@ -171,6 +169,7 @@ def _call(call: SimulatedCall, moment: float, until: float, view: View, joined: 
         age=until - call.enqueued if view.ages and open_ else None,
         duration=call.ended - call.enqueued if not open_ else None,
         gap=max(0.0, call.gap),
+        timeout=job.timeout,
         error=call.error if state is CallState.FAILED else None,
         site=call.op.site,
     )
