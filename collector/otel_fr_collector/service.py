@@ -14,7 +14,7 @@ from otel_fr_collector.forward.incident_traces import IncidentTraces
 from otel_fr_collector.gauges import JobGauges
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
-from otel_fr_collector.incidents.judge import Judge
+from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
@@ -30,6 +30,8 @@ from otel_fr_collector.storage.store import Store
 _log = logging.getLogger(__name__)
 
 TICK = 0.1
+BREAK = 0.02
+"""Seconds between two steps while more is due than one does: half of the time is left to requests."""
 MAX_TICK_GAP = 1.0
 """Seconds between two ticks above which the collector counts as blocked: silence during that time is ignored."""
 CLEAN_UP_INTERVAL = 1.0
@@ -64,7 +66,7 @@ class Service:
         tenant_of: Callable[[str], str] = tenant_of,
     ) -> None:
         self.metrics = metrics
-        self.runs = Runs()
+        self.runs = Runs(tenant_of=tenant_of)
         self.book = IncidentBook(wall, tenant_of)
         self.store = store
         self.outlets = outlets
@@ -105,44 +107,66 @@ class Service:
         return response
 
     async def run(self) -> None:
-        """Step every `TICK` seconds, until cancelled."""
+        """Step every `TICK` seconds, or sooner if more is due than one step does, until cancelled."""
+        is_done = True
         while True:
-            await asyncio.sleep(TICK)
-            self.step()
+            await asyncio.sleep(TICK if is_done else BREAK)
+            is_done = self.step()
 
-    def step(self, *, final: bool = False) -> None:
-        """Do what is due now. ``final``: the collector stops, so nothing waits any longer."""
+    def step(self, *, final: bool = False) -> bool:
+        """Do what is due now. ``final``: the collector stops, so nothing waits any longer.
+
+        Returns:
+            False: more is due than was done; a step is short, so that others can use the event loop.
+        """
         now = self._clock()
         if now - self._last_tick > MAX_TICK_GAP:
             self.runs.shift_silence(now)
         self._last_tick = now
-        self.judge.step(now, final=final)
+        is_done = self.judge.step(now, final=final)
         if final or now - self._cleaned_at >= CLEAN_UP_INTERVAL:
-            self._cleaned_at = now
             try:
-                self._clean_up(now)
+                is_clean = self._clean_up(now)
+                while final and not is_clean:
+                    is_clean = self._clean_up(now)
+                if is_clean:
+                    self._cleaned_at = now
+                else:
+                    is_done = False
             except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
+                self._cleaned_at = now
                 self.metrics.errors.labels("housekeeping").inc()
                 _log.exception("housekeeping failed; it is tried again")
         self.outlets.step(now, final=final)
+        return is_done
 
-    def _clean_up(self, now: float) -> None:
+    def _clean_up(self, now: float) -> bool:
+        """False: it is to be called again, because more incidents are to be resolved than one step does."""
         self._grace.expire(now, self.runs.by_id)
         if self._traces is not None:
             self._traces.step()
         for run in self.runs.drop_ended(now):
-            self._close(run.id, now)
-        self._resolve_ended_runs(now)
+            if not self.book.open_of(run.id):
+                self.book.drop_run(run.id)
+        if not self._resolve_ended_runs(now):
+            return False
         self.book.drop_old(self._wall() - self._retention.seconds)
         if self._persistence is not None:
             self._persistence.step(now)
+        return True
 
-    def _resolve_ended_runs(self, now: float) -> None:
-        """Resolve the incidents of runs that are gone, replaced by a newer attempt, or silent for long."""
+    def _resolve_ended_runs(self, now: float) -> bool:
+        """Resolve the incidents of runs that are gone, replaced by a newer attempt, or silent for long.
+
+        False: some are left, because `STEP_SECONDS` are over.
+        """
+        end = time.perf_counter() + STEP_SECONDS
         newest: dict[str, int] = {}
         for run in self.runs.by_id.values():
             newest[run.id.job] = max(newest.get(run.id.job, 0), run.id.attempt)
         for run_id in self.book.runs():
+            if time.perf_counter() > end:
+                return False
             known = self.runs.by_id.get(run_id)
             if known is None:
                 self._close(run_id, now)
@@ -151,6 +175,7 @@ class Service:
                 known.mark_replaced()
             if known.is_replaced or now - known.last_seen > DEAD_RESOLVE:
                 self._publish(self.book.resolve_run(run_id, now), now)
+        return True
 
     def _close(self, run: RunId, now: float) -> None:
         self._publish(self.book.resolve_run(run, now), now)

@@ -6,12 +6,14 @@ jobs of one tenant. So all of the room can be used, and a thousand jobs of one t
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
 _T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
 
 
 class Owner(NamedTuple):
@@ -21,30 +23,86 @@ class Owner(NamedTuple):
     job: str
 
 
-def gives_way(held: Mapping[Owner, int], newcomer: Owner, size: int = 1) -> Owner | None:
-    """Who loses an entry of what is full so that ``newcomer`` gets one.
+class _Ranking(Generic[_K]):
+    """Amounts by key, and which key has the most; of equals, the one that came last.
 
-    None: nobody, because the newcomer would then have more than whoever loses one; two that have the same never take
-    turns in losing it.
-
-    Args:
-        held: how much each owner has. size: how much the newcomer is to get.
+    The heap keeps an entry for each change; those that are no longer true are dropped when they come up.
     """
-    tenants: Counter[str] = Counter()
-    for owner, count in held.items():
-        tenants[owner.tenant] += count
-    largest = max(tenants, key=lambda tenant: tenants[tenant], default=newcomer.tenant)
-    if tenants[newcomer.tenant] + size >= tenants[largest]:
-        largest = newcomer.tenant
-    own = [owner for owner in held if owner.tenant == largest]
-    loser = max(reversed(own), key=lambda owner: held[owner], default=newcomer)  # of equals, the one that came last
-    if largest == newcomer.tenant and held.get(newcomer, 0) + size >= held.get(loser, 0):
+
+    def __init__(self) -> None:
+        self.amounts: dict[_K, int] = {}
+        self._arrived: dict[_K, int] = {}
+        self._heap: list[tuple[int, int, _K]] = []
+        self._numbers = count()
+
+    def add(self, key: _K, more: int) -> None:
+        amount = self.amounts.get(key, 0) + more
+        if amount <= 0:
+            self.amounts.pop(key, None)
+            self._arrived.pop(key, None)
+            return
+        self.amounts[key] = amount
+        arrived = self._arrived.setdefault(key, next(self._numbers))
+        heapq.heappush(self._heap, (-amount, -arrived, key))
+        if len(self._heap) > 4 * len(self.amounts) + 64:
+            self._heap = [(-held, -self._arrived[one], one) for one, held in self.amounts.items()]
+            heapq.heapify(self._heap)
+
+    def largest(self) -> _K | None:
+        heap, amounts = self._heap, self.amounts
+        while heap:
+            if amounts.get(heap[0][2]) == -heap[0][0]:
+                return heap[0][2]
+            heapq.heappop(heap)
         return None
-    return loser
+
+
+class Holdings:
+    """How much each owner has of something that is bounded, and who gives way when it is full.
+
+    A change and a question take logarithmic time, so that a flood of owners does not hold the event loop.
+    """
+
+    def __init__(self, held: Mapping[Owner, int] | None = None) -> None:
+        self._tenants: _Ranking[str] = _Ranking()
+        self._jobs: dict[str, _Ranking[Owner]] = {}
+        for owner, amount in (held or {}).items():
+            self.add(owner, amount)
+
+    def add(self, owner: Owner, more: int = 1) -> None:
+        """The owner has so much more; less, if it is negative."""
+        self._tenants.add(owner.tenant, more)
+        own = self._jobs.setdefault(owner.tenant, _Ranking())
+        own.add(owner, more)
+        if not own.amounts:
+            del self._jobs[owner.tenant]
+
+    def largest_tenant(self, newcomer: Owner, size: int = 1) -> str:
+        """The tenant that gives way: the one with the most, unless the newcomer's would then have as much."""
+        tenants, largest = self._tenants.amounts, self._tenants.largest()
+        if largest is None or tenants.get(newcomer.tenant, 0) + size >= tenants[largest]:
+            return newcomer.tenant
+        return largest
+
+    def gives_way(self, newcomer: Owner, size: int = 1) -> Owner | None:
+        """Who loses an entry of what is full so that ``newcomer`` gets one of ``size``.
+
+        None: nobody, because the newcomer would then have more than whoever loses one; two that have the same never
+        take turns in losing it.
+        """
+        largest = self.largest_tenant(newcomer, size)
+        own = self._jobs.get(largest)
+        loser = None if own is None else own.largest()
+        if own is None or loser is None:
+            return None
+        if largest == newcomer.tenant and own.amounts.get(newcomer, 0) + size >= own.amounts[loser]:
+            return None
+        return loser
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry(Generic[_T]):
+    number: int
     owner: Owner
     item: _T
     size: int
@@ -60,7 +118,10 @@ class FairQueue(Generic[_T]):
     def __init__(self, limit: int, max_bytes: int) -> None:
         self._limit = limit
         self._max_bytes = max_bytes
-        self._by_tenant: dict[str, deque[_Entry[_T]]] = {}
+        self._by_tenant: dict[str, dict[int, _Entry[_T]]] = {}
+        self._by_owner: dict[Owner, dict[int, _Entry[_T]]] = {}
+        self._counts, self._sizes = Holdings(), Holdings()
+        self._numbers = count()
         self._count = self._bytes = 0
 
     def __len__(self) -> int:
@@ -73,35 +134,26 @@ class FairQueue(Generic[_T]):
             whose oldest items were dropped because the queue was full. If it is full and its owner has no other item,
             the item itself is dropped.
         """
-        for entry in [entry for entry in self._by_tenant.get(owner.tenant, ()) if entry.owner == owner]:
+        for entry in list(self._by_owner.get(owner, {}).values()):
             if supersedes(entry.item):
                 self._remove(entry)
         losers: list[Owner] = []
-        while self._count >= self._limit or self._bytes + size > self._max_bytes:
-            is_long = self._count >= self._limit
-            held: Counter[Owner] = Counter()
-            for entries in self._by_tenant.values():
-                for entry in entries:
-                    held[entry.owner] += 1 if is_long else entry.size
-            loser = gives_way(held, owner, 1 if is_long else size) or owner
+        while (is_long := self._count >= self._limit) or self._bytes + size > self._max_bytes:
+            loser = (self._counts.gives_way(owner) if is_long else self._sizes.gives_way(owner, size)) or owner
             losers.append(loser)
-            entries = self._by_tenant.get(loser.tenant, deque())
-            oldest = next((entry for entry in entries if entry.owner == loser), None)
-            if oldest is None:
+            entries = self._by_owner.get(loser)
+            if entries is None:
                 return losers
-            self._remove(oldest)
-        self._by_tenant.setdefault(owner.tenant, deque()).append(_Entry(owner, item, size))
-        self._count += 1
-        self._bytes += size
+            self._remove(next(iter(entries.values())))
+        self._add(_Entry(next(self._numbers), owner, item, size))
         return losers
 
     def put_back(self, item: _T, owner: Owner, size: int) -> None:
         """Return an item that was taken; it is again the first of its tenant, whose turn comes after all others'."""
-        own = self._by_tenant.pop(owner.tenant, deque())
-        own.appendleft(_Entry(owner, item, size))
-        self._by_tenant[owner.tenant] = own
-        self._count += 1
-        self._bytes += size
+        others, own = self._by_tenant.pop(owner.tenant, {}), self._by_owner.pop(owner, {})
+        self._add(_Entry(next(self._numbers), owner, item, size))
+        self._by_tenant[owner.tenant].update(others)
+        self._by_owner[owner].update(own)
 
     def take(self) -> tuple[_T, Owner, int]:
         """Remove the oldest item of the tenant whose turn it is: it, its owner and its size.
@@ -110,18 +162,29 @@ class FairQueue(Generic[_T]):
             StopIteration: the queue is empty.
         """
         tenant = next(iter(self._by_tenant))
-        own = self._by_tenant.pop(tenant)
-        entry = own.popleft()
-        if own:
-            self._by_tenant[tenant] = own
-        self._count -= 1
-        self._bytes -= entry.size
+        entry = next(iter(self._by_tenant[tenant].values()))
+        self._remove(entry)
+        rest = self._by_tenant.pop(tenant, None)
+        if rest is not None:
+            self._by_tenant[tenant] = rest
         return entry.item, entry.owner, entry.size
 
+    def _add(self, entry: _Entry[_T]) -> None:
+        self._by_tenant.setdefault(entry.owner.tenant, {})[entry.number] = entry
+        self._by_owner.setdefault(entry.owner, {})[entry.number] = entry
+        self._note(entry, 1)
+
     def _remove(self, entry: _Entry[_T]) -> None:
-        own = self._by_tenant[entry.owner.tenant]
-        own.remove(entry)
-        if not own:
+        of_tenant, of_owner = self._by_tenant[entry.owner.tenant], self._by_owner[entry.owner]
+        del of_tenant[entry.number], of_owner[entry.number]
+        if not of_tenant:
             del self._by_tenant[entry.owner.tenant]
-        self._count -= 1
-        self._bytes -= entry.size
+        if not of_owner:
+            del self._by_owner[entry.owner]
+        self._note(entry, -1)
+
+    def _note(self, entry: _Entry[_T], sign: int) -> None:
+        self._count += sign
+        self._bytes += sign * entry.size
+        self._counts.add(entry.owner, sign)
+        self._sizes.add(entry.owner, sign * entry.size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from otel_fr.incident import CollectorIncidentData, incident_id
@@ -15,7 +14,7 @@ from otel_fr_collector.incidents.bounds import MAX_FILES, bounded, first_texts
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.shares import Owner, gives_way
+from otel_fr_collector.shares import Holdings, Owner
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -52,6 +51,11 @@ class IncidentBook:
         self._log = Throttle()
         self._by_run: dict[RunId, list[Incident]] = {}
         self._all: dict[tuple[RunId, str], Incident] = {}
+        self._runs_of: dict[str, set[RunId]] = {}
+        """By id of an incident, the runs that have one of that id."""
+        self._firing: dict[Owner, dict[tuple[RunId, str], Incident]] = {}
+        self._held = Holdings()
+        self._open_count = 0
         self.changed: dict[RunId, float] = {}
         """When a run's incidents last changed (monotonic)."""
 
@@ -61,8 +65,9 @@ class IncidentBook:
             if (incident.run, incident.id) in self._all:
                 continue
             incident.opened = now - max(0.0, wall - incident.detected)
-            self._by_run.setdefault(incident.run, []).append(incident)
-            self._all[incident.run, incident.id] = incident
+            self._keep(incident)
+            if incident.is_open:
+                self._note_open(incident)
         self._trim()
 
     def known(self) -> list[Incident]:
@@ -91,7 +96,7 @@ class IncidentBook:
 
     def runs(self) -> list[RunId]:
         """The runs that have open incidents."""
-        return [run for run in self._by_run if self.open_of(run)]
+        return list(dict.fromkeys(run for own in self._firing.values() for run, _ in own))
 
     def update(
         self,
@@ -219,12 +224,13 @@ class IncidentBook:
                 detected=wall,
                 started=started,
             )
-            self._by_run.setdefault(run.id, []).append(known)
-            self._all[run.id, number] = known
+            self._keep(known)
+            self._note_open(known)
             self._trim()
         else:
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
+            self._note_open(known)
         known.take_labels()
         known.files = _files(run)
         return changes + self._note_change(ChangeKind.OPENED, known, now)
@@ -235,25 +241,45 @@ class IncidentBook:
         A run id is what its ranks say it is, so two jobs may have the same.
         """
         number = incident_id(run.run, key)
-        if any(other.id == number and other.run != run for other in self._all.values()):
+        if self._runs_of.get(number, set()) - {run}:
             return incident_id("\x1f".join((run.job, str(run.attempt), run.run)), key)
         return number
 
     def _make_room(self, run: Run, now: float) -> list[IncidentChange] | None:
         """Make room for one more open incident: the changes that this takes; None: there is no room for this one."""
-        held = [incident for incident in self._all.values() if incident.is_open]
-        if len(held) < MAX_INCIDENTS:
+        if self._open_count < MAX_INCIDENTS:
             return []
         run.usage.refused["incidents"] += 1
-        owners = {incident.run.job: Owner(self._tenant_of(incident.run.job), incident.run.job) for incident in held}
-        newcomer = Owner(self._tenant_of(run.id.job), run.id.job)
-        loser = gives_way(Counter(owners[incident.run.job] for incident in held), newcomer)
+        newcomer = self._owner(run.id)
+        loser = self._held.gives_way(newcomer)
         if self._log.allows(now=now):
             job = (loser or newcomer).job
             _log.error("%d incidents are open, the limit: one of job %r is not kept", MAX_INCIDENTS, job)
         if loser is None:
             return None
-        return self._resolve(next(one for one in reversed(held) if owners[one.run.job] == loser), now)
+        return self._resolve(next(reversed(self._firing[loser].values())), now)
+
+    def _owner(self, run: RunId) -> Owner:
+        return Owner(self._tenant_of(run.job), run.job)
+
+    def _keep(self, incident: Incident) -> None:
+        self._by_run.setdefault(incident.run, []).append(incident)
+        self._all[incident.run, incident.id] = incident
+        self._runs_of.setdefault(incident.id, set()).add(incident.run)
+
+    def _note_open(self, incident: Incident) -> None:
+        incident.owner = self._owner(incident.run)
+        self._firing.setdefault(incident.owner, {})[incident.run, incident.id] = incident
+        self._held.add(incident.owner)
+        self._open_count += 1
+
+    def _note_resolved(self, incident: Incident) -> None:
+        own = self._firing[incident.owner]
+        del own[incident.run, incident.id]
+        if not own:
+            del self._firing[incident.owner]
+        self._held.add(incident.owner, -1)
+        self._open_count -= 1
 
     def _renew(self, incident: Incident, finding: Finding, now: float, enqueued: float | None) -> list[IncidentChange]:
         if finding.key not in incident.keys:
@@ -280,6 +306,7 @@ class IncidentBook:
 
     def _resolve(self, incident: Incident, now: float) -> list[IncidentChange]:
         incident.state, incident.resolved = RESOLVED, self._wall()
+        self._note_resolved(incident)
         return self._note_change(ChangeKind.RESOLVED, incident, now)
 
     def _note_change(self, kind: ChangeKind, incident: Incident, now: float) -> list[IncidentChange]:
@@ -298,6 +325,10 @@ class IncidentBook:
 
     def _drop(self, key: tuple[RunId, str]) -> None:
         gone = self._all.pop(key)
+        runs = self._runs_of[gone.id]
+        runs.discard(gone.run)
+        if not runs:
+            del self._runs_of[gone.id]
         own = self._by_run.get(gone.run, [])
         if gone in own:
             own.remove(gone)

@@ -9,6 +9,7 @@ from otel_fr.incident import CollectorIncidentData, incident_data, timestamp
 from otel_fr.match import Category, Finding
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.shares import Owner
 
 FIRING, RESOLVED = "firing", "resolved"
 
@@ -29,6 +30,7 @@ class Incident:
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
         revision: how often it has changed; 1: only opened.
         labels: its alert's labels; fixed when it opens, so that the same alert resolves.
+        owner: of the room that it takes while it is open (`otel_fr_collector.shares`).
         data: the incident as it was last published (docs/incidents.md).
     """
 
@@ -46,6 +48,7 @@ class Incident:
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    owner: Owner = field(default_factory=lambda: Owner("", ""))
     data: CollectorIncidentData = field(init=False)
 
     def __post_init__(self) -> None:

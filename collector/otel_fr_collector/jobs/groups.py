@@ -36,6 +36,8 @@ MAX_DISAGREEING = 64
 """Disagreeing instances of one group that are kept and judged; the first is the fault, the others repeat it."""
 MAX_COMPARED = 32
 """Members each new call is compared with where every pair may disagree; beyond it only the first and the root."""
+MAX_PIECES = 64
+"""Calls that are compared at once after the members of their group have become known: some milliseconds."""
 MAX_INSTANCE_WEIGHT = 20_000
 """Weight of an instance beyond which further calls that differ in it are kept with the name of their operation only:
 the first thousands show the mismatch."""
@@ -82,14 +84,15 @@ class GroupState:
     """One process group of one run. ``group.ranks`` is empty until a report names the members.
 
     ``skew_sum``: seconds, over ``skew_count`` complete collectives.
-    ``uncompared``: instances whose pieces could not be compared yet, because the order of the members is not known.
+    ``uncompared``: instances whose pieces could not be compared when they came, because the order of the members was
+    not known; and how many of the calls of each have been compared since.
     """
 
     group: Group
     size: int = 0
     incomplete: dict[InstanceKey, IncompleteInstance] = field(default_factory=dict)
     completed: CompletedInstances = field(default_factory=CompletedInstances)
-    uncompared: set[InstanceKey] = field(default_factory=set)
+    uncompared: dict[InstanceKey, int] = field(default_factory=dict)
     disagreeing: int = 0
     call_count: int = 0
     weight: int = 0
@@ -119,7 +122,7 @@ class GroupState:
         if not instance.members:
             instance.members = self.size
         if not self.group.ranks and call.signature.operation in PAIRWISE:
-            self.uncompared.add(key)
+            self.uncompared.setdefault(key, 0)
         found = self._put(instance, call) and self._compare(instance, call)
         if not instance.disagrees and instance.is_complete and key not in self.uncompared:
             if instance.extra and instance.compared_at < len(instance.calls) + len(instance.extra):
@@ -161,16 +164,28 @@ class GroupState:
         return True
 
     def compare_pieces(self) -> bool:
-        """Compare what came before the members were known (spans may outrun the first report). True: some disagree."""
+        """Compare what came before the members were known (spans may outrun the first report). True: some disagree.
+
+        It compares at most `MAX_PIECES` calls and is called again while there are `uncompared` ones: 20,000 instances
+        with thousands of calls each would take minutes.
+        """
         if not self.group.ranks:
             return False
-        found = False
-        for instance in [self.incomplete[key] for key in self.uncompared if key in self.incomplete]:
-            for call in list(map(expand, instance.calls.values())):
+        found, left = False, MAX_PIECES
+        while self.uncompared and left > 0:
+            key, done = next(iter(self.uncompared.items()))
+            instance = self.incomplete.get(key)
+            calls = [] if instance is None else list(islice(instance.calls.values(), done, done + left))
+            if instance is None or not calls:
+                del self.uncompared[key]
+                left -= 1
+                if instance is not None and not instance.disagrees and instance.is_complete:
+                    self._complete(instance)
+                continue
+            self.uncompared[key] = done + len(calls)
+            left -= len(calls)
+            for call in map(expand, calls):
                 found |= self._compare(instance, call)
-            if not instance.disagrees and instance.is_complete:
-                self._complete(instance)
-        self.uncompared.clear()
         return found and self.disagreeing <= MAX_DISAGREEING
 
     def known(self, call: RankCall) -> RankCall | None:
@@ -197,7 +212,7 @@ class GroupState:
             if instance.disagrees and self.disagreeing <= MAX_DISAGREEING and not even_disagreeing:
                 self.incomplete[key] = instance
                 continue
-            self.uncompared.discard(key)
+            self.uncompared.pop(key, None)
             self.disagreeing -= instance.disagrees
             gone = len(instance.calls) + len(instance.extra)
             self.call_count -= gone

@@ -52,6 +52,8 @@ class Run:
         silence_floor: no silence is counted before this time.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
+        behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
+        tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
 
     id: RunId
@@ -70,12 +72,25 @@ class Run:
     progress_entries: int = 0
     silence_floor: float = 0.0
     is_replaced: bool = False
+    tenant: str = ""
+    behind: dict[str, GroupState] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
 
     @property
     def weight(self) -> int:
         """Size of its incomplete instances, in units of one call."""
         return sum(group.weight for group in self.groups.values())
+
+    @property
+    def largest_size(self) -> int:
+        """About what a snapshot of it has at most: ranks, also those not heard of, members of groups, and calls."""
+        expected = min(self.world_size or 0, MAX_RANKS_PER_RUN)
+        return max(len(self.ranks), expected) + self.members + self.progress_entries + self.call_count
+
+    @property
+    def known_for(self) -> float:
+        """Seconds over which it has sent telemetry."""
+        return self.last_seen - self.first_seen
 
     @property
     def call_count(self) -> int:
@@ -263,8 +278,8 @@ class Run:
         for item in report.groups:
             group = self.group_state(item.group, len(item.group.ranks))
             if group is not None:
-                if group.uncompared and group.compare_pieces():
-                    self.note_mismatch(now)
+                if group.uncompared:
+                    self.behind[item.group.id] = group
                 own = self.note_progress(state, item.group.id, item.enqueued, item.completed)
                 if own is not None:
                     own[2] = DESTROYED if item.is_destroyed else report.number
@@ -285,6 +300,16 @@ class Run:
         if is_news:
             self.note_bad_end(now)
         return True
+
+    def compare_pieces(self) -> bool:
+        """Compare some of what came before the members of a group were known. True: there is more to compare."""
+        for group_id, group in list(self.behind.items()):
+            if group.compare_pieces():
+                self.note_mismatch(self.last_seen)
+            if not group.uncompared:
+                del self.behind[group_id]
+            break
+        return bool(self.behind)
 
     def note_file(self, rank: int, path: str) -> None:
         """A rank has written a flight-recorder file; nothing else is known of it than that."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.usage import Usage
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.shares import Holdings, Owner
 
 MAX_RUNS = 1_024
 MAX_WEIGHT = 1_000_000
@@ -17,29 +21,49 @@ CLEAN_FORGET = 60.0
 
 
 class Runs:
-    """All runs, the one whose telemetry is oldest first."""
+    """All runs, the one whose telemetry is oldest first.
 
-    def __init__(self, max_runs: int = MAX_RUNS, max_weight: int = MAX_WEIGHT) -> None:
+    Args:
+        tenant_of: the tenant of a job's name.
+    """
+
+    def __init__(
+        self,
+        max_runs: int = MAX_RUNS,
+        max_weight: int = MAX_WEIGHT,
+        tenant_of: Callable[[str], str] = tenant_of,
+    ) -> None:
         self._max_runs = max_runs
         self._max_weight = max_weight
+        self._tenant_of = tenant_of
         self._unweighed = 0
+        self._held = Holdings()
         self.by_id: dict[RunId, Run] = {}
+        self.by_tenant: dict[str, dict[RunId, Run]] = {}
+        """The runs of each tenant, in the same order."""
         self.usage = Usage()
 
     def get(self, run_id: RunId, now: float) -> Run | None:
         """The run, created if missing; it moves to the end of the order. None: there is no room for another.
 
-        To make room, the run that has sent telemetry for the shortest time is evicted, else a silent one: a client
-        that makes up names evicts no real job.
+        To make room, the tenant with the most runs loses the one that has sent telemetry for the shortest time; if
+        that is the newcomer's own tenant, only one that is hardly known or silent. So a client that makes up names
+        evicts no real job.
         """
         run = self.by_id.pop(run_id, None)
         if run is None:
-            if len(self.by_id) >= self._max_runs and not self._make_room(now):
+            tenant = self._tenant_of(run_id.job)
+            if len(self.by_id) >= self._max_runs and not self._make_room(now, Owner(tenant, run_id.job)):
                 self.usage.refused["runs"] += 1
                 return None
-            run = Run(run_id, now, now, usage=self.usage)
+            run = Run(run_id, now, now, tenant=tenant, usage=self.usage)
             self.usage.runs += 1
-        self.by_id[run_id] = run
+            self._held.add(Owner(tenant, run_id.job))
+            own = self.by_tenant.setdefault(tenant, {})
+        else:
+            own = self.by_tenant[run.tenant]
+            del own[run_id]
+        self.by_id[run_id] = own[run_id] = run
         return run
 
     def trim(self, added: int | None = None) -> None:
@@ -51,7 +75,8 @@ class Runs:
         """
         if self.usage.is_full and self.by_id:
             self.usage.is_full = False
-            self._make_room(next(reversed(self.by_id.values())).last_seen)
+            newest = next(reversed(self.by_id.values()))
+            self._make_room(newest.last_seen, Owner(newest.tenant, newest.id.job))
         if added is not None:
             self._unweighed += added
             if self._unweighed < self._max_weight // 32:
@@ -86,11 +111,13 @@ class Runs:
         for run in self.by_id.values():
             run.ignore_silence_before(now)
 
-    def _make_room(self, now: float) -> bool:
-        runs = self.by_id.values()
-        victim = min(runs, key=lambda run: run.last_seen - run.first_seen)
-        if victim.last_seen - victim.first_seen >= ESTABLISHED:
-            silent = next((run for run in runs if now - run.last_seen > CLEAN_FORGET), None)
+    def _make_room(self, now: float, newcomer: Owner) -> bool:
+        largest = self._held.largest_tenant(newcomer)
+        victim = _least_known(self.by_tenant.get(largest, {}).values())
+        if victim is None:
+            return False
+        if largest == newcomer.tenant and victim.known_for >= ESTABLISHED:
+            silent = next((run for run in self.by_id.values() if now - run.last_seen > CLEAN_FORGET), None)
             if silent is None:
                 return False
             victim = silent
@@ -110,6 +137,11 @@ class Runs:
 
     def _drop(self, run: Run) -> None:
         del self.by_id[run.id]
+        own = self.by_tenant[run.tenant]
+        del own[run.id]
+        if not own:
+            del self.by_tenant[run.tenant]
+        self._held.add(Owner(run.tenant, run.id.job), -1)
         usage = self.usage
         usage.evicted["instances"] += sum(group.evicted for group in run.groups.values())
         usage.evicted["calls"] += sum(group.evicted_calls for group in run.groups.values())
@@ -119,3 +151,14 @@ class Runs:
         usage.members -= run.members
         usage.progress_entries -= run.progress_entries
         usage.reported -= sum(rank.held for rank in run.ranks.values())
+
+
+def _least_known(runs: Iterable[Run]) -> Run | None:
+    """The run that has sent telemetry for the shortest time."""
+    found: Run | None = None
+    for run in runs:
+        if found is None or run.known_for < found.known_for:
+            found = run
+            if not run.known_for:
+                break
+    return found

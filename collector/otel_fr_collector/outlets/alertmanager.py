@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -20,7 +19,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.alert_lane import HOLD, AlertLane
 from otel_fr_collector.outlets.outlet import TenantOf, links_of, owner_of
-from otel_fr_collector.shares import Owner, gives_way
+from otel_fr_collector.shares import Holdings, Owner
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -91,6 +90,8 @@ class Alertmanager:
         self._tenant_of = tenant_of
         self._metrics = metrics
         self._alerts: dict[Labels, _Alert] = {}
+        self._by_owner: dict[Owner, dict[Labels, _Alert]] = {}
+        self._holdings = Holdings()
         self._of_incident: dict[tuple[object, str], Labels] = {}
         self._changes = 0
         self._log = Throttle()
@@ -126,7 +127,9 @@ class Alertmanager:
             owner = owner_of(incident, self._tenant_of)
             if alert is None and not self._make_room(owner):
                 return
-            alert = self._alerts[labels] = _Alert(labels, owner, incident.detected)
+            if alert is not None:
+                self._drop(alert)
+            alert = self._keep(_Alert(labels, owner, incident.detected))
         self._of_incident[key] = labels
         alert.sources.add(key)
         links = links_of(self._links, incident, time.time())
@@ -153,10 +156,11 @@ class Alertmanager:
 
     def _make_room(self, newcomer: Owner) -> bool:
         """Make room for one more alert; False: there is none for this one."""
-        self._drop_ended()
+        if len(self._alerts) >= MAX_ALERTS:
+            self._drop_ended()
         if len(self._alerts) < MAX_ALERTS:
             return True
-        loser = gives_way(Counter(alert.owner for alert in self._alerts.values()), newcomer)
+        loser = self._holdings.gives_way(newcomer)
         self._metrics.alerts_dropped.inc()
         if self._log.allows():
             _log.error(
@@ -164,9 +168,13 @@ class Alertmanager:
             )
         if loser is None:
             return False
-        newest = next(alert for alert in reversed(self._alerts.values()) if alert.owner == loser)
-        self._drop(newest)
+        self._drop(next(reversed(self._by_owner[loser].values())))
         return True
+
+    def _keep(self, alert: _Alert) -> _Alert:
+        self._alerts[alert.labels] = self._by_owner.setdefault(alert.owner, {})[alert.labels] = alert
+        self._holdings.add(alert.owner)
+        return alert
 
     def _drop_ended(self) -> None:
         """Drop alerts that ended so long ago that every replica has resolved them by itself."""
@@ -176,6 +184,11 @@ class Alertmanager:
 
     def _drop(self, alert: _Alert) -> None:
         del self._alerts[alert.labels]
+        own = self._by_owner[alert.owner]
+        del own[alert.labels]
+        if not own:
+            del self._by_owner[alert.owner]
+        self._holdings.add(alert.owner, -1)
         for key in alert.sources:
             self._of_incident.pop(key, None)
 

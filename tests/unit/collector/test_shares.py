@@ -27,7 +27,7 @@ from otel_fr_collector.outlets.event_stream import (
     Listener,
     TooManyListenersError,
 )
-from otel_fr_collector.shares import FairQueue, Owner, gives_way
+from otel_fr_collector.shares import FairQueue, Holdings, Owner
 
 from otel_fr.incident import incident_id
 from tests.support.incident_data import incident_change
@@ -48,7 +48,7 @@ def test_the_tenant_of_a_job_is_the_longest_prefix_of_a_token_else_the_first_par
 @given(st.lists(owners, min_size=1), owners)
 def test_who_loses_an_entry_has_more_than_the_newcomer_then_has(held: list[Owner], newcomer: Owner) -> None:
     jobs, tenants = Counter(held), Counter(owner.tenant for owner in held)
-    loser = gives_way(jobs, newcomer)
+    loser = Holdings(jobs).gives_way(newcomer)
     if loser is None:
         assert tenants[newcomer.tenant] + 1 >= max(tenants.values())
         own = [count for owner, count in jobs.items() if owner.tenant == newcomer.tenant]

@@ -1,0 +1,167 @@
+"""How large and how late a collector becomes while one tenant sends more than it can take.
+
+Two measurements, each with a collector of its own that has tokens for two tenants:
+
+* memory: one tenant sends valid telemetry that fills every limit; resident memory after each round, and /healthz.
+* alerts: one tenant sends new jobs with dead ranks without a pause, 300 in each request; how much later than without
+  them the stall of another tenant's job is alerted, and /healthz.
+
+What other programs take from the processors does not count for /healthz, but it does for the alerts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.support import floods
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import LOGS, TRACES
+from tests.support.health import HealthWatch
+from tests.support.incident_receivers import AlertSink, Receiver
+from tests.support.tenants import As, tokens_file
+from tests.support.waiting import wait_for
+
+LIMIT_HEALTH = 1.5
+LIMIT_MEMORY = 400.0
+MIB = 1 << 20
+WAIT_SECONDS = 60.0
+
+
+def resident(collector: Collector) -> float:
+    """MiB now."""
+    status = Path(f"/proc/{collector.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def cpu(collector: Collector) -> float:
+    fields = Path(f"/proc/{collector.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def show_health(watch: HealthWatch) -> str:
+    shares = [f"{watch.percentile(share):.2f}" for share in (0.5, 0.9, 0.99)]
+    return f"/healthz p50, p90, p99: {', '.join(shares)} s, at most {watch.slowest:.2f} s"
+
+
+def memory(folder: Path, rounds: int) -> bool:
+    with running(folder, "--quiet", *tokens_file(folder)) as collector:
+        tenant = As(collector, "team-a")
+        with HealthWatch(collector).running() as watch:
+            for number in range(rounds):
+                for make, method in (
+                    (floods.stalled_job, LOGS),
+                    (floods.calls_in_flight, TRACES),
+                    (floods.many_groups, LOGS),
+                ):
+                    with contextlib.suppress(grpc.RpcError):
+                        tenant.send(method, make(number, "team-a/"), compression=grpc.Compression.Gzip)
+                print(
+                    f"memory, round {number + 1:3}: {resident(collector):5.0f} MiB resident,"
+                    f" at most {collector.resident() / MIB:5.0f}",
+                    flush=True,
+                )
+        print(f"memory: {show_health(watch)}", flush=True)
+        return collector.resident() / MIB <= LIMIT_MEMORY and watch.slowest <= LIMIT_HEALTH
+
+
+def alert_delay(collector: Collector, alerts: AlertSink, job_id: str) -> float:
+    """Seconds from the last call of a light job's stalled collective to its alert."""
+    with As(collector, "team-b").job(4, job_id) as job:
+        job.step()
+        job.all_reported()
+        job.step()
+        job.skip(2)
+        begun = time.monotonic()
+
+        def alerted() -> bool:
+            return any(alert["labels"]["job_id"] == job_id for post in list(alerts.posts) for alert in post)
+
+        wait_for(alerted, WAIT_SECONDS)
+        return time.monotonic() - begun
+
+
+@contextlib.contextmanager
+def flooding(collector: Collector, senders: int) -> Iterator[None]:
+    """Processes that send new jobs with dead ranks, each as fast as the collector takes them."""
+    command = [sys.executable, __file__, "--flood", collector.grpc]
+    processes = [subprocess.Popen([*command, f"{number}"]) for number in range(senders)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def flood(address: str, sender: str) -> None:
+    """Send without a pause until killed."""
+    call = grpc.insecure_channel(address).unary_unary(LOGS, None, None)
+    number = 0
+    while True:
+        number += 1
+        data = floods.dead_jobs(number, f"team-a/{sender}-")
+        with contextlib.suppress(grpc.RpcError):
+            call(data, metadata=As.metadata("team-a"), compression=grpc.Compression.Gzip, timeout=WAIT_SECONDS)
+
+
+def alerts_in_flood(folder: Path, rounds: int, senders: int) -> bool:
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(contextlib.closing(AlertSink()))
+        hook = stack.enter_context(contextlib.closing(Receiver()))
+        options = ["--alertmanager", sink.url, "--webhook", hook.url, "--data", str(folder / "data")]
+        collector = stack.enter_context(running(folder, "--quiet", *options, *tokens_file(folder)))
+        quiet = alert_delay(collector, sink, "team-b/quiet")
+        print(f"alerts: without a flood after {quiet:.1f} s", flush=True)
+        watch = stack.enter_context(HealthWatch(collector).running())
+        stack.enter_context(flooding(collector, senders))
+        worst = 0.0
+        for number in range(rounds):
+            used, begun, since = cpu(collector), time.monotonic(), len(watch.latencies)
+            delay = alert_delay(collector, sink, f"team-b/{number}")
+            worst = max(worst, delay)
+            share = (cpu(collector) - used) / (time.monotonic() - begun)
+            slowest = max(watch.latencies[since:], default=0.0)
+            print(
+                f"alerts, round {number + 1}: after {delay:.1f} s; /healthz at most {slowest:.2f} s;"
+                f" {share:.0%} of a core; {resident(collector):.0f} MiB; load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+        print(f"alerts: {show_health(watch)}; {len(sink.posts)} posts", flush=True)
+        return watch.slowest <= LIMIT_HEALTH
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["memory", "alerts"])
+    parser.add_argument("--rounds", type=int, default=40, help="of the memory's measurement")
+    parser.add_argument("--alerts", type=int, default=5, help="light jobs whose alert is measured")
+    parser.add_argument("--senders", type=int, default=1, help="processes that flood")
+    parser.add_argument("--flood", nargs=2, metavar=("ADDRESS", "NUMBER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.flood:
+        flood(*options.flood)
+    good = True
+    with tempfile.TemporaryDirectory() as name:
+        if options.only != "alerts":
+            good &= memory(Path(name) / "memory", options.rounds)
+        if options.only != "memory":
+            good &= alerts_in_flood(Path(name) / "alerts", options.alerts, options.senders)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Tenants have turns: what one of them sends in masses delays another's by a turn, and takes no room from it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from otel_fr_collector.incidents import judge as judge_module
+from otel_fr_collector.jobs import groups as groups_module
+from otel_fr_collector.jobs.calls import RankCall
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.runs import ESTABLISHED, Runs
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
+
+from otel_fr.match import CallState, Finding, Group, Signature, compare, diagnose
+
+SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
+
+
+def runs_of(runs: Runs, tenant: str) -> list[str]:
+    return [run.id.job for run in runs.by_tenant.get(tenant, {}).values()]
+
+
+def known(runs: Runs, job: str, first: float, last: float) -> bool:
+    run = runs.get(RunId(job, 0, job), first)
+    if run is not None:
+        run.last_seen = last
+    return run is not None
+
+
+def test_the_new_runs_of_one_tenant_evict_no_run_of_another() -> None:
+    """A tenant's run was evicted if a thousand others began before its next report."""
+    runs = Runs(max_runs=10)
+    assert known(runs, "b/1", 0.0, 0.0)
+    for number in range(50):
+        assert known(runs, f"a/{number}", 1.0, 1.0)
+    assert runs_of(runs, "b") == ["b/1"]
+    assert runs_of(runs, "a") == [f"a/{number}" for number in range(41, 50)]
+    assert len(runs.by_id) == runs.usage.runs == 10
+
+
+def test_a_tenant_with_fewer_runs_gets_room_from_the_one_with_the_most() -> None:
+    runs = Runs(max_runs=10)
+    for number in range(10):
+        assert known(runs, f"a/{number}", 0.0, ESTABLISHED + number)
+    assert not known(runs, "a/x", 20.0, 20.0)
+    for number in range(6):
+        assert known(runs, f"b/{number}", 20.0, 20.0)
+    assert runs_of(runs, "a") == [f"a/{number}" for number in range(5, 10)]
+    assert runs_of(runs, "b") == [f"b/{number}" for number in (1, 2, 3, 4, 5)]
+
+
+def stall(service: Service, job: str) -> None:
+    """A rank of two waits; nothing was ever heard of the other."""
+    run = service.runs.get(RunId(job, 0, job), 0.0)
+    assert run is not None
+    run.note_origin(0, host="h", world_size=2, resource={}, now=0.0)
+    run.group_state(Group("g", "0", "default_pg", ()), 2)
+    waits = RankCall(0, 1, "g", "collective", 1, SIGNATURE, CallState.IN_FLIGHT, enqueued_at=0.0)
+    for number, now in ((1, 0.0), (2, 2.0)):
+        run.add_report(KeptReport(0, number, stall=1.0, inflight=[waits]), now)
+
+
+def test_one_tenants_thousand_jobs_delay_the_verdict_on_anothers_by_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(judge_module, "TURN_SECONDS", 0.0)
+    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: 2.1)
+    for number in range(50):
+        stall(service, f"team-a/{number}")
+    stall(service, "team-b/1")
+    assert not service.step()
+    assert not service.step()
+    assert sorted(incident.run.job for incident in service.book.known()) == ["team-a/0", "team-b/1"]
+    for _ in range(100):  # every other turn is team-b's
+        service.step()
+    assert len(service.book.known()) == 51
+
+
+def test_a_tenant_has_at_most_two_large_runs_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+
+    def wait(evidence: Any) -> list[Finding]:
+        go.wait(10)
+        return diagnose(evidence)
+
+    monkeypatch.setattr(judge_module, "MAX_SIZE_ON_LOOP", 0)
+    monkeypatch.setattr(judge_module, "diagnose", wait)
+    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: 2.1)
+
+    async def play() -> None:
+        for tenant in "abcdefghij":
+            for number in range(5):
+                stall(service, f"{tenant}/{number}")
+        service.judge.step(2.1)
+        assert service.judge.in_progress == judge_module.THREADS
+        running = service.judge._threads_of
+        assert max(running.values()) <= 2
+        assert len(running) >= judge_module.MANY_THREADS
+        go.set()
+        while service.judge.in_progress:
+            await asyncio.sleep(0.001)
+            service.judge.step(2.1)
+        assert not running
+
+    asyncio.run(play())
+    assert len(service.book.known()) == 50
+
+
+def test_pieces_are_compared_a_few_at_a_time_once_the_members_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[object] = []
+
+    def counting(*given: Any) -> object:
+        compared.append(given)
+        return compare(*given)
+
+    monkeypatch.setattr(groups_module, "compare", counting)
+    group, size, count = GroupState(Group("g", "0", "", ()), 40), 40, 5
+
+    def gather(rank: int, number: int, length: int = 3) -> RankCall:
+        signature = Signature("all_gather", ((length,),), ((3,),) * size, ("Float",), ("Float",))
+        return RankCall(rank, number, "g", "collective", number, signature, CallState.COMPLETED)
+
+    for number in range(count):
+        for rank in range(size):
+            assert not group.add(gather(rank, number, 3 if (rank, number) != (7, 3) else 4))
+    assert len(group.incomplete) == len(group.uncompared) == count
+    group.learn(Group("g", "0", "", tuple(range(size))), size)
+    compared.clear()
+    found = []
+    while group.uncompared:
+        found.append(group.compare_pieces())
+        assert len(compared) <= groups_module.MAX_PIECES * (groups_module.MAX_COMPARED + 1)
+        compared.clear()
+    assert found.count(True) == 1
+    assert len(found) > 2
+    assert [key[2] for key in group.incomplete] == [3]
+    assert group.disagreeing == 1
