@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from signal import SIGABRT
 
 from otel_fr.match.cycles import cycles
 from otel_fr.match.device import OpenCalls, open_calls, stuck_devices
-from otel_fr.match.endings import aborted_ranks, culprit_deaths
-from otel_fr.match.instances import Completions, Instance, InstanceKey
+from otel_fr.match.endings import culprit_deaths, raised_ranks
+from otel_fr.match.instances import Completions, Instance, InstanceKey, has_joined, instance_key, last_calls
 from otel_fr.match.joined import is_stalled, stragglers
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Evidence
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.match.waiting import Node, build
+
+_BACKEND_EXCEPTION = "torch.distributed.DistBackendError"
+"""What torch raises in a rank whose collective timed out or was aborted, also if its backend does not show an end."""
+_WAIT_EXCEPTION = "RuntimeError: Operation timed out!"
+"""What torch's ``Work.wait(timeout)`` raises once that time is over; the call stays in flight (c10d/Work.cpp)."""
 
 
 def separate(
@@ -28,7 +34,7 @@ def separate(
     Returns:
         ranks whose ending is a cause; aborted ranks whose ending is not; the nodes of the wait-for graph.
     """
-    aborted = aborted_ranks(evidence)
+    aborted = aborted_ranks(evidence, instances)
     deaths = culprit_deaths(evidence, instances.values(), aborted)
     nodes = build(evidence, instances, mismatches, deaths, completions)
     if not aborted:
@@ -85,3 +91,94 @@ def _leading_to(nodes: Mapping[InstanceKey, Node], ends: Iterable[InstanceKey]) 
                 found.add(key)
                 todo.append(key)
     return found
+
+
+def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> frozenset[int]:
+    """Ranks that ended as a watchdog ends them, after a call of theirs had not ended within the window.
+
+    Source of the rule: NCCL's watchdog ends the process with SIGABRT at the call's timeout, or the exception reaches
+    the caller (`_BACKEND_EXCEPTION`); the program's own limit of the wait raises another one. Whether they are victims
+    depends on what they waited for.
+    """
+    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)} | _raised_in_a_wait(evidence, instances)
+    times: dict[int, list[float | None]] = {}
+    for call in evidence.calls if ended else ():
+        if call.rank in ended and call.state is not CallState.COMPLETED:
+            times.setdefault(call.rank, []).append(call.duration if call.state is CallState.FAILED else call.age)
+    return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
+
+
+def _raised_in_a_wait(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> set[int]:
+    """Ranks that ended by an exception while they waited in their newest call, which had lasted for the window.
+
+    Either the exception ended the call, before its timeout. Or the call is still in flight; then the exception may also
+    come from elsewhere, so it counts as one that ended the wait only if torch says so, or if another rank has waited for
+    the window as well: in the same call, or for a rank that is missing from it. Theirs is then no wait for this rank.
+    """
+    raised = raised_ranks(evidence)
+    calls = [call for call in evidence.calls if call.rank in raised] if raised else []
+    found: set[int] = set()
+    open_: dict[int, Call] = {}
+    for r, (call, _) in last_calls(calls, evidence.window).items():
+        if _lasted(call, evidence.window):
+            if call.state is CallState.FAILED:
+                found.update([r] if call.error != "timeout" else [])
+            elif evidence.ranks[r].exception.startswith(_WAIT_EXCEPTION):
+                found.add(r)
+            else:
+                open_[r] = call
+    waiting_for = _waiting_for(evidence, instances.values()) if open_ else {}
+    for r, call in open_.items():
+        key = instance_key(call)
+        instance = instances.get(key) if key is not None else None
+        if instance is not None:
+            beside = {other for other in instance.calls if _lasted(instance.call(other), evidence.window)}
+            missing = _missing(evidence, instance)
+            if beside.union(*(waiting_for.get(m, ()) for m in missing)) - {r}:
+                found.add(r)
+    return found
+
+
+def _waiting_for(evidence: Evidence, instances: Iterable[Instance]) -> dict[int, list[int]]:
+    """For each rank that is missing from a call, two of the ranks that have waited there for the window."""
+    found: dict[int, list[int]] = {}
+    for instance in instances:
+        waiting = [r for r in instance.calls if _lasted(instance.call(r), evidence.window)]
+        for r in _missing(evidence, instance) if waiting else ():
+            known = found.setdefault(r, [])
+            known.extend([other for other in waiting[:2] if other not in known][: 2 - len(known)])
+    return found
+
+
+def _missing(evidence: Evidence, instance: Instance) -> list[int]:
+    return [r for r in instance.members if not has_joined(instance, r, evidence.ranks.get(r))]
+
+
+def _lasted(call: Call, window: float) -> bool:
+    """It has not completed, and is known to have lasted for the window."""
+    seconds = call.duration if call.state is CallState.FAILED else call.age
+    return call.state is not CallState.COMPLETED and seconds is not None and seconds >= window
+
+
+def _ended_as_aborted(info: Rank) -> bool:
+    if info.ending is Ending.KILLED:
+        return info.signal == SIGABRT
+    if info.ending is not Ending.RAISED:
+        return False
+    return info.exception.startswith(_BACKEND_EXCEPTION) or _exited_at_once(info)
+
+
+def _exited_at_once(info: Rank) -> bool:
+    """It ended with a status other than 0, by neither an exception nor the interpreter's exit, so by ``os._exit``.
+
+    While the main thread waits in a call, only another thread can do that: the program's own watchdog, or
+    ``faulthandler.dump_traceback_later(exit=True)``.
+    """
+    return not info.exception and not info.exiting and bool(info.exit_code)
+
+
+def _reach(times: Iterable[float | None], window: float) -> bool:
+    """True if the longest of these times is, or may be, as long as the window; those not known say nothing if another
+    is known: a rank's newest call in flight always is."""
+    known = [time for time in times if time is not None]
+    return not known or max(known) >= window

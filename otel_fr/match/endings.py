@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
+from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
-from otel_fr.match.instances import Instance, has_joined, last_calls
+from otel_fr.match.instances import Instance, has_joined
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 
@@ -23,8 +23,6 @@ _STORE_EXCEPTIONS = ("torch.distributed.DistStoreError", "torch.distributed.Dist
 
 KILL_GRACE = 2.0
 """Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
-_BACKEND_EXCEPTION = "torch.distributed.DistBackendError"
-"""What torch raises in a rank whose collective timed out or was aborted, also if its backend does not show an end."""
 
 
 def gave_up_at_store(info: Rank) -> bool:
@@ -81,7 +79,7 @@ def _awaited(evidence: Evidence, instances: Iterable[Instance], ranks: set[int])
     return found
 
 
-def _raised(evidence: Evidence) -> set[int]:
+def raised_ranks(evidence: Evidence) -> set[int]:
     """Ranks that ended by an uncaught exception."""
     return {r for r, info in evidence.ranks.items() if info.ending is Ending.RAISED and info.exception}
 
@@ -92,7 +90,7 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
     An exception that a signal handler raises in the call looks so: that of PyTorch's DataLoader when a worker is
     killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank.
     """
-    raised = _raised(evidence)
+    raised = raised_ranks(evidence)
     unharmed = {r for r, info in evidence.ranks.items() if info.ending is Ending.RUNNING or was_stopped(info)}
     found: set[int] = set()
     for instance in instances if raised else ():
@@ -144,56 +142,6 @@ def _may_be_stopped(info: Rank) -> bool:
 
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
     return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED)]
-
-
-def aborted_ranks(evidence: Evidence) -> frozenset[int]:
-    """Ranks that ended as a watchdog ends them, after a call of theirs had not ended within the window.
-
-    Source of the rule: NCCL's watchdog ends the process with SIGABRT at the call's timeout, or the exception reaches
-    the caller (`_BACKEND_EXCEPTION`); a handler of the program's own limit raises in the call. Whether they are victims
-    depends on what they waited for.
-    """
-    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)} | _raised_in_a_wait(evidence)
-    times: dict[int, list[float | None]] = {}
-    for call in evidence.calls if ended else ():
-        if call.rank in ended and call.state is not CallState.COMPLETED:
-            times.setdefault(call.rank, []).append(call.duration if call.state is CallState.FAILED else call.age)
-    return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
-
-
-def _raised_in_a_wait(evidence: Evidence) -> set[int]:
-    """Ranks that ended by an exception in their newest call, before its timeout, after it had lasted for the window."""
-    raised = _raised(evidence)
-    calls = [call for call in evidence.calls if call.rank in raised] if raised else []
-    return {
-        r
-        for r, (call, _) in last_calls(calls, evidence.window).items()
-        if call.state is CallState.FAILED and call.error != "timeout" and (call.duration or 0.0) >= evidence.window
-    }
-
-
-def _ended_as_aborted(info: Rank) -> bool:
-    if info.ending is Ending.KILLED:
-        return info.signal == SIGABRT
-    if info.ending is not Ending.RAISED:
-        return False
-    return info.exception.startswith(_BACKEND_EXCEPTION) or _exited_at_once(info)
-
-
-def _exited_at_once(info: Rank) -> bool:
-    """It ended with a status other than 0, by neither an exception nor the interpreter's exit, so by ``os._exit``.
-
-    While the main thread waits in a call, only another thread can do that: the program's own watchdog, or
-    ``faulthandler.dump_traceback_later(exit=True)``.
-    """
-    return not info.exception and not info.exiting and bool(info.exit_code)
-
-
-def _reach(times: Iterable[float | None], window: float) -> bool:
-    """True if the longest of these times is, or may be, as long as the window; those not known say nothing if another
-    is known: a rank's newest call in flight always is."""
-    known = [time for time in times if time is not None]
-    return not known or max(known) >= window
 
 
 def culprit_deaths(

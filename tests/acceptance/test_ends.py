@@ -27,6 +27,7 @@ def _run(folder: Path, how: str) -> tuple[list[dict[str, Any]], list[dict[str, A
     [
         ("watchdog_of_one", "rank 0 was aborted by signal 6 (SIGABRT) while it waited"),
         ("watchdog_of_all", "ranks 0, 2 were aborted by signal 6 (SIGABRT) while they waited"),
+        ("own_limit", "while it waited, rank 0 raised TimeoutError: the step takes too long"),
         ("stopped", ""),
     ],
 )

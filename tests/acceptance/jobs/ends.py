@@ -16,7 +16,7 @@ PATIENCE = 4.0
 
 how = sys.argv[1]
 by_watchdog = {"watchdog_of_one": (0,), "watchdog_of_all": (0, 2)}.get(how, ())
-timeout = 60.0 if by_watchdog else PATIENCE
+timeout = 60.0 if by_watchdog or how == "own_limit" else PATIENCE
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
 rank, world = dist.get_rank(), dist.get_world_size()
 data = torch.ones(64)
@@ -47,6 +47,15 @@ elif by_watchdog:
     if rank in by_watchdog:
         threading.Thread(target=watchdog, daemon=True).start()
     dist.all_reduce(data)
+elif how == "own_limit":
+    if rank == 1:
+        idle()
+    work = dist.all_reduce(data, async_op=True)
+    give_up_at = time.monotonic() + PATIENCE
+    while not work.is_completed():
+        if rank == 0 and time.monotonic() >= give_up_at:
+            raise TimeoutError("the step takes too long")
+        time.sleep(0.05)
 elif how == "stopped":
     if rank == 1:
         idle()

@@ -286,3 +286,52 @@ def test_an_exception_that_ends_a_long_wait_from_within_is_a_victims() -> None:
     found = cause([failed, call(2, 5)], [raised, rank(1, 4), rank(2, 5, done=4)])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
     assert "while it waited, rank 0 raised TimeoutError" in found.summary
+
+
+LIMIT = "TimeoutError: the step took more than 6 s"
+
+
+def limited(number: int, reached: int = 5, exception: str = LIMIT) -> Rank:
+    return rank(number, reached, done=reached - 1, ending=Ending.RAISED, exception=exception, exiting=True)
+
+
+@pytest.mark.parametrize("state", PENDING)
+@pytest.mark.parametrize("missing", MISSING)
+def test_an_exception_that_ends_a_long_wait_is_a_victims_if_others_wait_too(state: CallState, missing: str) -> None:
+    """A handler of SIGALRM, or the program's own loop over ``Work.is_completed``: the call itself goes on."""
+    found = cause([call(0, 5, state), call(2, 5, state)], [limited(0), MISSING[missing], rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
+    assert f"while it waited, rank 0 raised {LIMIT}" in found.summary
+
+
+def test_another_rank_may_wait_elsewhere_for_the_missing_one() -> None:
+    pair = Group("p", "1", "pair", (1, 2))
+    elsewhere = Rank(2, idle=9.0, progress={"w": Progress(4, 4), "p": Progress(1, 0)})
+    missing = Rank(1, idle=9.0, progress={"w": Progress(4, 4), "p": Progress(0, 0)})
+    calls = [call(0, 5), call(2, 1, group=pair, record=50)]
+    found = cause(calls, [limited(0), missing, elsewhere], pair)
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
+
+
+@pytest.mark.parametrize(
+    ("age", "other"), [(1.0, 9.0), (9.0, 1.0)], ids=["raised before the window", "others before the window"]
+)
+def test_an_exception_is_its_rank_s_own_fault_if_the_wait_was_short(age: float, other: float) -> None:
+    calls = [call(0, 5, age=age), call(2, 5, age=other)]
+    found = cause(calls, [limited(0), rank(1, 4), rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (0,))
+
+
+def test_the_time_given_to_a_wait_is_over() -> None:
+    """``Work.wait(timeout)`` raises, and the call stays in flight."""
+    pair = Group("p", "1", "pair", (0, 1))
+    waited = Rank(
+        0, idle=9.0, progress={"p": Progress(5, 4)}, ending=Ending.RAISED, exception="RuntimeError: Operation timed out!"
+    )
+    found = cause([call(0, 5, group=pair)], [waited, rank(1, 4, group=pair)], pair)
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
+
+
+def test_an_exception_in_a_wait_for_a_rank_that_moves_is_its_rank_s_own_fault() -> None:
+    found = cause([call(0, 5), call(2, 5)], [limited(0), rank(1, 4, idle=0.5), rank(2, 5, done=4)])
+    assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (0,))
