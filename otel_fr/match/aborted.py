@@ -100,7 +100,8 @@ def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance])
     the caller (`_BACKEND_EXCEPTION`); the program's own limit of the wait raises another one. Whether they are victims
     depends on what they waited for.
     """
-    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)} | _raised_in_a_wait(evidence, instances)
+    ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)}
+    ended |= _raised_in_a_wait(evidence, instances)
     times: dict[int, list[float | None]] = {}
     for call in evidence.calls if ended else ():
         if call.rank in ended and call.state is not CallState.COMPLETED:
@@ -111,9 +112,9 @@ def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance])
 def _raised_in_a_wait(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> set[int]:
     """Ranks that ended by an exception while they waited in their newest call, which had lasted for the window.
 
-    Either the exception ended the call, before its timeout. Or the call is still in flight; then the exception may also
-    come from elsewhere, so it counts as one that ended the wait only if torch says so, or if another rank has waited for
-    the window as well: in the same call, or for a rank that is missing from it. Theirs is then no wait for this rank.
+    Either the exception ended the call, before its timeout. Or the call is still in flight; then the exception may
+    also come from elsewhere, so it counts only if torch says that a wait took too long, or if another rank has waited
+    for the window as well: in the same call, or for a rank that is missing from it. That wait is none for this rank.
     """
     raised = raised_ranks(evidence)
     calls = [call for call in evidence.calls if call.rank in raised] if raised else []

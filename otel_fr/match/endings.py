@@ -25,6 +25,26 @@ KILL_GRACE = 2.0
 """Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
 
 
+def process_ending(*, signal: int | None, exit_code: int | None, clean: bool, exception: str) -> Ending:
+    """How a process ended.
+
+    A signal after an uncaught exception of the main thread only ended what was left of it: the launcher's, or one at
+    the interpreter's exit.
+
+    Args:
+        signal: that ended it; None or 0: none did. exit_code: None: not known. clean: it said that it ends cleanly.
+        exception: of the main thread; "": none.
+    """
+    raised = bool(exception)
+    if signal:
+        return Ending.RAISED if raised and not exception.startswith(_STOP_EXCEPTIONS) else Ending.KILLED
+    if exit_code is not None:
+        return Ending.RAISED if exit_code else Ending.CLEAN
+    if raised:
+        return Ending.RAISED
+    return Ending.CLEAN if clean else Ending.GONE
+
+
 def gave_up_at_store(info: Rank) -> bool:
     """It ended because others did not arrive at the job's store: their fault, not its own."""
     return info.ending is Ending.RAISED and info.exception.startswith(_STORE_EXCEPTIONS)

@@ -92,3 +92,11 @@ def test_a_rank_whose_exit_is_blocked_is_exiting(tmp_path: Path) -> None:
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], None)
     for last in (revisions[-1], offline[0]):
         assert "rank 1 was exiting (sys.exit: no samples left on this rank) and still at" in last["summary"]
+
+
+def test_the_launcher_s_signal_does_not_hide_the_exception_before_it(tmp_path: Path) -> None:
+    revisions, offline, _ = _run(tmp_path, "raised_and_exiting")
+    for verdict in (*revisions, *offline):
+        assert (verdict["category"], verdict["culprit_ranks"]) == ("rank_dead", [1])
+        assert "rank 1 raised ValueError: bad sample 4711" in verdict["summary"]
+        assert "ends.py" in verdict["call_sites"]["1"]

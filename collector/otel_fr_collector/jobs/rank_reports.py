@@ -8,6 +8,7 @@ from sys import getsizeof
 
 from otel_fr import identity, rank_report
 from otel_fr.match import Ending, Group, Signature, ThreadException
+from otel_fr.match.endings import process_ending
 from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
@@ -154,14 +155,9 @@ def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:
     report.has_exited = True
     report.exit_code = given.code if given.is_known else None
     report.signal = given.signal or None
-    if given.signal:
-        report.ending = Ending.KILLED
-    elif given.is_clean or report.exit_code == 0:
-        report.ending = Ending.CLEAN
-    elif report.exception or report.exit_code is not None:
-        report.ending = Ending.RAISED
-    else:
-        report.ending = Ending.GONE
+    report.ending = process_ending(
+        signal=report.signal, exit_code=report.exit_code, clean=given.is_clean, exception=report.exception
+    )
 
 
 class _MemberReader:

@@ -20,6 +20,7 @@ from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dumps.columns import P2P, Mask
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
+from otel_fr.match.endings import process_ending
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank, ThreadException
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
@@ -224,7 +225,7 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask
 def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     exit_, exception = _object(dump.facts.get("exit")), _object(dump.facts.get("exception"))
     of_threads = dump.facts.get("thread_exceptions")
-    ending = _ending(dump, exit_, bool(exception))
+    ending, signal, code = _end(dump, exit_, _exception_text(exception))
     stack = dump.text("stack") or _text(exception.get("stack"))
     rank = Rank(
         dump.rank,
@@ -247,25 +248,26 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         complete=not dump.partial or dump.source != "otel-fr",
         file=dump.path,
     )
-    signal, code = exit_.get("signal"), exit_.get("code")
-    rank.signal = signal if isinstance(signal, int) and signal > 0 else None
-    rank.exit_code = code if isinstance(code, int) and exit_.get("known") is True and not rank.signal else None
-    rank.idle = _idle(dump)
+    rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
     return rank
 
 
-def _ending(dump: Dump, exit_: Mapping[str, Any], raised: bool) -> Ending:
-    if not exit_:
-        return Ending.RAISED if raised else Ending.CLEAN if dump.facts.get("clean") is True else Ending.RUNNING
-    if exit_.get("signal"):
-        return Ending.KILLED
-    if exit_.get("known") is True:
-        return Ending.RAISED if exit_.get("code") else Ending.CLEAN
-    if raised or exit_.get("code"):
-        return Ending.RAISED
-    return Ending.CLEAN if exit_.get("clean") is True else Ending.GONE
+def _end(dump: Dump, exit_: Mapping[str, Any], exception: str) -> tuple[Ending, int | None, int | None]:
+    """How the rank ended, by which signal, and with which exit code."""
+    signal, code = exit_.get("signal"), exit_.get("code")
+    signal = signal if isinstance(signal, int) and signal > 0 else None
+    # A code of 0 says nothing where the status is not known.
+    code = code if isinstance(code, int) and (code or exit_.get("known") is True) else None
+    if exit_:
+        is_clean = exit_.get("clean") is True
+        ending = process_ending(signal=signal, exit_code=code, clean=is_clean, exception=exception)
+    elif exception:
+        ending = Ending.RAISED
+    else:
+        ending = Ending.CLEAN if dump.facts.get("clean") is True else Ending.RUNNING
+    return ending, signal, None if signal else code
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -77,6 +77,11 @@ elif how == "exit_message":
     if rank == 1:
         sys.exit("no samples left on this rank")
     dist.all_reduce(data)
+elif how == "raised_and_exiting":
+    if rank == 1:
+        atexit.register(idle)
+        raise ValueError("bad sample 4711")
+    dist.all_reduce(data)
 elif how == "exiting":
     if rank == 1:
         atexit.register(idle)

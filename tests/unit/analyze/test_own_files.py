@@ -110,6 +110,16 @@ def test_the_exceptions_of_threads_are_in_a_ranks_file_and_do_not_end_it(tmp_pat
             Ending.CLEAN,
             "",
         ),
+        (
+            {"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 15, "clean": False, "known": True}},
+            Ending.RAISED,
+            "ValueError",
+        ),
+        (
+            {"exception": {"type": "KeyboardInterrupt"}, "exit": {"code": 0, "signal": 2, "known": True}},
+            Ending.KILLED,
+            "KeyboardInterrupt",
+        ),
         ({"thread_exceptions": [{"type": "ValueError", "thread": "loader"}]}, Ending.RUNNING, ""),
         ({}, Ending.RUNNING, ""),
     ],
@@ -121,7 +131,7 @@ def test_how_a_rank_ended_is_known(tmp_path: Path, info: dict[str, Any], ending:
     assert report.run is not None
     rank = report.run.evidence.ranks[0]
     assert (rank.ending, rank.exception) == (ending, exception)
-    assert rank.signal == (9 if ending is Ending.KILLED else None)
+    assert rank.signal == (info.get("exit", {}).get("signal") or None)
 
 
 def test_a_killed_rank_is_named_and_what_followed_is_not(tmp_path: Path) -> None:

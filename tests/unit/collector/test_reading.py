@@ -161,6 +161,8 @@ def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
         ({"exception": {"type": "ValueError"}}, Ending.RAISED),
         ({"thread_exceptions": [{"type": "ValueError", "thread": "loader"}]}, None),
         ({"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 0, "known": True}}, Ending.CLEAN),
+        ({"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 15, "known": True}}, Ending.RAISED),
+        ({"exception": {"type": "KeyboardInterrupt"}, "exit": {"code": 0, "signal": 2}}, Ending.KILLED),
         ({"exception": {"type": "ValueError"}, "exit": {"code": 0, "signal": 0, "known": False}}, Ending.RAISED),
     ],
 )

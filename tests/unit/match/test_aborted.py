@@ -325,9 +325,7 @@ def test_an_exception_is_its_rank_s_own_fault_if_the_wait_was_short(age: float, 
 def test_the_time_given_to_a_wait_is_over() -> None:
     """``Work.wait(timeout)`` raises, and the call stays in flight."""
     pair = Group("p", "1", "pair", (0, 1))
-    waited = Rank(
-        0, idle=9.0, progress={"p": Progress(5, 4)}, ending=Ending.RAISED, exception="RuntimeError: Operation timed out!"
-    )
+    waited = rank(0, 5, group=pair, done=4, ending=Ending.RAISED, exception="RuntimeError: Operation timed out!")
     found = cause([call(0, 5, group=pair)], [waited, rank(1, 4, group=pair)], pair)
     assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
 
