@@ -63,7 +63,7 @@ class DumpContents:
         """Read what the ring holds now.
 
         Args:
-            reason: why the file is written (``"stall"``, ``"exit"``, ``"signal"``, ...).
+            reason: why the file is written (``"stall"``, ``"crash"``, ``"signal"``, ...).
             rank_info: what else is known of the rank, with the keys of the rank report (docs/telemetry.md): ``exit``,
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.

@@ -104,7 +104,7 @@ def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance])
     ended |= _raised_in_a_wait(evidence, instances)
     times: dict[int, list[float | None]] = {}
     for call in evidence.calls if ended else ():
-        if call.rank in ended and call.state is not CallState.COMPLETED:
+        if call.rank in ended and call.state is not CallState.COMPLETED and not call.caught:
             times.setdefault(call.rank, []).append(call.duration if call.state is CallState.FAILED else call.age)
     return frozenset(r for r, waited in times.items() if _reach(waited, evidence.window))
 
@@ -158,7 +158,7 @@ def _missing(evidence: Evidence, instance: Instance) -> list[int]:
 def _lasted(call: Call, window: float) -> bool:
     """It has not completed, and is known to have lasted for the window."""
     seconds = call.duration if call.state is CallState.FAILED else call.age
-    return call.state is not CallState.COMPLETED and seconds is not None and seconds >= window
+    return call.state is not CallState.COMPLETED and not call.caught and seconds is not None and seconds >= window
 
 
 def _ended_as_aborted(info: Rank) -> bool:

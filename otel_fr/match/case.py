@@ -9,6 +9,7 @@ from functools import cached_property
 from otel_fr.match import sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.endings import describe_ending
+from otel_fr.match.failures import mark_caught
 from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch, first_mismatches
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
@@ -42,6 +43,7 @@ class Case:
     cause_of: dict[InstanceKey, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.evidence = mark_caught(self.evidence)
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.instances)
         self.completions = Completions(self.evidence)

@@ -60,13 +60,13 @@ def was_stopped(info: Rank) -> bool:
 
 
 def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
-    """Killed, or raised without a failed collective (whose exception would only show another rank's fault)."""
+    """Killed, or raised without a failed call that it did not catch (its exception only shows another rank's fault)."""
     if info.ending is Ending.KILLED:
         return not was_stopped(info)
     if info.ending in (Ending.RAISED, Ending.GONE):
         if gave_up_at_store(info):
             return False
-        return not was_stopped(info) and not any(call.state is CallState.FAILED for call in calls)
+        return not was_stopped(info) and not any(call.state is CallState.FAILED and not call.caught for call in calls)
     return False
 
 
@@ -161,7 +161,7 @@ def _may_be_stopped(info: Rank) -> bool:
 
 
 def _open_calls(calls: Iterable[Call]) -> list[Call]:
-    return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED)]
+    return [call for call in calls if call.state in (CallState.IN_FLIGHT, CallState.FAILED) and not call.caught]
 
 
 def culprit_deaths(
@@ -180,7 +180,7 @@ def culprit_deaths(
     for call in evidence.calls:
         by_rank.setdefault(call.rank, []).append(call)
     timed_out = bool(excused) or any(
-        call.state is CallState.FAILED and call.error == "timeout" for call in evidence.calls
+        call.state is CallState.FAILED and call.error == "timeout" and not call.caught for call in evidence.calls
     )
     candidates = {
         r

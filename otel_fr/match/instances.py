@@ -172,9 +172,9 @@ def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
 
 
 def is_waiting(call: Call, window: float) -> bool:
-    """In flight for longer than ``window`` seconds, or given up after having waited."""
+    """In flight for longer than ``window`` seconds, or given up after having waited and not caught."""
     if call.state is CallState.FAILED:
-        return True
+        return not call.caught
     return call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN) and (call.age is None or call.age >= window)
 
 

@@ -71,12 +71,14 @@ class Call:
         sequence_id: the number within (group, stream). For p2p a rank's own count, not comparable.
         record: position in the rank's recorder; gives the order of one rank's calls.
         pair_index: of a send or receive: its number, from 0, among those of this group, peer, direction and tag.
-        age: seconds since the call was enqueued; None: unknown, and treated as longer than any window.
+        age: seconds since the call was enqueued; None: unknown, and of a call in flight treated as longer than any
+            window.
         duration: seconds from enqueueing to the end; None: not ended, or unknown.
         gap: seconds between the end of the rank's previous call and this call; None: unknown.
         error: error.type of a failed call (``"timeout"``).
         site: ``"file:line function"``; empty: unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
+        caught: it failed, and its rank went on; set by the engine (`otel_fr.match.failures`).
     """
 
     rank: int
@@ -94,6 +96,7 @@ class Call:
     error: str | None = None
     site: str = ""
     batch: int | None = None
+    caught: bool = False
 
 
 class Ending(Enum):

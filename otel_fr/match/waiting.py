@@ -102,8 +102,9 @@ def build(
 
 
 def _takes_any(evidence: Evidence) -> set[tuple[str, int]]:
-    """(group, rank) of each receive from any source that has not completed."""
-    return {(c.group, c.rank) for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED}
+    """(group, rank) of each receive from any source that has not completed and was not given up."""
+    calls = [c for c in evidence.calls if c.signature.any_source and c.state is not CallState.COMPLETED]
+    return {(c.group, c.rank) for c in calls if not c.caught}
 
 
 def receivers(evidence: Evidence) -> frozenset[int]:

@@ -12,6 +12,8 @@ EARLY = 0.8
 QUICK_FROM = 0.5
 QUICK_UNTIL = 2.0
 """Fractions of the stall time between which reports are sent more often: the collector judges in that time."""
+RECOVERED_SECONDS = 1.0
+"""How long a rank moves again before its file of a fault is replaced: by then its peers move, too."""
 REPORT_SECONDS = 1.0
 QUICK_REPORT_SECONDS = 0.25
 
@@ -78,3 +80,28 @@ class Episodes:
             return False
         self._idle = situation.moved_ns
         return True
+
+
+class Recovery:
+    """Whether the newest file shows a fault that is over: it would accuse a rank that came late, but did come."""
+
+    def __init__(self) -> None:
+        self._moved_ns: int | None = None
+        self._over_ns: int | None = None
+
+    def note_file(self, moved_ns: int, of_fault: bool) -> None:
+        """A file is written now. ``moved_ns``: as in `Situation`."""
+        self._moved_ns, self._over_ns = (moved_ns if of_fault else None), None
+
+    @property
+    def is_pending(self) -> bool:
+        """The newest file was written for a fault."""
+        return self._moved_ns is not None
+
+    def is_over(self, situation: Situation, stall_seconds: float) -> bool:
+        """True if the rank has moved since that file was written, and no call has been in flight for too long."""
+        if self._moved_ns is None or situation.moved_ns <= self._moved_ns:
+            return False
+        self._over_ns = self._over_ns or situation.now_ns
+        moves = seconds_between(self._over_ns, situation.now_ns) >= RECOVERED_SECONDS
+        return moves and stalled_call(situation, stall_seconds) is None

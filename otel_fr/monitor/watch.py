@@ -52,6 +52,7 @@ EXIT_WAIT_SECONDS = 30.0
 
 REASON_STALL = "stall"
 REASON_FAILED = "collective failed"
+REASON_RECOVERED = "recovered"
 REASON_CRASH = "crash"
 REASON_EXCEPTION = "exception"
 REASON_SIGNAL = "signal"
@@ -93,6 +94,7 @@ class Monitor:
         started = dumping.process_start_wall_ns(reader.pid_start_ns)
         self._dumper = dumping.Dumper(ring, started, self.wake)
         self._episodes = rules.Episodes()
+        self._recovery = rules.Recovery()
         self._stacks: StackRequest | None = None
         self._stacks_id = 0
         self._stacks_for: str = ""
@@ -177,7 +179,7 @@ class Monitor:
         now = now_ns / 1e9
         situation = reporter.situation(now_ns)
         if failed:
-            self._dump(REASON_FAILED)
+            self._dump(REASON_FAILED, of_fault=True)
             self._report_at = min(self._report_at, self._reported_at + FAILURE_REPORT_SECONDS)
         if reporter.new_thread_exception():
             reporter.send(names.EVENT_EXCEPTION, stacks=True)
@@ -197,6 +199,8 @@ class Monitor:
         if self._signalled:
             self._signalled = False
             self._dump(REASON_SIGNAL)
+        if self._recovery.is_over(situation, stall_seconds):
+            self._dump(REASON_RECOVERED)
         interval = rules.report_interval(situation, stall_seconds)
         if now >= self._report_at:
             reporter.send(names.EVENT_PROGRESS)
@@ -226,7 +230,7 @@ class Monitor:
         self._stacks = None
         self._reporter.send(self._stacks_for, stacks=True)
         if self._stacks_for == names.EVENT_STALLED:
-            self._dump(REASON_STALL)
+            self._dump(REASON_STALL, of_fault=True)
 
     # ---- messages and commands
 
@@ -262,7 +266,7 @@ class Monitor:
         while self._control is not None and not self._control.commands.empty():
             command = self._control.commands.get()
             if command.HasField("dump"):
-                self._dump(command.dump.reason[:200] or REASON_REQUEST)
+                self._dump(command.dump.reason[:200] or REASON_REQUEST, of_fault=True)
             elif command.HasField("peer_failed"):
                 self._log_failed_peers(command.peer_failed)
 
@@ -275,7 +279,9 @@ class Monitor:
 
     # ---- flight-recorder files
 
-    def _dump(self, reason: str, urgent: bool = False) -> None:
+    def _dump(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
+        """Write the file. ``of_fault``: it shows a fault; once that is over, a newer file replaces it."""
+        self._recovery.note_file(self._reporter.tail.moved_ns, of_fault)
         self._reporter.groups.refresh()
         files = dumping.paths(self._config, self._reporter.identity, self._reporter.groups.backends)
         info = self._reporter.dump_info()
@@ -318,6 +324,8 @@ class Monitor:
             self._report_exit(self._exit, now_ns)
             is_kept = clean or self._write_last_file(self._exit)
             if clean:
+                if self._recovery.is_pending:
+                    self._dump(REASON_RECOVERED, urgent=True)
                 self._linger()
         except Exception as error:  # noqa: BLE001 - what was queued is still to be sent
             self._log_error("the end of the rank could not be reported in full", error)

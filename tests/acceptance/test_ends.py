@@ -100,3 +100,17 @@ def test_the_launcher_s_signal_does_not_hide_the_exception_before_it(tmp_path: P
         assert (verdict["category"], verdict["culprit_ranks"]) == ("rank_dead", [1])
         assert "rank 1 raised ValueError: bad sample 4711" in verdict["summary"]
         assert "ends.py" in verdict["call_sites"]["1"]
+
+
+def test_a_job_that_goes_on_after_a_wait_that_a_rank_gave_up_has_no_fault_in_the_end(tmp_path: Path) -> None:
+    """Rank 1 waits for a message that never comes, catches the timeout, and the job ends well."""
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "ends.py", "gave_up_and_went_on", env=torchrun.endpoint(running))
+    assert job.returncode == 0
+    states: dict[str, list[str]] = {}
+    for revision in cause_incidents(running.lines()):
+        assert revision["culprit_ranks"] == [0]
+        states.setdefault(revision["id"], []).append(revision["state"])
+    assert [history[-1] for history in states.values()] == ["resolved"]
+    status, report = job.analyze()
+    assert (status, report["incidents"]) == (0, [])

@@ -6,6 +6,7 @@ Pure functions of a run's state, a snapshot and a finding.
 from __future__ import annotations
 
 from otel_fr.match import CallState, Category, Ending, Finding
+from otel_fr.match.failures import went_on_for
 from otel_fr.match.instances import InstanceKey, key_of_finding
 from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, Triggers
 from otel_fr_collector.jobs.calls import RankCall
@@ -57,7 +58,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         return False
     if key not in group.incomplete and key in group.completed:
         return True
-    if any(call.state is CallState.FAILED for call in _instance_calls(group, key)):
+    if any(call.state is CallState.FAILED and not _is_caught(run, call) for call in _instance_calls(group, key)):
         return False
     for rank in finding.waiting_ranks:
         state = run.ranks.get(rank)
@@ -68,6 +69,16 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         if len(key) == 3 and key[1] == "collective" and state.progress.get(key[0], [0, 0])[1] < key[2]:
             return False
     return True
+
+
+def _is_caught(run: Run, failed: RankCall) -> bool:
+    """Whether the rank of a failed call has not ended badly, and has enqueued a call since that has completed."""
+    state = run.ranks.get(failed.rank)
+    last = state.report.last if state is not None and state.report is not None else None
+    if state is None or state.ending not in (Ending.RUNNING, Ending.CLEAN) or last is None:
+        return False
+    newest = last.as_call(run.last_seen)
+    return newest.state is CallState.COMPLETED and went_on_for(failed.as_call(run.last_seen), newest.age) is not None
 
 
 def enqueue_time(taken: Snapshot, finding: Finding) -> float | None:

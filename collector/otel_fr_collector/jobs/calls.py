@@ -41,7 +41,7 @@ class RankCall(NamedTuple):
         record: position in the rank's ring.
         enqueued_wall: Unix time at which it was enqueued, by the rank's clock; None: not known.
         enqueued_at: when it was enqueued, on the collector's monotonic clock, or since when a thread waits for it
-            where a report says that; only for calls that a report shows in flight.
+            where a report says that; only for calls that a report shows.
         age: seconds from enqueueing to the rank's end, for a call in flight when its rank ended; see `is_posted`.
     """
 
@@ -70,7 +70,7 @@ class RankCall(NamedTuple):
     def as_call(self, now: float) -> Call:
         """The match engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
         age = self.age
-        if self.state in UNENDED and self.enqueued_at is not None:
+        if self.enqueued_at is not None:
             age = max(0.0, now - self.enqueued_at)
         return Call(
             rank=self.rank,

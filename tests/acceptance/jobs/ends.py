@@ -16,7 +16,7 @@ PATIENCE = 4.0
 
 how = sys.argv[1]
 by_watchdog = {"watchdog_of_one": (0,), "watchdog_of_all": (0, 2)}.get(how, ())
-timeout = 60.0 if by_watchdog or how == "own_limit" else PATIENCE
+timeout = 60.0 if by_watchdog or how in ("own_limit", "gave_up_and_went_on") else PATIENCE
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
 rank, world = dist.get_rank(), dist.get_world_size()
 data = torch.ones(64)
@@ -77,6 +77,17 @@ elif how == "exit_message":
     if rank == 1:
         sys.exit("no samples left on this rank")
     dist.all_reduce(data)
+elif how == "gave_up_and_went_on":
+    side = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=PATIENCE))
+    if rank == 1:
+        try:
+            dist.recv(torch.zeros(1), src=0, group=side)
+        except RuntimeError:
+            print("no message from rank 0", flush=True)
+    for _ in range(3):
+        dist.all_reduce(data)
+        time.sleep(0.5)
+    dist.destroy_process_group()
 elif how == "raised_and_exiting":
     if rank == 1:
         atexit.register(idle)

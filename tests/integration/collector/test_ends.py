@@ -100,3 +100,18 @@ def test_a_rank_that_left_and_that_others_wait_for_later_is_dead(tmp_path: Path)
         job.skip(1)
         found = collector.wait_cause()
         assert (found["category"], found["culprit_ranks"], found["sequence_id"]) == ("rank_dead", [1], 2)
+
+
+def test_an_incident_ends_when_the_rank_that_waited_has_given_up_and_gone_on(tmp_path: Path) -> None:
+    with running(tmp_path) as collector, Job(collector, 3) as job:
+        job.step()
+        call = job.ranks[1].issue(job.world, "recv", kind="p2p", peer=0, tag=0)
+        opened = collector.wait_cause()
+        assert opened["culprit_ranks"] == [0]
+        job.ranks[1].fail(call)
+        job.step()
+        resolved = collector.wait_cause(lambda incident: incident["state"] == "resolved")
+        assert resolved["id"] == opened["id"]
+        for rank in job.ranks:
+            rank.exit(code=0, groups=_destroy_groups(job))
+    assert {line["id"] for line in _revisions(collector)} == {opened["id"]}

@@ -15,11 +15,13 @@ import pytest
 from otel_fr import identity
 from otel_fr.dumps.read import load
 from otel_fr.dumps.write import is_ours
+from otel_fr.match import CallState
 from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.rings import RANKS
+from tests.support.waiting import until
 
 STALL = 1.0
 AT_ONCE = 3.0
@@ -183,6 +185,24 @@ def test_a_stopped_rank_is_called_stopped_and_progress_goes_on(sink: Sink, rank:
     sink.event("torch.rank.progress", where=lambda r: r["n"] > event.report["n"])
     os.kill(rank.process.pid, signal.SIGCONT)
     rank.do("finish")
+
+
+def test_the_file_of_a_stall_that_is_over_is_replaced(sink: Sink, rank: Played) -> None:
+    rank.do("issue", n=3)
+    rank.do("issue", complete=None)
+    sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "stall")
+    rank.do("finish")
+    sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "recovered")
+    assert [entry.state for entry in load(file_of(rank)).entries] == [CallState.COMPLETED] * 4
+
+
+def test_the_file_of_a_stall_shows_a_clean_end_that_comes_at_once(sink: Sink, rank: Played) -> None:
+    rank.do("issue", complete=None)
+    sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "stall")
+    rank.do("finish")
+    assert rank.end("leave", clean=True) == 0
+    until(lambda: load(file_of(rank)).facts.get("exit"))
+    assert load(file_of(rank)).facts["exit"]["clean"] is True
 
 
 def test_a_failed_call_is_reported_at_once_and_a_file_is_written(sink: Sink, rank: Played) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_fr.monitor.rules import Episodes, Situation, is_idle, report_interval, stalled_call
+from otel_fr.monitor.rules import Episodes, Recovery, Situation, is_idle, report_interval, stalled_call
 
 STALL = 5.0
 
@@ -50,3 +50,23 @@ def test_one_idle_time_is_reported_once_and_the_next_one_again() -> None:
     results = [episodes.new_idle(at(t, moved=0), STALL) for t in (3, 4, 5)]
     results += [episodes.new_idle(at(t, moved=6), STALL) for t in (7, 10, 11)]
     assert results == [False, True, False, False, True, False]
+
+
+def test_a_file_of_a_fault_is_replaced_once_the_rank_has_moved_again_for_a_second() -> None:
+    recovery = Recovery()
+    recovery.note_file(moved_ns=0, of_fault=True)
+    over = [recovery.is_over(at(t, moved=0, oldest=7), STALL) for t in (5, 60)]
+    over += [recovery.is_over(at(t, moved=t), STALL) for t in (61, 61.5, 62)]
+    assert over == [False, False, False, False, True]
+    assert recovery.is_pending
+    recovery.note_file(moved_ns=int(62e9), of_fault=False)
+    assert not recovery.is_pending
+    assert not recovery.is_over(at(70, moved=69), STALL)
+
+
+def test_a_file_of_a_fault_stays_while_another_call_is_stalled() -> None:
+    recovery = Recovery()
+    recovery.note_file(moved_ns=0, of_fault=True)
+    assert not recovery.is_over(at(10, moved=8, oldest=9, issued=8), STALL)
+    assert not recovery.is_over(at(12, moved=8, oldest=9, issued=8), STALL)
+    assert recovery.is_over(at(13, moved=12.5), STALL)

@@ -1,0 +1,62 @@
+"""Failed calls that their rank caught: it went on, so it waits there no more, and its end does not come from them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from otel_fr.match.endings import was_stopped
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+
+_COMMUNICATION = ("torch.distributed.", "gloo", "NCCL", "monitoredBarrier", "Operation timed out!")
+"""Parts of the exceptions that c10d and its backends raise for a failed call."""
+
+
+def mark_caught(evidence: Evidence) -> Evidence:
+    """The evidence with `Call.caught` set on the failed calls that their ranks caught.
+
+    A rank caught a failed call if it enqueued another one after that had ended, which has completed. If the rank has
+    ended by an exception, that may still be the call's, raised again once the rank had saved its state: it is not if
+    the rank went on for the window at least, and the exception names neither the call's place nor communication.
+    """
+    failed = {call.rank for call in evidence.calls if call.state is CallState.FAILED}
+    if not failed:
+        return evidence
+    newest: dict[int, float] = {}
+    for call in evidence.calls:
+        if call.rank in failed and call.state is CallState.COMPLETED and call.age is not None:
+            newest[call.rank] = min(call.age, newest.get(call.rank, call.age))
+    calls = [
+        dataclasses.replace(call, caught=True)
+        if call.state is CallState.FAILED and call.rank in newest and _is_caught(evidence, call, newest[call.rank])
+        else call
+        for call in evidence.calls
+    ]
+    return dataclasses.replace(evidence, calls=calls)
+
+
+def went_on_for(failed: Call, age: float | None) -> float | None:
+    """Seconds from the end of a failed call until its rank enqueued another one, ``age`` seconds ago.
+
+    None: not known, or it enqueued that one before the failed call ended.
+    """
+    if failed.age is None or failed.duration is None or age is None:
+        return None
+    seconds = failed.age - failed.duration - age
+    return seconds if seconds > 0 else None
+
+
+def _is_caught(evidence: Evidence, call: Call, newest: float) -> bool:
+    seconds = went_on_for(call, newest)
+    info = evidence.ranks.get(call.rank)
+    if seconds is None or info is None:
+        return False
+    if was_stopped(info) or info.ending not in (Ending.RAISED, Ending.GONE):
+        return True
+    return seconds >= evidence.window and not _may_come_from(info, call)
+
+
+def _may_come_from(info: Rank, call: Call) -> bool:
+    """True if the rank may have ended by the call's failure."""
+    if not info.exception or info.exception_site == call.site:
+        return True
+    return any(part in info.exception for part in _COMMUNICATION)
