@@ -8,6 +8,7 @@ from otel_fr.match import consequences, out_of_step, sentences
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import OpenCalls, StuckDevice, open_calls, stuck_devices
+from otel_fr.match.endings import stayed_away
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.joined import is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
@@ -211,6 +212,10 @@ class _Diagnosis(Case):
                 summary = sentences.holding_text(
                     self.evidence, node.instance, culprits, node.waiting, self.age(node), self.lasts
                 )
+                # Ranks that never came; a rank that died while it waited for them does not change that.
+                absent = sorted({*node.idle, *node.undecided, *node.next} - set(node.instance.calls))
+                if node.dead and absent and set(culprits) <= set(node.instance.calls):
+                    summary += f"; {sentences.absent_text(self.evidence, node.instance, absent, self.lasts)}"
             finding = self.finding(node.instance, category, culprits, node.waiting, summary)
             finding.age = self.age(node)
             ahead = self.ahead_of_others(node, culprits)
@@ -263,18 +268,22 @@ class _Diagnosis(Case):
             return Category.RANK_DEAD
         if any(info is not None and info.python_blocked for info in infos):
             return Category.RANK_STUCK
-        if node.instance.p2p is None or all(self._is_in_no_call(rank) for rank in culprits):
+        if node.instance.p2p is None or all(self._is_in_no_call(rank, node.instance) for rank in culprits):
             return Category.MISSING_RANK
         return Category.UNMATCHED_P2P
 
-    def _is_in_no_call(self, rank: int) -> bool:
+    def _is_in_no_call(self, rank: int, instance: Instance) -> bool:
         """True if it is known to be alive, or was until it was ended for the fault, with no call in flight.
 
         A rank that has not reached its half of a message left none out. (PyTorch's files do not show whether a rank
         is alive.)
         """
         info, last = self.evidence.ranks.get(rank), self.lasts.get(rank)
-        if info is None or info.exiting or not info.complete or (last is not None and last.in_call):
+        if info is None or not info.complete or (last is not None and last.in_call):
+            return False
+        if stayed_away(instance, info):
+            return True
+        if info.exiting:
             return False
         return info.ending is Ending.KILLED if info.ending is not Ending.RUNNING else info.idle is not None
 
@@ -285,15 +294,13 @@ class _Diagnosis(Case):
         """
         info = self.evidence.ranks.get(rank)
         progress = info.progress.get(instance.group.id) if info is not None else None
-        if (
-            info is None
-            or info.ending not in (Ending.RUNNING, Ending.KILLED, Ending.RAISED)
-            or info.has_left(instance.group.id)
-        ):
+        if info is None or info.has_left(instance.group.id):
+            return False
+        if info.ending not in (Ending.RUNNING, Ending.KILLED, Ending.RAISED) and not stayed_away(instance, info):
             return False
         if rank in self.receivers:
             return False
-        if instance.p2p is not None and self._is_in_no_call(rank):
+        if instance.p2p is not None and self._is_in_no_call(rank, instance):
             return True
         if progress is None or progress.enqueued is None:
             return False

@@ -154,6 +154,17 @@ def _outlasted(
     return found
 
 
+def stayed_away(instance: Instance, info: Rank) -> bool:
+    """It ended well, but had been in no call for as long as a peer waited here until its timeout.
+
+    So it did not end early: its launcher ended it, and a handler of SIGTERM exited without an error.
+    """
+    if info.ending is not Ending.CLEAN or info.idle is None or has_joined(instance, info.rank, info) is not False:
+        return False
+    calls = [instance.call(r) for r in instance.calls]
+    return any(gave_up(c) and c.duration is not None and info.idle >= c.duration > 0 for c in calls)
+
+
 def _may_be_stopped(info: Rank) -> bool:
     if info.ending is Ending.KILLED:
         return info.signal == SIGKILL

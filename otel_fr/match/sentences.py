@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from otel_fr.match.endings import describe_ending, exiting_text, was_stopped
+from otel_fr.match.endings import describe_ending, exiting_text, stayed_away, was_stopped
 from otel_fr.match.instances import Instance, LastCall
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
@@ -70,6 +70,9 @@ def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: I
         text = f"was {exiting}{where} when it {text}"
         site = ""
     progress = info.progress.get(instance.group.id) if instance is not None else None
+    if instance is not None and stayed_away(instance, info):
+        where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call else "")
+        text, site = f"was {where} when others gave up, and {text}", ""
     if progress is not None and progress.destroyed:
         text = f"had left the group (it called destroy_process_group) and {text}"
     text = f"rank {rank} {text}"
@@ -79,7 +82,8 @@ def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: I
         text += " after its Python threads had stopped running (GIL held in C code, or the process was stopped)"
     if site:
         text += f" at {site}"
-    if info.ending is Ending.RUNNING and not info.exiting and info.idle is not None and no_call:
+    is_idle = info.ending is Ending.RUNNING and not info.exiting and not info.python_blocked and info.idle is not None
+    if is_idle and no_call:
         text += " and in no call"
     text += threads_text(info)
     behind = _behind_text(info, last, instance) if instance is not None else ""
@@ -178,6 +182,12 @@ def holding_text(
     if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:
         details.append(f"or {ranks_text(waiting)} made one extra call")
     return "; ".join(part for part in [head, waiters, *details] if part)
+
+
+def absent_text(evidence: Evidence, instance: Instance, absent: list[int], lasts: Mapping[int, LastCall]) -> str:
+    """``"rank 1 had not joined it either; rank 1 is alive at train.py:9 load and in no call; ..."``"""
+    text = f"{ranks_text(absent)} had not joined it either"
+    return f"{text}; {where_text(evidence, absent[0], lasts.get(absent[0]), instance)}"
 
 
 def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance, or_else: tuple[int, ...]) -> str:

@@ -123,7 +123,6 @@ class Reporter:
         call blocks nothing, because no thread waits for it.
         """
         tail = self.tail
-        moved = max(tail.moved_ns, self._started_ns)
         uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
         for record in (item.record for item in tail.in_flight.values()):
@@ -132,8 +131,13 @@ class Reporter:
             if not record.is_posted and (oldest is None or record.since_ns < oldest.since_ns):
                 oldest = record
         if oldest is None:
-            return Situation(now_ns, moved)
-        return Situation(now_ns, moved, oldest.record_id, oldest.since_ns)
+            return Situation(now_ns, self.moved_ns)
+        return Situation(now_ns, self.moved_ns, oldest.record_id, oldest.since_ns)
+
+    @property
+    def moved_ns(self) -> int:
+        """When a call was last enqueued or ended; before the first one: when the monitor started."""
+        return max(self.tail.moved_ns, self._started_ns)
 
     def new_exception(self) -> bool:
         """True once, when the main thread's uncaught exception is recorded."""
@@ -189,7 +193,7 @@ class Reporter:
             in_flight=in_flight,
             in_flight_more=in_flight_more,
             failed=tuple([report_builder.reported_call(item, now_ns) for item in self.tail.failed]),
-            idle_s=report_builder.seconds_between(max(self.tail.moved_ns, self._started_ns), now_ns),
+            idle_s=report_builder.seconds_between(self.moved_ns, now_ns),
             dropped=self.dropped(),
             last=None if self.tail.last is None else report_builder.reported_call(self.tail.last, now_ns),
             python_blocked=None if known is None else known.python_blocked,

@@ -281,7 +281,7 @@ class Monitor:
 
     def _dump(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
         """Write the file. ``of_fault``: it shows a fault; once that is over, a newer file replaces it."""
-        self._recovery.note_file(self._reporter.tail.moved_ns, of_fault)
+        self._recovery.note_file(self._reporter.moved_ns, of_fault)
         self._reporter.groups.refresh()
         files = dumping.paths(self._config, self._reporter.identity, self._reporter.groups.backends)
         info = self._reporter.dump_info()

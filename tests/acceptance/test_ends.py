@@ -48,14 +48,19 @@ def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told:
         assert "when it was stopped from outside by signal 15 (SIGTERM)" in last["summary"]
 
 
-def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(tmp_path: Path) -> None:
-    revisions, offline, _ = _run(tmp_path, "stopped_by_its_handler")
+@pytest.mark.parametrize(
+    ("how", "told"), [("exits_with_1", "rank 1 exited with code 1"), ("exits_with_0", "rank 1 was still at ")]
+)
+def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(
+    how: str, told: str, tmp_path: Path
+) -> None:
+    revisions, offline, _ = _run(tmp_path, how)
     for verdict in (*revisions, *offline):
         assert (verdict["category"], verdict["culprit_ranks"]) == ("missing_rank", [1])
     for last in (revisions[-1], offline[0]):
         assert last["stuck_on"] == "host"
         assert last["call_sites"]["1"].endswith(" idle")
-        assert "rank 1 exited with code 1" in last["summary"]
+        assert told in last["summary"]
 
 
 def test_ranks_that_exit_with_status_1_after_everything_was_done_are_no_fault(tmp_path: Path) -> None:

@@ -333,3 +333,36 @@ def test_the_time_given_to_a_wait_is_over() -> None:
 def test_an_exception_in_a_wait_for_a_rank_that_moves_is_its_rank_s_own_fault() -> None:
     found = cause([call(0, 5), call(2, 5)], [limited(0), rank(1, 4, idle=0.5), rank(2, 5, done=4)])
     assert (found.category, found.culprit_ranks) == (Category.RANK_DEAD, (0,))
+
+
+GAVE_UP: dict[str, Any] = {"age": None, "duration": 6.0, "error": "timeout"}
+
+
+@pytest.mark.parametrize(("idle", "is_stuck"), [(6.4, True), (0.3, False)])
+def test_a_stuck_rank_whose_handler_of_sigterm_exits_without_an_error_was_stuck(idle: float, is_stuck: bool) -> None:
+    """Slurm style: ``signal.signal(SIGTERM, lambda *_: sys.exit(0))``."""
+    ended = rank(1, 4, idle=idle, ending=Ending.CLEAN, exiting=True, site="train.py:9 load")
+    raised = [rank(r, 5, done=4, ending=Ending.RAISED, exception="RuntimeError: Timed out") for r in (0, 2)]
+    found = cause(
+        [call(0, 5, CallState.FAILED, **GAVE_UP), call(2, 5, CallState.FAILED, **GAVE_UP)],
+        [raised[0], ended, raised[1]],
+    )
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    assert found.stuck_on == ("host" if is_stuck else None)
+    told = "rank 1 was still at train.py:9 load when others gave up, and has ended without an error"
+    assert (told in found.summary) is is_stuck
+
+
+def test_a_rank_that_is_killed_while_it_waits_leaves_its_peer_missing() -> None:
+    killed = rank(2, 5, done=4, ending=Ending.KILLED, signal=SIGKILL)
+    found = cause([call(0, 5), call(2, 5)], [rank(0, 5, done=4), rank(1, 4, site="train.py:9 load"), killed])
+    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.RANK_DEAD, (2,), (0,))
+    assert "; rank 1 had not joined it either; rank 1 is alive at train.py:9 load" in found.summary
+
+
+def test_a_rank_that_does_not_run_is_not_said_to_be_in_no_call() -> None:
+    stuck = rank(1, 4, site="train.py:9 load", python_blocked=True)
+    found = cause([call(0, 5), call(1, 4, CallState.COMPLETED), call(2, 5)], [rank(0, 5), stuck, rank(2, 5)])
+    assert found.category is Category.RANK_STUCK
+    assert "its Python threads do not run" in found.summary
+    assert "in no call" not in found.summary
