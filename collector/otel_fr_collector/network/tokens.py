@@ -108,12 +108,16 @@ class Tokens:
 
     It owns the grants of the streams that are open with each token.
 
+    Attributes:
+        version: rises with each change that is in force.
+
     Raises:
         ValueError: the file cannot be used (`parse_tokens`).
         OSError: it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
+        self.version = 0
         self._path = path
         self._lock = threading.Lock()
         self._checked = time.monotonic()
@@ -183,6 +187,7 @@ class Tokens:
                 if stamp != self._stamp:
                     self._tokens = parse_tokens(self._path.read_text("utf-8"))
                     self._stamp = stamp
+                    self.version += 1
                     _log.info("reloaded the tokens from %s", self._path)
             except (OSError, ValueError) as error:
                 _log.error("cannot reload the tokens from %s; the old ones stay in use: %s", self._path, error)

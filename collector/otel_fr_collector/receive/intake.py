@@ -110,12 +110,21 @@ class Limits:
 class IncomingRequest:
     """One request, or one control stream, while it is in flight."""
 
-    def __init__(self, intake: Intake, client: str, access: Access) -> None:
+    def __init__(self, intake: Intake, client: str, access: Access, authorization: str = "") -> None:
         self._intake = intake
         self.client = client
         self.access = access
+        self._authorization = authorization
+        self._tokens_version = intake.tokens_version
         self.size = 0
         self._body = io.BytesIO()  # grows in place, and its value is no copy; a list of chunks takes both twice
+
+    def check_token(self) -> None:
+        """Check the token again; raises RejectedError if it was revoked, or changed, while the request arrived."""
+        version = self._intake.tokens_version
+        if version != self._tokens_version and self._intake.authorise(self._authorization) != self.access:
+            raise RejectedError(Reason.UNAUTHENTICATED, "the token allows something else now")
+        self._tokens_version = version
 
     def hold(self, size: int) -> None:
         """Count bytes that have arrived.
@@ -225,7 +234,7 @@ class Intake:
         self._metrics.requests_rejected.labels(signal or _CONTROL, reason.label).inc()
 
     def _begin(self, client: str, authorization: str, signal: str | None) -> IncomingRequest:
-        access = self._authorise(authorization)
+        access = self.authorise(authorization)
         own = self._client_requests.get(client, 0)
         if own >= self.limits.client_connections:
             raise _retry(Reason.CLIENT_LIMIT, f"this client has {own} requests and streams open, its limit")
@@ -235,7 +244,7 @@ class Intake:
             self._spend(client)
             self._requests += 1
         self._client_requests[client] = own + 1
-        return IncomingRequest(self, client, access)
+        return IncomingRequest(self, client, access, authorization)
 
     def _end(self, request: IncomingRequest, signal: str | None) -> None:
         self._requests -= signal is not None
@@ -268,6 +277,7 @@ class Intake:
         try:
             unbounded = contextlib.nullcontext()
             async with self.one_at_a_time(len(data) > LARGE), unbounded if signal == LOGS else self._parallel:
+                request.check_token()
                 response = await self._service.take(signal, data, self._check_of(request.access))
         except (MalformedError, TooManyError) as error:
             # Without the error, whose traceback would keep all that was decoded of the request.
@@ -317,7 +327,13 @@ class Intake:
     def _check_of(self, access: Access) -> Callable[[str], None] | None:
         return functools.partial(self.check_job, access) if access.prefix else None
 
-    def _authorise(self, authorization: str) -> Access:
+    @property
+    def tokens_version(self) -> int:
+        """See `Tokens.version`."""
+        return 0 if self.tokens is None else self.tokens.version
+
+    def authorise(self, authorization: str) -> Access:
+        """What the header allows a sender; raises RejectedError if nothing."""
         if self.tokens is None:
             return EVERYTHING
         access = self.tokens.find(authorization)

@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from otel_fr.control.v1 import control_pb2
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import PROTOBUF, Collector, running
 from tests.support.grpc_calls import LOGS, TRACES, WATCH, refused
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
@@ -215,6 +215,34 @@ def test_streams_that_are_open_end_when_their_token_is_revoked(guarded: Collecto
     assert kept.is_active()
     kept.cancel()  # type: ignore[no-untyped-call]
     staying.close()
+
+
+@pytest.mark.parametrize("now", ["", f"{WRITER} write team-b/\n"], ids=["revoked", "for other jobs"])
+def test_a_request_whose_token_is_revoked_while_it_arrives_is_rejected(
+    guarded: Collector, tokens_file: Path, now: str
+) -> None:
+    """It was admitted before, and its last bytes come after."""
+    body = spans(1)
+    client = http.client.HTTPConnection(guarded.otlp_http.removeprefix("http://"), timeout=PATIENCE)
+    client.putrequest("POST", "/v1/traces")
+    for name, value in (("Content-Type", PROTOBUF), ("Content-Length", str(len(body)))):
+        client.putheader(name, value)
+    client.putheader("Authorization", f"Bearer {WRITER}")
+    client.endheaders(body[:10])
+    assert wait_for(lambda: _requests_in_flight(guarded) == 1)
+    tokens_file.write_text(now + f"{READER} read *\nkept-0123456789abc read,write *\n")
+    assert wait_for(lambda: guarded.post("/v1/logs", b"", Authorization=f"Bearer {TEAM}").status == 401)
+    client.send(body[10:])
+    answer = client.getresponse()
+    assert answer.status == 401
+    client.close()
+    taken = guarded.fetch("/metrics", Authorization=f"Bearer {READER}").body.decode()
+    assert 'otel_fr_collector_requests_accepted_total{signal="traces"} 0.0' in taken
+
+
+def _requests_in_flight(collector: Collector) -> float:
+    text = collector.fetch("/metrics", Authorization=f"Bearer {READER}").body.decode()
+    return float(text.partition("\notel_fr_collector_requests_in_flight ")[2].partition("\n")[0])
 
 
 def test_a_changed_tokens_file_comes_into_force_and_a_broken_one_does_not(
