@@ -13,8 +13,10 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from otel_fr_collector import loading, logs
+from otel_fr_collector.ending import leave
 from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.sampling import Selection
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         _warn(effective)
         _raise_file_limit()
         with _locked_folder(effective.data):
-            return asyncio.run(_serve(effective))
+            asyncio.run(_serve(effective))
     except SettingsError as error:
         for line in str(error).splitlines():
             print(f"otel-fr collector: {line}", file=sys.stderr)
@@ -69,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"otel-fr collector: {error}", file=sys.stderr)
         return 2
+    raise AssertionError("serving ends the process")
 
 
 def check(effective: Settings) -> None:
@@ -96,7 +99,8 @@ def check(effective: Settings) -> None:
         raise SettingsError("\n".join(problems))
 
 
-async def _serve(effective: Settings) -> int:
+async def _serve(effective: Settings) -> NoReturn:
+    """Serve until a signal, then end the process with the exit status."""
     metrics = Metrics()
     tls = _tls(effective)
     if tls is not None:
@@ -127,7 +131,8 @@ async def _serve(effective: Settings) -> int:
         file=sys.stderr,
         flush=True,
     )
-    return 0 if await process.serve() else 1
+    status = 0 if await process.serve() else 1
+    leave(status)
 
 
 def _incidents_file(effective: Settings, metrics: Metrics) -> IncidentsFile | None:

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ MAX_VERSION = 1_000
 """Above it, the version of a file is damage, and no newer otel-fr's."""
 _DAMAGE = ("malformed", "not a database", "unsupported file format")
 """In SQLite's messages (sqlite3_errstr, sqlite3InitOne). ``sqlite_errorcode`` came with Python 3.11."""
+_MISSING = ("no such table", "no such column", "has no column", "values were supplied")
 
 
 class DamagedError(sqlite3.DatabaseError):
@@ -32,16 +34,38 @@ def is_damage(error: Exception) -> bool:
     )
 
 
-def check_kind(path: Path) -> None:
-    """Raise DamagedError if one of a database's files is not a regular file that this process may read and write.
+def is_changed(error: Exception) -> bool:
+    """Whether an open file, whose tables were right when it was opened, has lost some of them since."""
+    return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in _MISSING)
 
-    SQLite says of these only that it cannot open the file, as it does when the process has too many open files.
+
+def is_locked(error: Exception) -> bool:
+    """Whether another connection holds a lock that this one needs (SQLITE_BUSY, SQLITE_LOCKED)."""
+    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
+
+
+def is_lasting(error: Exception) -> bool:
+    """Whether a connection may stay unusable: one to a disk that was away (SQLITE_IOERR, SQLITE_READONLY)."""
+    return isinstance(error, sqlite3.OperationalError) and any(text in str(error) for text in ("I/O error", "readonly"))
+
+
+def check_kind(path: Path) -> None:
+    """Check that a database's files are regular ones that this process may read and write, or can be made.
+
+    SQLite says of all others only that it cannot open the file, as it does when the process has too many open files.
+
+    Raises:
+        DamagedError: one is not.
+        OSError: it is a link to a folder that is not there: of a disk that may be mounted later, so it is no damage.
     """
     for suffix in SUFFIXES:
         one = _sibling(path, suffix)
         try:
             mode = os.stat(one).st_mode
         except FileNotFoundError:
+            target = Path(os.path.realpath(one))
+            if one.is_symlink() and not target.parent.is_dir():
+                raise FileNotFoundError(f"{one.name} is a link into {target.parent}, which does not exist") from None
             continue
         except OSError as error:  # a circle of links, a name below a file
             raise DamagedError(f"{one.name}: {error.strerror}") from error
@@ -49,6 +73,52 @@ def check_kind(path: Path) -> None:
             raise DamagedError(f"{one.name} is not a regular file")
         if not os.access(one, os.R_OK | os.W_OK):
             raise DamagedError(f"{one.name} cannot be read and written by this user")
+
+
+class Found(Enum):
+    """What is at the path of an open database."""
+
+    SAME = 1
+    NO_LOG = 2
+    """The database, without its log or the log's index; what is in them is written into it at the connection's end."""
+    OTHER = 3
+    """Nothing, another file, or an empty one."""
+
+
+class OpenedFile:
+    """Tells whether the files that a connection has open are still those at their path.
+
+    If somebody has deleted, renamed, replaced or emptied them, the connection goes on as if nothing had happened, and
+    what it writes is lost with its end. Nothing is opened here: closing a file would drop SQLite's locks on it
+    (sqlite.org/howtocorrupt.html, 2.2).
+
+    Args:
+        path: of the database, which is open in WAL mode.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path = Path(os.path.realpath(path))  # SQLite puts the log beside the file itself, not beside a link to it
+        self._files = [_sibling(path, suffix) for suffix in SUFFIXES]
+        self._known = [_identity(one) for one in self._files]
+
+    def find(self) -> Found:
+        now = [_identity(one, least) for one, least in zip(self._files, (1, 0, 0), strict=True)]
+        if now[0] is None or now[0] != self._known[0]:
+            return Found.OTHER
+        self._known = [known or found for known, found in zip(self._known, now, strict=True)]
+        return Found.SAME if now == self._known else Found.NO_LOG
+
+    def remove_log(self) -> None:
+        """Remove the log that is left of a database that is no longer there, once its connection is closed.
+
+        Else SQLite would write it into the other database that is there now.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        for known, one in list(zip(self._known, self._files, strict=True))[1:]:
+            if known is not None and _identity(one) == known:
+                one.unlink()
 
 
 def file_version(db: sqlite3.Connection) -> int:
@@ -168,6 +238,15 @@ def _opened(
             raise _MovedError(error, move_aside(path, wall)) from error
         undo.pop_all()
     return db
+
+
+def _identity(path: Path, least: int = 0) -> tuple[int, int] | None:
+    """Of the file at that path; None: there is none of so many bytes."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found.st_size >= least else None
 
 
 def _sibling(path: Path, suffix: str) -> Path:

@@ -255,6 +255,13 @@ _FORWARDING = (
         _BACKEND,
         needs="--forward",
     ),
+    _gauge(
+        "otel_fr_collector_forward_queue_up",
+        "0 or 1",
+        "1: the last operation of the queue succeeded; 0: requests to be forwarded are not accepted.",
+        act="Act when it is 0: the disk of --data is full or broken (OtelFrStoreDown).",
+        needs="--forward",
+    ),
 )
 _PUBLISHING = (
     _gauge(

@@ -64,13 +64,15 @@ class Metrics:
         self._gauge("otel_fr_collector_requests_in_flight_bytes", size)
         self._gauge("otel_fr_collector_requests_in_flight_capacity_bytes", lambda: max_bytes)
 
-    def watch_forwarding(self, usage: Mapping[str, Sequence[int]], max_bytes: int) -> None:
+    def watch_forwarding(self, usage: Mapping[str, Sequence[int]], max_bytes: int, is_up: Callable[[], bool]) -> None:
         """Serve what becomes of forwarded requests, and the queues of the backends.
 
         Args:
             usage: by backend, the number and the bytes of the requests that wait; it may change.
             max_bytes: limit of one queue.
+            is_up: whether the queues can be used.
         """
+        self._gauge("otel_fr_collector_forward_queue_up", is_up)
         for name, counter in (
             ("otel_fr_collector_forward_requests_enqueued", self.forward_enqueued),
             ("otel_fr_collector_forward_requests_sent", self.forward_sent),

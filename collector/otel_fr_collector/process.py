@@ -7,11 +7,13 @@ import gc
 import logging
 import signal as signals
 import sys
+import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 from starlette.applications import Starlette
 
+from otel_fr_collector.ending import Ending
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.network.address import Address, BindError, listen
 from otel_fr_collector.network.http_server import HttpServer
@@ -27,8 +29,10 @@ from otel_fr_collector.web.app import make_app
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 10.0
-STOP_RESERVE = 1.0
-"""Of the time to stop, the part reserved for closing files and connections."""
+REQUESTS_UNTIL, VERDICTS_UNTIL, SENDING_UNTIL = 0.2, 0.65, 0.85
+"""Shares of the time to stop, after which requests in flight, judging, and sending end. The rest is for files."""
+LEAST_SENDING = 0.1
+"""Seconds for sending, if all before has taken its time."""
 GC_THRESHOLD = (5_000, 5, 10)
 """Calls come by the ten thousand and are in no reference cycle; gRPC's requests are in one, but they are few."""
 SWITCH_INTERVAL = 0.000_5
@@ -76,16 +80,18 @@ class CollectorProcess:
         self._service = service
         self._outlets = outlets
         self._forwarder = forwarder
-        self._stop_seconds = stop_seconds
+        self._ending = Ending(stop_seconds)
         self._webs: list[HttpServer] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._signalled = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen on the ports and start judging.
+        """Listen on the ports and start judging; signals are taken from now on.
 
         Raises:
             BindError: an address cannot be listened on.
         """
+        self._take_signals()
         ports = self.ports
         intake = Intake(self._service, ports.limits, ports.tokens)
         http = self._listen(ports.http, make_app(self._service, ports.tokens))
@@ -118,6 +124,13 @@ class CollectorProcess:
         if ports.tokens is not None:
             self._tasks.append(loop.create_task(_end_revoked(ports.tokens)))
 
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signals.SIGINT, signals.SIGTERM):
+            loop.add_signal_handler(number, self._signalled.set)
+            # In place of the handler of asyncio, which does nothing: the loop may be too busy to see the signal soon.
+            signals.signal(number, lambda *_: self._ending.begin())
+
     def _listen(self, address: Address, app: Starlette) -> Address:
         listener = listen(address)
         self._webs.append(HttpServer(app, listener, self.ports.tls, self.ports.limits.client_connections))
@@ -125,11 +138,7 @@ class CollectorProcess:
 
     async def serve(self) -> bool:
         """Serve until SIGINT or SIGTERM, then stop; False: an internal error has ended it."""
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signals.SIGINT, signals.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        waiter = loop.create_task(_wait(stop))
+        waiter = asyncio.get_running_loop().create_task(_wait(self._signalled))
         await asyncio.wait({waiter, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         is_well = True
@@ -142,22 +151,23 @@ class CollectorProcess:
 
     async def stop(self) -> None:
         """Stop accepting requests, judge and publish what is pending, send what is queued, within the time to stop."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._stop_seconds
+        left = self._ending.left
         self._service.control.close()
-        # A fifth for requests in flight, the rest for what follows from them and from the last verdicts.
-        await asyncio.gather(self._grpc.stop(self._stop_seconds / 5), *(web.stop() for web in self._webs[1:]))
+        until = left(REQUESTS_UNTIL)
+        await asyncio.gather(self._grpc.stop(until), *(web.stop(until) for web in self._webs[1:]))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._service.step(final=True)
-        left = max(0.1, end - loop.time() - STOP_RESERVE)
-        senders: list[Awaitable[None]] = [self._webs[0].stop(), self._outlets.stop(left)]
+        await self._service.finish(left(VERDICTS_UNTIL))
+        until = max(LEAST_SENDING, left(SENDING_UNTIL))
+        senders: list[Awaitable[None]] = [self._webs[0].stop(until), self._outlets.stop(until)]
         if self._forwarder is not None:
-            senders.append(self._forwarder.stop(left))
+            senders.append(self._forwarder.stop(until))
         await asyncio.gather(*senders)
+        if self._forwarder is not None:
+            await self._forwarder.close(left() / 2)
         if self._service.store is not None:
-            self._service.store.close()
+            self._service.store.close(time.monotonic() + left() / 2)
 
 
 def _tune_interpreter() -> None:

@@ -106,6 +106,15 @@ class Service:
             await self._forwarder.take(signal, data)
         return response
 
+    def problems(self) -> list[str]:
+        """What does not work now, without names of files, because everybody may read it; the log has them."""
+        found = []
+        if self.store is not None and self.store.problem:
+            found.append("incidents cannot be written to the disk and are kept in memory")
+        if self._forwarder is not None and not self._forwarder.is_up:
+            found.append("requests for the backends cannot be written to the disk and are not accepted")
+        return found
+
     async def run(self) -> None:
         """Step every `TICK` seconds, or sooner if more is due than one step does, until cancelled."""
         is_done = True
@@ -113,8 +122,15 @@ class Service:
             await asyncio.sleep(TICK if is_done else BREAK)
             is_done = self.step()
 
-    def step(self, *, final: bool = False) -> bool:
-        """Do what is due now. ``final``: the collector stops, so nothing waits any longer.
+    async def finish(self, seconds: float) -> None:
+        """Judge, and publish what follows, for the last time: for about so many seconds at most."""
+        await self.judge.finish(seconds)
+        while not self._cleaned(self._clock()):
+            await asyncio.sleep(0)
+        self.outlets.step(self._clock(), final=True)
+
+    def step(self) -> bool:
+        """Do what is due now.
 
         Returns:
             False: more is due than was done; a step is short, so that others can use the event loop.
@@ -123,22 +139,22 @@ class Service:
         if now - self._last_tick > MAX_TICK_GAP:
             self.runs.shift_silence(now)
         self._last_tick = now
-        is_done = self.judge.step(now, final=final)
-        if final or now - self._cleaned_at >= CLEAN_UP_INTERVAL:
-            try:
-                is_clean = self._clean_up(now)
-                while final and not is_clean:
-                    is_clean = self._clean_up(now)
-                if is_clean:
-                    self._cleaned_at = now
-                else:
-                    is_done = False
-            except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
-                self._cleaned_at = now
-                self.metrics.errors.labels("housekeeping").inc()
-                _log.exception("housekeeping failed; it is tried again")
-        self.outlets.step(now, final=final)
+        is_done = self.judge.step(now)
+        if now - self._cleaned_at >= CLEAN_UP_INTERVAL:
+            is_done = self._cleaned(now) and is_done
+        self.outlets.step(now)
         return is_done
+
+    def _cleaned(self, now: float) -> bool:
+        """Clean up; False: there is more to do."""
+        try:
+            if not self._clean_up(now):
+                return False
+        except Exception:  # noqa: BLE001  the next second tries again; ending here would lose what waits
+            self.metrics.errors.labels("housekeeping").inc()
+            _log.exception("housekeeping failed; it is tried again")
+        self._cleaned_at = now
+        return True
 
     def _clean_up(self, now: float) -> bool:
         """False: it is to be called again, because more incidents are to be resolved than one step does."""

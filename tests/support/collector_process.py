@@ -9,7 +9,7 @@ import signal
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,21 @@ class Answer:
 
 
 class Collector:
-    """A running collector process and what it says. ``tls``: how its HTTP clients see its certificate."""
+    """A running collector process and what it says.
 
-    def __init__(self, folder: Path, *options: str, tls: ssl.SSLContext | None = None) -> None:
+    Args:
+        tls: how its HTTP clients see its certificate.
+        program: the beginning of its command line.
+    """
+
+    def __init__(
+        self, folder: Path, *options: str, tls: ssl.SSLContext | None = None, program: Sequence[str] = OTEL_FR
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.tls = tls
         self.incidents_file = folder / "incidents.jsonl"
         self.out_file, self.err_file = folder / "out.txt", folder / "err.txt"
-        command = [*OTEL_FR, "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+        command = [*program, "collector", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
         command += ["--incidents", str(self.incidents_file), *options]
         with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
             self.process = subprocess.Popen(command, stdout=out, stderr=err)
@@ -136,8 +143,10 @@ class Collector:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *options: str, tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
-    collector = Collector(folder, *options, tls=tls)
+def running(
+    folder: Path, *options: str, tls: ssl.SSLContext | None = None, program: Sequence[str] = OTEL_FR
+) -> Iterator[Collector]:
+    collector = Collector(folder, *options, tls=tls, program=program)
     try:
         yield collector
     finally:

@@ -29,13 +29,17 @@ class Backend:
     retry_after: float | None = None
     delay: float = 0.0
     refuses: bool = False
+    hated: bytes | None = None
+    """This request is always sent away."""
     url: str = ""
 
-    def decide(self) -> str:
+    def decide(self, data: bytes) -> str:
         self.tried.append(time.monotonic())
         time.sleep(self.delay)
         if self.refuses:
             return "refused"
+        if data == self.hated:
+            return "busy"
         if self.busy:
             self.busy -= 1
             return "busy"
@@ -58,7 +62,7 @@ def grpc_backend(
     backend = Backend()
 
     def export(data: bytes, context: grpc.ServicerContext) -> bytes:
-        match backend.decide():
+        match backend.decide(data):
             case "busy":
                 if backend.retry_after is not None:
                     from otel_fr_collector.otlp import status as otlp_status
@@ -94,7 +98,7 @@ def http_backend() -> Iterator[Backend]:
 
         def do_POST(self) -> None:
             data = self.rfile.read(int(self.headers["Content-Length"]))
-            outcome = backend.decide()
+            outcome = backend.decide(data)
             self.send_response({"taken": 200, "busy": 503, "refused": 400}[outcome])
             if outcome == "busy" and backend.retry_after is not None:
                 self.send_header("Retry-After", f"{backend.retry_after:.0f}")

@@ -54,7 +54,7 @@ class Stage:
 
     async def _end(self) -> None:
         self.service.outlets.event_stream.close()
-        await self._server.stop()
+        await self._server.stop(PATIENCE)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

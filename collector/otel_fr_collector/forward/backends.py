@@ -48,11 +48,13 @@ class BusyError(Exception):
     Attributes:
         after: seconds after which it asks for a retry, at most
             `otel_fr_collector.network.http_client.MAX_RETRY_AFTER`; None: it does not say.
+        reached: there was a connection, so the request itself may be the reason.
     """
 
-    def __init__(self, text: str, after: float | None = None) -> None:
+    def __init__(self, text: str, after: float | None = None, *, reached: bool = True) -> None:
         super().__init__(text)
         self.after = after
+        self.reached = reached
 
 
 class Backend(Protocol):
@@ -196,7 +198,8 @@ class GrpcBackend:
             after = None if asked is None else bounded_delay(asked)
             text = f"{error.code().name}: {error.details()}"
             if error.code() in RETRYABLE or (error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and after is not None):
-                raise BusyError(text, after) from None
+                reached = self._channel.get_state() is grpc.ChannelConnectivity.READY
+                raise BusyError(text, after, reached=reached) from None
             raise RefusedError(text) from None
 
     async def close(self) -> None:
@@ -219,7 +222,7 @@ class HttpBackend:
         try:
             answer = await self._workers.run(lambda: self._http.request("POST", url, self._headers, data))
         except HttpError as error:
-            raise BusyError(str(error)) from None
+            raise BusyError(str(error), reached=error.reached) from None
         if answer.status in RETRYABLE_HTTP:
             raise BusyError(f"HTTP {answer.status}", answer.retry_after)
         if not 200 <= answer.status < 300:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import hashlib
 import logging
 import queue
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
-from otel_fr_collector.forward.spool_schema import NewerVersionError, prepare
+from otel_fr_collector.database_files import DamagedError, is_changed, is_damage
+from otel_fr_collector.forward.spool_file import SpoolFile
 from otel_fr_collector.otlp.signals import METHODS
 
 _log = logging.getLogger(__name__)
@@ -31,10 +30,6 @@ HEAD_BYTES = 16 * 1024 * 1024
 """Limit on the requests read for sending at once, so that eight large ones do not fill the memory."""
 FREE_PAGES = 10_000
 """Empty pages returned to the file system at a time, so that the file shrinks after an outage."""
-BUSY = 5.0
-"""Seconds for which an operation waits for another process (sqlite3 in a shell) before it fails."""
-REOPEN = 1.0
-"""Seconds from one attempt to open a file while the collector runs to the next."""
 
 
 class SpoolError(OSError):
@@ -88,7 +83,9 @@ class Spool:
         wall: Callable[[], float] = time.time,
         damaged: Callable[[Mapping[str, int]], None] = lambda _: None,
     ) -> None:
-        self._path = path
+        self._name = str(path or "in memory")
+        self.is_durable = path is not None
+        """What waits survives the end of the collector."""
         self._backends = list(backends)
         self.max_bytes = max_bytes
         self._wall = wall
@@ -98,20 +95,13 @@ class Spool:
         self._damaged = damaged
         self._highest = 0
         """Highest number of a request that was given out: a new file goes on from there."""
-        self._reopen_at = 0.0
-        self._connection: sqlite3.Connection | None = None
-        try:
-            self._connection = self._open()
-        except NewerVersionError:
-            raise
-        except (sqlite3.Error, OSError) as error:
-            _log.error("the queue %s cannot be opened (%s): requests are not accepted until it can", path, error)
+        self._is_closed = False
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._file = SpoolFile(path, self._opened, self._lost, wall)
+        self.is_up = self._file.connection is not None
+        """The last operation could use the file. Other threads may read it."""
         self._thread = threading.Thread(target=self._run, name="otel-fr-spool", daemon=True)
         self._thread.start()
-
-    @property
-    def is_durable(self) -> bool:
-        return self._path is not None
 
     async def put(self, signal: str, data: bytes) -> Put:
         """Queue one request for all backends whose queue is not full; on return it is on disk.
@@ -151,6 +141,19 @@ class Spool:
             if not found and not skip:
                 self._check_empty(db, backend)
             return found
+
+        return await self._do(read)
+
+    async def get(self, backend: str, number: int) -> Item | None:
+        """One request that waits for a backend; None: it does not any more.
+
+        Raises:
+            SpoolError: the file cannot be read.
+        """
+
+        def read(db: sqlite3.Connection) -> Item | None:
+            query = "SELECT 1 FROM pending WHERE backend = ? AND request = ?"
+            return _item(db, number) if db.execute(query, (backend, number)).fetchone() else None
 
         return await self._do(read)
 
@@ -218,8 +221,18 @@ class Spool:
 
     def close(self) -> None:
         """Finish all operations and close the file."""
-        self._jobs.put(None)
+        self._end()
         self._thread.join()
+
+    async def stop(self, seconds: float) -> None:
+        """As `close`, for at most so many seconds; operations that wait for another process then fail."""
+        self._file.close_by = time.monotonic() + seconds / 2
+        self._end()
+        await asyncio.wait({asyncio.wrap_future(self._ended)}, timeout=seconds)
+
+    def _end(self) -> None:
+        self._is_closed = True
+        self._jobs.put(None)
 
     def _put(self, db: sqlite3.Connection, signal: str, data: bytes) -> Put:
         now = self._wall()
@@ -248,7 +261,7 @@ class Spool:
             db.executemany("DELETE FROM pending WHERE backend = ? AND request = ?", [(backend, n) for n in numbers])
             self._count_in(db)
             self._damaged({backend: len(numbers)})
-            _log.error("the queue %s: %d damaged requests for %s are dropped", self._path, len(numbers), backend)
+            _log.error("the queue %s: %d damaged requests for %s are dropped", self._name, len(numbers), backend)
 
     def _use(self, backend: str, count: int, size: int) -> None:
         if backend in self.usage:
@@ -260,7 +273,10 @@ class Spool:
 
     def _submit(self, work: Callable[[sqlite3.Connection], _T]) -> concurrent.futures.Future[_T]:
         job = _Job(work, concurrent.futures.Future())
-        self._jobs.put(job)
+        if self._is_closed:
+            job.result.set_exception(SpoolError(f"the queue {self._name}: it is closed"))
+        else:
+            self._jobs.put(job)
         return job.result
 
     def _run(self) -> None:
@@ -271,40 +287,46 @@ class Spool:
                 jobs.append(self._jobs.get())
             is_open = None not in jobs
             self._transact([job for job in jobs if job is not None and job.result.set_running_or_notify_cancel()])
-        if self._connection is not None:
-            self._connection.close()
+        self._file.close()
+        self._ended.set_result(None)
 
     def _transact(self, jobs: list[_Job]) -> None:
+        db = None
         try:
-            db = self._reopen() if self._connection is None else self._connection
-            db.execute("BEGIN IMMEDIATE")
+            db = self._file.begin()
             results = [job.work(db) for job in jobs]
             db.execute("COMMIT")
         except Exception as error:  # noqa: BLE001  if the thread ended, every sender would wait forever
             is_other_file = self._roll_back(error)
-            if len(jobs) > 1 or is_other_file:  # one request too large for the disk must not fail the others
+            # One request too large for the disk must not fail the others; without a transaction, all fail alike.
+            if is_other_file or (db is not None and len(jobs) > 1):
                 for job in jobs:
                     self._transact([job])
-            elif jobs:
-                jobs[0].result.set_exception(SpoolError(f"the queue {self._path or 'in memory'}: {error}"))
+            else:
+                self.is_up = False
+                for job in jobs:
+                    job.result.set_exception(SpoolError(f"the queue {self._name}: {error}"))
             return
+        self.is_up = True
+        self._file.note(None)
         for job, result in zip(jobs, results, strict=True):
             job.result.set_result(result)
 
     def _roll_back(self, error: Exception) -> bool:
         """Undo what was begun; True: the file was damaged, and a new one is in use."""
-        db = self._connection
+        db = self._file.connection
         if db is None:
             return False
         try:
-            if is_damage(error):
-                self._replace_damaged(db, error)
+            if is_damage(error) or is_changed(error):
+                self._file.replace_damaged(error)
                 return True
             if db.in_transaction:
                 db.execute("ROLLBACK")
             self._count_in(db)
         except (sqlite3.Error, OSError) as again:
-            _log.error("the queue %s cannot be used (%s)", self._path or "in memory", again)
+            _log.error("the queue %s cannot be used (%s)", self._name, again)
+        self._file.note(error)
         return False
 
     def _count_in(self, db: sqlite3.Connection) -> None:
@@ -314,44 +336,11 @@ class Spool:
                 found[name] = [count, int(size)]
         self.usage.update(found)
 
-    def _replace_damaged(self, db: sqlite3.Connection, error: Exception) -> None:
-        """Move the file, which is open, aside, and begin a new one.
-
-        Raises:
-            sqlite3.Error, OSError: there is none now; the next operation tries again.
-        """
-        aside = None if self._path is None else move_aside(self._path, self._wall)
-        self._connection = None
-        with contextlib.suppress(sqlite3.Error):
-            db.close()
-        self._note_damage(error, aside)
-        self._reopen()
-
-    def _note_damage(self, error: Exception, aside: Path | None) -> None:
-        kept = "" if aside is None else f" it is kept as {aside.name}, and"
-        _log.error("the queue %s is damaged (%s):%s a new one is begun", self._path or "in memory", error, kept)
+    def _lost(self) -> None:
         self._damaged({name: count for name, (count, _) in self.usage.items()})
         self.usage.update({name: [0, 0] for name in self._backends})
 
-    def _reopen(self) -> sqlite3.Connection:
-        now = time.monotonic()
-        if now < self._reopen_at:
-            raise SpoolError("it cannot be opened; the log says why")
-        self._reopen_at = now + REOPEN
-        self._connection = self._open()
-        return self._connection
-
-    def _open(self) -> sqlite3.Connection:
-        """Raises sqlite3.Error, OSError."""
-        options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": BUSY}
-        if self._path is not None:
-            return open_file(self._path, self._prepare, self._note_damage, wall=self._wall, **options)
-        db: sqlite3.Connection = sqlite3.connect(":memory:", **options)
-        self._prepare(db)
-        return db
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        prepare(db, self._path)
+    def _opened(self, db: sqlite3.Connection) -> None:
         if self._highest and db.execute("SELECT 1 FROM sqlite_sequence").fetchone() is None:
             # A backend may still accept requests of the file before: their numbers must not mean others in this one.
             db.execute("INSERT INTO sqlite_sequence VALUES ('request', ?)", (self._highest,))

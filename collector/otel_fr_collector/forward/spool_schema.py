@@ -54,3 +54,30 @@ def prepare(db: sqlite3.Connection, path: Path | None) -> None:
     # A table may be missing: the collector was killed while it made the file.
     check_tables(db, {table: columns for table, columns in _COLUMNS.items() if table_columns(db, table)})
     db.executescript(_SCHEMA)
+
+
+def merge(db: sqlite3.Connection, other: Path) -> None:
+    """Add the requests of another file of this version. They keep their numbers, and come before those that are there.
+
+    A backend may be about to accept some of them, which are then removed by their numbers.
+
+    Raises:
+        sqlite3.Error: it cannot be read, or the result not be written; nothing has changed then.
+    """
+    db.execute("ATTACH ? AS other", (str(other),))
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            numbers = db.execute("SELECT seq FROM main.sqlite_sequence UNION SELECT seq FROM other.sqlite_sequence")
+            shift = max((number for (number,) in numbers), default=0)
+            db.execute("UPDATE main.request SET id = id + ?", (shift,))
+            db.execute("UPDATE main.pending SET request = request + ?", (shift,))
+            db.execute("INSERT INTO main.request SELECT id, signal, at, data FROM other.request")
+            db.execute("INSERT INTO main.pending SELECT backend, request, size FROM other.pending")
+            db.execute("INSERT OR IGNORE INTO main.seen SELECT hash, at FROM other.seen")
+            db.execute("COMMIT")
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+    finally:
+        db.execute("DETACH other")

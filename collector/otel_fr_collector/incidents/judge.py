@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import Counter, deque
@@ -68,7 +69,7 @@ class Judge:
         self._clock = clock
         self._wall = wall
         self._workers = Workers(THREADS, "otel-fr judge")
-        self._in_thread: dict[RunId, tuple[Triggers, asyncio.Task[None]]] = {}
+        self._in_thread: dict[RunId, asyncio.Task[None]] = {}
         self._threads_of: Counter[str] = Counter()
         self._rounds: dict[str, deque[Run]] = {}
         """By tenant, the runs that were not looked at in its round so far; the tenant whose turn it is comes first."""
@@ -79,56 +80,84 @@ class Judge:
         """How many runs are being judged in a thread."""
         return len(self._in_thread)
 
-    def step(self, now: float, *, final: bool = False) -> bool:
-        """Judge the runs for which it is time. ``final``: the collector stops, so nothing waits any longer.
+    def step(self, now: float) -> bool:
+        """Judge the runs for which it is time.
 
         Returns:
             False: the time of the step was over before every run was looked at.
         """
         end = time.perf_counter() + STEP_SECONDS
-        if final:
-            self._rounds.clear()
         for tenant, runs in self._runs.by_tenant.items():
             if tenant not in self._rounds:
                 self._rounds[tenant] = deque(runs.values())
         while self._rounds:
             tenant = next(iter(self._rounds))
             waiting = self._rounds.pop(tenant)
-            self._take_turn(waiting, now, final)
+            self._take_turn(waiting, now)
             if waiting:
                 self._rounds[tenant] = waiting
-            if not final and time.perf_counter() > end:
+            if time.perf_counter() > end:
                 return not self._rounds
         return True
 
-    def _take_turn(self, waiting: deque[Run], now: float, final: bool) -> None:
+    async def finish(self, seconds: float) -> None:
+        """Judge what is due because the collector stops, so many seconds at most: tenants in turn, small runs first.
+
+        What could not be judged is logged; the ranks report to the next collector.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        not_judged = 0
+        for run in _in_turn(self._runs):
+            try:
+                not_judged += loop.time() >= until or not await self._judge_last(run, until)
+            except Exception:  # noqa: BLE001  as in `step`
+                self._cannot_judge(run)
+        for task in list(self._in_thread.values()):
+            task.cancel()
+        if not_judged:
+            _log.warning("%d jobs could not be judged once more before the end", not_judged)
+
+    async def _judge_last(self, run: Run, until: float) -> bool:
+        """Judge a run for the last time if that is due; False: there was no time. ``until``: the loop's time."""
+        if not await self._is_judged(run, until):
+            return False
+        run.compare_pieces()
+        self._judge_if_due(run, self._clock(), final=True)
+        await asyncio.sleep(0)
+        return await self._is_judged(run, until)
+
+    async def _is_judged(self, run: Run, until: float) -> bool:
+        """Wait for a judgement that is in progress; False: it takes longer than ``until``."""
+        if run.id in self._in_thread:
+            loop = asyncio.get_running_loop()
+            await asyncio.wait({self._in_thread[run.id]}, timeout=max(0.0, until - loop.time()))
+        return run.id not in self._in_thread
+
+    def _take_turn(self, waiting: deque[Run], now: float) -> None:
         end = time.perf_counter() + TURN_SECONDS
         while waiting:
             run = waiting.popleft()
             if self._runs.by_id.get(run.id) is run:
                 try:
-                    if run.compare_pieces() and not final:
+                    if run.compare_pieces():
                         waiting.append(run)
-                    self._judge_if_due(run, now, final)
+                    self._judge_if_due(run, now)
                 except Exception:  # noqa: BLE001  one run's invalid data must not prevent verdicts for others
                     self._cannot_judge(run)
             if time.perf_counter() > end:
                 return
 
-    def _judge_if_due(self, run: Run, now: float, final: bool) -> None:
-        if run.is_replaced or (not final and (run.id in self._in_thread or not self._has_room(run))):
+    def _judge_if_due(self, run: Run, now: float, *, final: bool = False) -> None:
+        if run.is_replaced or run.id in self._in_thread or not (final or self._has_room(run)):
             return
         if self._grace.waits_for(run, now):
             return  # also at shutdown: its ranks are reconnecting and report to the next collector
         has_open = bool(self._book.open_of(run.id))
         last_change = self._book.changed.get(run.id, float("-inf"))
         reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
-        if run.id in self._in_thread:  # the collector stops before that verdict is there, so the run is judged again
-            begun, task = self._in_thread.pop(run.id)
-            task.cancel()
-            reason |= begun
         if reason:
-            self._judge(run, reason, now, final)
+            self._judge(run, reason, now)
         if has_open or reason:
             self._publish(self._book.add_files(run, now), now)
 
@@ -139,13 +168,14 @@ class Judge:
         most = 2 if len(self._in_thread) < MANY_THREADS else 1
         return len(self._in_thread) < THREADS and self._threads_of[run.tenant] < most
 
-    def _judge(self, run: Run, reason: Triggers, now: float, final: bool) -> None:
+    def _judge(self, run: Run, reason: Triggers, now: float) -> None:
+        """Judge a small run now, a large one in a thread."""
         started = time.perf_counter()
         taken = snapshot(run, now)
         run.mark_judged(now, mismatch=reason.mismatch, bad_end=reason.bad_end)
-        if not final and taken.size > MAX_SIZE_ON_LOOP:
-            task = asyncio.get_running_loop().create_task(self._judge_in_thread(run, taken, reason, started))
-            self._in_thread[run.id] = reason, task
+        if taken.size > MAX_SIZE_ON_LOOP:
+            work = self._judge_in_thread(run, taken, reason, started)
+            self._in_thread[run.id] = asyncio.get_running_loop().create_task(work)
             self._threads_of[run.tenant] += 1
         else:
             self._conclude(run, taken, reason, diagnose(taken.evidence()), started)
@@ -194,3 +224,9 @@ class Judge:
         if run.id not in self._failed and len(self._failed) < MAX_LOGGED_FAILURES:
             self._failed.add(run.id)
             _log.exception("job %r could not be judged", run.id.job)
+
+
+def _in_turn(runs: Runs) -> list[Run]:
+    """All of them: of each tenant one after the other, its smallest first."""
+    by_tenant = (sorted(own.values(), key=lambda run: len(run.ranks)) for own in runs.by_tenant.values())
+    return [run for turn in itertools.zip_longest(*by_tenant) for run in turn if run is not None]

@@ -44,14 +44,6 @@ class Triggers:
     def __bool__(self) -> bool:
         return self.mismatch or self.bad_end or self.stalled or self.news
 
-    def __or__(self, other: Triggers) -> Triggers:
-        return Triggers(
-            mismatch=self.mismatch or other.mismatch,
-            bad_end=self.bad_end or other.bad_end,
-            stalled=self.stalled or other.stalled,
-            news=self.news or other.news,
-        )
-
 
 def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool = False) -> Triggers:
     """Why the run is to be judged now.

@@ -27,7 +27,15 @@ _T = TypeVar("_T")
 
 
 class HttpError(OSError):
-    """There is no response: the server cannot be reached, is too slow, or does not speak HTTP."""
+    """There is no response: the server cannot be reached, is too slow, or does not speak HTTP.
+
+    Attributes:
+        reached: there was a connection.
+    """
+
+    def __init__(self, text: str, *, reached: bool = True) -> None:
+        super().__init__(text)
+        self.reached = reached
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,8 @@ class HttpClient:
             )
             found = bounded_body(response)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise HttpError(f"{type(error).__name__}: {error}") from error
+            reached = not isinstance(error, urllib3.exceptions.ConnectTimeoutError)  # all errors of connecting are this
+            raise HttpError(f"{type(error).__name__}: {error}", reached=reached) from error
         return Answer(response.status, found, read_retry_after(response.headers.get("retry-after"), time.time()))
 
     def close(self) -> None:

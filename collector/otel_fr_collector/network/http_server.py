@@ -61,11 +61,11 @@ class HttpServer:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._server.serve([self._listener]))
 
-    async def stop(self) -> None:
-        """End open requests within about a second."""
+    async def stop(self, seconds: float) -> None:
+        """End open requests within about a second, and ``seconds`` at most."""
         self._server.should_exit = True
         if self._task is not None:
-            await asyncio.wait({self._task}, timeout=STOP_SECONDS + 1)
+            await asyncio.wait({self._task}, timeout=min(seconds, STOP_SECONDS + 1))
             self._task.cancel()
         self._listener.close()
 

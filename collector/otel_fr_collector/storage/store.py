@@ -19,7 +19,8 @@ from pathlib import Path
 from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
-from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file, read_schema
+from otel_fr_collector import database_files as files
+from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
 from otel_fr_collector.incidents.book import MAX_INCIDENTS
 from otel_fr_collector.incidents.incident import FIRING, Incident
 from otel_fr_collector.jobs.run import Run, RunId
@@ -39,6 +40,8 @@ _OF_ANOTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, Arithmet
 """What reading a row raises that no version of otel-fr has written."""
 BUSY = 0.2
 """Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
+CLOSE_RETRY = 0.1
+"""Seconds between two attempts to write what is pending when the collector ends."""
 MAX_PAGE = 1_000
 """Incidents that one query returns at most."""
 
@@ -79,12 +82,15 @@ class Store:
         self._retry_at = 0.0
         self._prune_at = 0.0
         self._log = Throttle()
+        self.problem = ""
+        """Why the file cannot be used now; empty: it can."""
         self._is_new = False
         self._is_late = False
         self._begun = float("-inf")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._db: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._file: files.OpenedFile | None = None
+        self._is_closed = False
         metrics.store_up.set(0)
         metrics.watch_store()
         try:
@@ -113,6 +119,7 @@ class Store:
             runs = self._db.execute("SELECT memory FROM runs").fetchall()
         except sqlite3.Error as error:
             self.broken(error)
+            self._is_late = bool(self.problem)
             return saved
         for memory, data in rows:
             with self._skip_unreadable("incident"):
@@ -158,7 +165,8 @@ class Store:
 
     def broken(self, error: sqlite3.Error) -> None:
         """A write or a read has failed. A damaged file is renamed and a new one begun; anything else is tried again."""
-        if is_damage(error) and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
+        damaged = is_damage(error) or (self._db is not None and files.is_changed(error))
+        if damaged and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
             self._replace_damaged(error)
         else:
             self._fail(error)
@@ -175,16 +183,13 @@ class Store:
 
     def step(self, now: float) -> None:
         """Retry what could not be written; delete what is beyond the retention. ``now``: monotonic."""
-        if self._db is not None and self._file != _identity(self.path):
-            _log.error("%s was removed or replaced while the collector was running: a new one is begun", self.path)
-            self._metrics.errors.labels("store").inc()
-            self._let_go()
-            self._retry_at = 0.0
+        if self._is_closed:
+            return
+        if self._db is not None and self._file is not None:
+            self._follow(self._file)
         if not self.is_up and now >= self._retry_at:
             self._retry_at = now + RETRY
             self._flush(again=True)
-        if self.is_up:
-            self._metrics.store_up.set(1)
         if self.is_up and now >= self._prune_at:
             self._prune_at = now + PRUNE_EVERY
             try:
@@ -247,14 +252,20 @@ class Store:
                 return _published(*row)
         return None
 
-    def close(self) -> None:
-        """Write what is pending."""
+    def close(self, until: float = 0.0) -> None:
+        """Write what is pending; the store takes nothing after that.
+
+        Args:
+            until: monotonic time until when a write that fails is tried again.
+        """
         self._flush(again=True)
-        if not self.is_up:
+        while not self.is_up and time.monotonic() + BUSY + CLOSE_RETRY < until:
+            time.sleep(CLOSE_RETRY)
+            self._flush(again=True)
+        if self._pending:
             _log.error("%s: %d incidents could not be written before the end", self.path, len(self._pending))
-        if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.close()
+        self._is_closed = True
+        self._close_file()
 
     def _open(self) -> sqlite3.Connection:
         """The connection; a damaged file is moved aside and a new one begun.
@@ -263,8 +274,9 @@ class Store:
             sqlite3.Error, OSError: there is none now.
             DataError: a newer otel-fr has written the file.
         """
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         db = open_file(self.path, self._prepare, self._note_damage, wall=self._wall, timeout=BUSY)
-        self._file = _identity(self.path)
+        self._file = files.OpenedFile(self.path)
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
@@ -280,7 +292,7 @@ class Store:
     def _reader(self) -> sqlite3.Connection:
         db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
         try:
-            read_schema(db)
+            files.read_schema(db)
         except sqlite3.Error:
             db.close()
             raise
@@ -288,7 +300,7 @@ class Store:
 
     def _flush(self, *, again: bool = False) -> None:
         """Write all that is pending. After a failure only ``again`` tries before `RETRY` is over."""
-        if not again and time.monotonic() < self._retry_at:
+        if self._is_closed or (not again and time.monotonic() < self._retry_at):
             return
         try:
             if self._db is None:
@@ -296,6 +308,8 @@ class Store:
             self._write(self._db)
         except sqlite3.Error as error:
             self.broken(error)
+            if files.is_lasting(error) and self.problem:
+                self._close_file()
         except OSError as error:
             self._fail(error)
 
@@ -325,6 +339,9 @@ class Store:
         self._pending_runs.clear()
         self._pending_notes.clear()
         self._retry_at = 0.0
+        if self.problem:
+            self.problem = ""
+            _log.warning("%s can be written again", self.path)
         self._metrics.store_up.set(1)
 
     def _fail(self, error: Exception) -> None:
@@ -332,7 +349,8 @@ class Store:
         self._retry_at = now + RETRY
         self._metrics.store_up.set(0)
         self._metrics.errors.labels("store").inc()
-        if self._log.allows(now=now):
+        self.problem = str(error)
+        if self._log.allows(self.problem, now):
             _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
 
     def _replace_damaged(self, error: sqlite3.Error) -> None:
@@ -349,9 +367,25 @@ class Store:
         self._metrics.errors.labels("store").inc()
         _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", self.path, error, aside.name)
 
+    def _follow(self, file: files.OpenedFile) -> None:
+        """Go on in another file if this one is no longer at its path."""
+        found = file.find()
+        if found is files.Found.SAME:
+            return
+        _log.error("%s was removed or replaced while the collector was running: a new one is begun", self.path)
+        self._metrics.errors.labels("store").inc()
+        self._let_go()
+        self._retry_at = 0.0
+        if found is files.Found.OTHER:
+            with contextlib.suppress(OSError):
+                file.remove_log()
+
     def _let_go(self) -> None:
         """Close the file that is no longer at its path."""
         self._is_new = True
+        self._close_file()
+
+    def _close_file(self) -> None:
         if self._db is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
@@ -377,12 +411,3 @@ def _published(data: str, state: str, memory: str) -> CollectorIncidentData:
     if state == FIRING:
         return load_incident(load_json(memory), load_json(data)).data
     return typed(CollectorIncidentData, load_json(data))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Of the file at that path; None: there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

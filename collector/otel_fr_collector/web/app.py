@@ -37,7 +37,8 @@ def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok\n")
+        problems = service.problems()
+        return PlainTextResponse(f"degraded: {'; '.join(problems)}\n" if problems else "ok\n")
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -134,6 +134,21 @@ def test_a_backend_that_asks_for_a_delay_gets_no_request_until_then(
         assert backend.tried[1] - backend.tried[0] >= 2.0
 
 
+@pytest.mark.parametrize("server", [grpc_backend, http_backend])
+def test_a_request_that_its_backend_always_sends_away_does_not_hold_up_the_others(
+    tmp_path: Path, server: Callable[[], AbstractContextManager[Backend]]
+) -> None:
+    with server() as backend, running(tmp_path, "--forward", backend.url) as collector:
+        backend.hated = spans(1)
+        for number in range(1, 7):
+            collector.send(TRACES, spans(number))
+        assert wait_for(lambda: len(backend.taken) == 5)
+        assert backend.taken == [spans(number) for number in range(2, 7)]
+        assert collector.metric(QUEUE) == 1
+        backend.hated = None
+        assert wait_for(lambda: backend.taken[5:] == [spans(1)])
+
+
 def test_a_request_that_comes_again_is_sent_on_once(tmp_path: Path) -> None:
     """As an exporter sends it that did not hear the answer; also when the collector was restarted in between."""
     with grpc_backend() as backend:

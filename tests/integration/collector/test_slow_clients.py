@@ -71,7 +71,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         server = asyncio.run_coroutine_threadsafe(_made(app, listener), loop).result()
         asyncio.run_coroutine_threadsafe(call(server.start), loop).result()
         yield listener.getsockname()[1]
-        asyncio.run_coroutine_threadsafe(call(server.stop), loop).result()
+        asyncio.run_coroutine_threadsafe(server.stop(PATIENCE), loop).result()
 
 
 async def _made(app: Starlette, listener: socket.socket) -> HttpServer:

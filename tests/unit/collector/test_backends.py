@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from otel_fr_collector.forward import forwarder, sampling, spool
+from otel_fr_collector.forward import sender as sender_module
 from otel_fr_collector.forward.backends import BusyError, parse_backend, read_headers
 from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.metrics import Metrics
@@ -166,10 +167,10 @@ class _Fussy:
 def test_a_request_that_always_fails_is_dropped_if_others_are_accepted(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarder, "FIRST_BACKOFF", 0.0)
-    monkeypatch.setattr(forwarder, "MAX_BACKOFF", 0.0)
-    requests = [spans(n + 1) for n in range(2 * forwarder.IN_ORDER)]
-    backend = _Fussy(requests[0], error, attempts=3 * forwarder.MAX_ATTEMPTS)
+    monkeypatch.setattr(sender_module, "FIRST_BACKOFF", 0.0)
+    monkeypatch.setattr(sender_module, "MAX_BACKOFF", 0.0)
+    requests = [spans(n + 1) for n in range(2 * sender_module.IN_ORDER)]
+    backend = _Fussy(requests[0], error, attempts=3 * sender_module.MAX_ATTEMPTS)
     metrics = Metrics()
 
     async def play() -> None:
@@ -180,7 +181,7 @@ def test_a_request_that_always_fails_is_dropped_if_others_are_accepted(
         await sender.stop(PATIENCE)
 
     asyncio.run(play())
-    assert backend.failed == forwarder.MAX_ATTEMPTS
+    assert backend.failed == sender_module.MAX_ATTEMPTS
     assert sorted(backend.accepted) == sorted(requests[1:])
     dropped = {
         sample.labels["reason"]: sample.value

@@ -31,6 +31,7 @@ from prometheus_client import generate_latest
 
 from otel_fr import semconv
 from otel_fr.match import CallState, Group, Signature
+from tests.support.waiting import PATIENCE
 
 RESOURCE_KEYS = [semconv.RANK, semconv.WORLD_SIZE, semconv.JOB_ID, semconv.JOB_ATTEMPT, semconv.RUN_ID]
 SPAN_KEYS = [value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)]
@@ -82,7 +83,7 @@ def test_spans_with_garbage_in_them_never_raise_and_are_all_counted(
         service = Service(metrics := Metrics(), Outlets(metrics))
         await service.take(TRACES, data)
         await service.take(TRACES, data)
-        service.step(final=True)
+        await service.finish(PATIENCE)
         return service
 
     service = asyncio.run(scene())
@@ -126,7 +127,7 @@ def test_reports_with_garbage_in_them_never_raise(
     async def scene() -> Service:
         service = Service(metrics := Metrics(), Outlets(metrics))
         await service.take(LOGS, data)
-        service.step(final=True)
+        await service.finish(PATIENCE)
         return service
 
     errors = asyncio.run(scene()).metrics.errors

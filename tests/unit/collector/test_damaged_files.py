@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from otel_fr_collector import database_files
-from otel_fr_collector.forward import spool
+from otel_fr_collector.forward import spool_file
 from otel_fr_collector.forward.spool import Spool, SpoolError
 from otel_fr_collector.forward.spool_schema import NewerVersionError
 from otel_fr_collector.incidents.book import IncidentBook
@@ -191,13 +191,13 @@ def test_a_queue_that_cannot_be_opened_accepts_nothing_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process holds the file."""
-    monkeypatch.setattr(spool, "REOPEN", 0.0)
+    monkeypatch.setattr(spool_file, "REOPEN", 0.0)
     path = tmp_path / "forward.sqlite3"
     queued(path, spans(1))
     holder = sqlite3.connect(path)
     holder.execute("PRAGMA locking_mode = EXCLUSIVE")
     holder.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(spool, "BUSY", 0.01)
+    monkeypatch.setattr(spool_file, "BUSY", 0.01)
 
     async def play() -> None:
         queue = Spool(path, BACKENDS, 1 << 30)

@@ -20,6 +20,7 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr.match import CallState, Group, Signature
+from tests.support.waiting import PATIENCE
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
 OTHER = SIGNATURE._replace(input_sizes=((4,),), output_sizes=((4,),))
@@ -111,7 +112,7 @@ def test_two_jobs_with_one_run_id_share_no_incident_and_no_command() -> None:
     async def play() -> None:
         for job in ("team-a/train", "team-b/train"):
             stalled(service, job, 2, run="the-same")
-        service.judge.step(2.1, final=True)
+        await service.judge.finish(PATIENCE)
 
     asyncio.run(play())
     found = service.book.known()

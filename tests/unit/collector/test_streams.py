@@ -29,6 +29,7 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Finding, diagnose
 from tests.support.otlp_messages import attribute
 from tests.support.played_job import Group, Issued
+from tests.support.waiting import PATIENCE
 
 WORLD = 4
 ALL = Group("0", list(range(WORLD)), "default_pg")
@@ -275,7 +276,7 @@ def test_a_verdict_that_is_not_there_when_the_collector_stops_is_found_at_once(
         service.step()
         assert service.judge.in_progress == 1
         go.set()
-        service.step(final=True)
+        await service.finish(PATIENCE)
         return service.book.everything()
 
     assert [one["culprit_ranks"] for one in asyncio.run(scene())] == [[2]]

@@ -1,0 +1,67 @@
+"""The end of the process: in time, whatever hangs. The time counts from the signal."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+_log = logging.getLogger(__name__)
+
+MARGIN = 0.2
+"""Seconds, and share of all, that are left for the end itself when the time is over."""
+LOG_SECONDS = 0.1
+"""For the last message: the reader of standard error may hang, too."""
+
+
+def leave(status: int) -> NoReturn:
+    """End the process now. Everything is closed or given up; threads that still decode or judge are not waited for."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
+
+
+class Ending:
+    """Ends the process when the time that it has to stop is over.
+
+    Args:
+        seconds: from `begin` to the end of the process.
+    """
+
+    def __init__(self, seconds: float, exit_now: Callable[[int], object] = os._exit) -> None:
+        self._seconds = seconds
+        self._exit_now = exit_now
+        self._end: float | None = None
+        self._read, self._write = os.pipe()
+        self._thread = threading.Thread(target=self._watch, name="otel-fr ending", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """The time runs from now on, unless it does already. A signal handler may call it: it takes no lock."""
+        if self._end is None:
+            self._end = time.monotonic() + self._seconds - min(MARGIN, MARGIN * self._seconds)
+            os.write(self._write, b"x")
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds that are left of the first ``share`` of the time; at least 0."""
+        self.begin()
+        assert self._end is not None
+        return max(0.0, self._end - (1 - share) * self._seconds - time.monotonic())
+
+    def _watch(self) -> None:
+        os.read(self._read, 1)
+        time.sleep(self.left())
+        message = threading.Thread(target=self._say, daemon=True)
+        message.start()
+        message.join(min(LOG_SECONDS, MARGIN * self._seconds / 2))
+        self._exit_now(0)
+
+    def _say(self) -> None:
+        _log.error("--stop-seconds are over: the process ends before everything that was pending is done")

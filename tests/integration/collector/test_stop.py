@@ -1,0 +1,114 @@
+"""SIGTERM ends the collector within --stop-seconds, whatever is going on, and keeps what can be kept."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.support.collector_process import Collector, running, start
+from tests.support.grpc_calls import TRACES
+from tests.support.otlp_backends import grpc_backend
+from tests.support.otlp_messages import spans
+from tests.support.paths import ROOT
+from tests.support.played_job import Job
+from tests.support.waiting import PATIENCE, wait_for
+
+STOP = ("--stop-seconds", "2")
+CEILING = 12.0
+"""Seconds for an end that is to take 2, on a busy machine; without the limit it took 40 s and more."""
+SLOW_JUDGE = ROOT / "tests" / "support" / "scripts" / "slow_judge.py"
+
+
+def ends_in_time(collector: Collector) -> None:
+    began = time.monotonic()
+    assert collector.stop(signal.SIGTERM) == 0
+    assert time.monotonic() - began < CEILING
+    assert "Traceback" not in collector.err_file.read_text()
+
+
+@pytest.mark.parametrize("where", ["loop", "thread"])
+def test_a_judgement_in_progress_does_not_delay_the_end(tmp_path: Path, where: str) -> None:
+    program = (sys.executable, str(SLOW_JUDGE), where)
+    with (
+        running(tmp_path, "--data", str(tmp_path / "data"), *STOP, program=program) as collector,
+        contextlib.suppress(grpc.RpcError),
+        Job(collector, 2) as job,
+    ):
+        for rank in job.ranks:
+            rank.issue(job.world)
+        job.ranks[1].exit(signal=signal.SIGKILL)
+        assert wait_for(lambda: "judging" in collector.out_file.read_text())
+        ends_in_time(collector)
+        text = "--stop-seconds are over" if where == "loop" else "1 jobs could not be judged once more"
+        assert text in collector.err_file.read_text()
+
+
+def test_locked_files_do_not_delay_the_end(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with (
+        grpc_backend() as backend,
+        running(tmp_path / "run", "--data", str(data), "--forward", backend.url, *STOP) as collector,
+    ):
+        collector.send(TRACES, spans(1))
+        assert wait_for(lambda: backend.taken)
+        with contextlib.ExitStack() as held:
+            for name in ("forward.sqlite3", "incidents.db"):
+                db = held.enter_context(contextlib.closing(sqlite3.connect(data / name, timeout=PATIENCE)))
+                db.execute("BEGIN EXCLUSIVE")
+            results: list[grpc.StatusCode] = []
+            senders = [threading.Thread(target=_send, args=(collector, number, results)) for number in range(2, 12)]
+            for sender in senders:
+                sender.start()
+            assert wait_for(lambda: collector.metric("otel_fr_collector_requests_in_flight") >= len(senders))
+            ends_in_time(collector)
+            for sender in senders:
+                sender.join()
+        assert grpc.StatusCode.OK not in results, "nothing is acknowledged that is not on disk"
+        assert len(results) == len(senders)
+
+
+def _send(collector: Collector, number: int, results: list[grpc.StatusCode]) -> None:
+    channel = grpc.insecure_channel(collector.grpc)
+    with channel:
+        try:
+            channel.unary_unary(TRACES, None, None)(spans(number), timeout=PATIENCE)
+        except grpc.RpcError as error:
+            results.append(error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN)
+        else:
+            results.append(grpc.StatusCode.OK)
+
+
+def test_an_incident_that_another_process_keeps_from_the_disk_is_there_after_the_end(tmp_path: Path) -> None:
+    """It locks the file while the incident opens, and releases it while the collector ends."""
+    with start(tmp_path, 1, "--stop-seconds", "30") as first:
+        with contextlib.closing(sqlite3.connect(tmp_path / "data" / "incidents.db", timeout=PATIENCE)) as holder:
+            holder.execute("BEGIN EXCLUSIVE")
+            with Job(first, 2) as job:
+                job.skip(1)
+                incident = first.wait_cause()
+            assert first.metric("otel_fr_collector_store_up") == 0
+            assert first.get("/healthz").startswith("degraded: incidents cannot be written")
+            first.channel.close()
+            first.process.send_signal(signal.SIGTERM)
+            assert wait_for(lambda: _is_closed(first))
+        assert first.process.wait(PATIENCE) == 0
+    with start(tmp_path, 2) as second:
+        assert incident["id"] in second.get("/api/v1/incidents")
+        assert second.get("/healthz") == "ok\n"
+
+
+def _is_closed(collector: Collector) -> bool:
+    """Its ports are: what remains is the end itself."""
+    try:
+        collector.fetch("/healthz")
+    except OSError:
+        return True
+    return False

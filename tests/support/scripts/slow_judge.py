@@ -1,0 +1,24 @@
+"""``otel-fr`` with a match engine that takes a minute: ``slow_judge.py loop|thread ...`` says where it judges."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from otel_fr_collector.incidents import judge
+
+from otel_fr.cli import main
+
+JUDGING_SECONDS = 60.0
+
+
+def _diagnose(_: object) -> list[object]:
+    print("judging", flush=True)
+    time.sleep(JUDGING_SECONDS)
+    return []
+
+
+if __name__ == "__main__":
+    vars(judge)["diagnose"] = _diagnose
+    judge.MAX_SIZE_ON_LOOP = 10**9 if sys.argv[1] == "loop" else 0
+    sys.exit(main(sys.argv[2:]))
