@@ -59,6 +59,13 @@ class Case:
         return compare_steps(self.evidence, fronts, self.lasts)
 
     @cached_property
+    def unheard(self) -> frozenset[int]:
+        """The ranks of which there is no evidence, although others wait for them or the run has them."""
+        ranks = self.evidence.ranks
+        awaited = {rank for node in self.nodes.values() for rank in node.silent}
+        return frozenset(r for r in awaited.union(ranks) if r not in ranks or ranks[r].is_unheard)
+
+    @cached_property
     def receivers(self) -> frozenset[int]:
         """The ranks that receive from any source: which rank should send is not known."""
         return receivers(self.evidence)
@@ -146,8 +153,12 @@ class Case:
         made = here.signature.operation
         wanted = "recv" if made == "send" else "send"
         where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker), instance)
-        doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
-        return f"rank {here.rank} waits in {text}; rank {blocker} did not call the matching {wanted}{doubt}; {where}"
+        if blocker in self.unheard:
+            failing = f"it is not known whether rank {blocker} called the matching {wanted}"
+        else:
+            doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
+            failing = f"rank {blocker} did not call the matching {wanted}{doubt}"
+        return f"rank {here.rank} waits in {text}; {failing}; {where}"
 
     def raised_text(self, ranks: Iterable[int]) -> str:
         """``"; rank 0 raised ValueError: ..."`` of the first of these that raised; "" if none did."""

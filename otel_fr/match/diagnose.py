@@ -146,6 +146,8 @@ class _Diagnosis(Case):
         """
         nodes = [n for k, n in self.nodes.items() if k not in self.cause_of and n.culprits and not n.behind]
         silent = [node for node in nodes if node.culprits == node.silent]
+        for node in silent:  # of a rank that fell silent more is known than of one that never was heard
+            node.silent = [rank for rank in node.silent if rank not in self.unheard] or node.silent
         near = [(cause, self._near(cause)) for cause in self.causes] if silent else []
         explained: set[InstanceKey] = set()
         for node in silent:
@@ -154,7 +156,22 @@ class _Diagnosis(Case):
                 self.cause_of[node.instance.key] = cause.key
             if cause is not None or any(self._may_be_stuck(rank, node) for rank in node.waiting):
                 explained.add(node.instance.key)
-        self._blame([node for node in nodes if node.instance.key not in explained])
+        left = [node for node in nodes if node.instance.key not in explained]
+        untold = [node for node in left if len(self.unheard) > 1 and self.unheard.issuperset(node.culprits)]
+        self._blame([node for node in left if node not in untold])
+        if not self.causes:
+            self._untold(untold)
+
+    def _untold(self, nodes: list[Node]) -> None:
+        """Ranks wait for ranks of which nothing is known, and these may wait for one another: no rank can be named."""
+        for first, rest in fronts({node.instance.key: node for node in nodes}):
+            node = self.nodes[first]
+            summary = sentences.untold_text(node.instance, node.waiting, self.unheard, self.age(node))
+            summary += self.raised_text(node.waiting)
+            finding = self.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)
+            finding.age = self.age(node)
+            self.add(finding)
+            self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
 
     def _near(self, cause: Finding) -> set[int]:
         """The ranks that share a group with a culprit."""
@@ -222,6 +239,8 @@ class _Diagnosis(Case):
             finding.caused_by = self.same_culprits(culprits) or ahead
             if self.causes and unseen:
                 finding.caused_by = finding.caused_by or self.causes[0].key
+            if self.unheard.issuperset(culprits):
+                finding.summary += f"; {sentences.only_unheard_text(node.waiting)}"
             if not node.dead and all(self._is_idle_on_device(rank, node.instance) for rank in culprits):
                 finding.stuck_on = "host"
                 finding.summary += f"; {sentences.host_text(self.evidence, culprits)}"

@@ -180,6 +180,11 @@ class Rank:
     complete: bool = True
     file: str = ""
 
+    @property
+    def is_unheard(self) -> bool:
+        """There is no evidence of it at all, now or earlier."""
+        return self.ending is Ending.UNKNOWN and not self.progress
+
     def has_left(self, group: str) -> bool:
         """It can join no call of the group any more: it has destroyed the group, or its interpreter is ending."""
         progress = self.progress.get(group)

@@ -184,6 +184,20 @@ def holding_text(
     return "; ".join(part for part in [head, waiters, *details] if part)
 
 
+def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[int], age: float | None) -> str:
+    """``"rank 0 has waited in X for 12.0 s; there is no report and no flight-recorder file of ranks 1, 2, ..."``"""
+    return (
+        f"{waiting_text(waiting, age, instance_text(instance))}; there is no report and no flight-recorder file of"
+        f" {ranks_text(unheard)}, so it is not known which rank did not join"
+    )
+
+
+def only_unheard_text(waiting: Iterable[int]) -> str:
+    """Why a rank without evidence is named."""
+    waiting = list(waiting)
+    return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for no other rank"
+
+
 def absent_text(evidence: Evidence, instance: Instance, absent: list[int], lasts: Mapping[int, LastCall]) -> str:
     """``"rank 1 had not joined it either; rank 1 is alive at train.py:9 load and in no call; ..."``"""
     text = f"{ranks_text(absent)} had not joined it either"

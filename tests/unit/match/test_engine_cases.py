@@ -222,6 +222,22 @@ def test_a_rank_of_unknown_state_is_named_and_the_doubt_is_stated() -> None:
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
     assert "left no flight-recorder file, so its state is not known" in cause.summary
+    assert "ranks 0, 2 wait for no other rank" in cause.summary
+
+
+def test_of_several_ranks_without_any_evidence_none_is_named() -> None:
+    """Each of them may wait for another one."""
+    unheard = [Rank(r, ending=Ending.UNKNOWN, complete=False) for r in (1, 2)]
+    (cause,) = causes(verdict([call(0, 5)], [at(0, 5), *unheard]))
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (), (0,))
+    assert "there is no report and no flight-recorder file of ranks 1, 2" in cause.summary
+
+
+def test_a_rank_that_fell_silent_is_named_before_one_that_never_was_heard() -> None:
+    silent = Rank(1, ending=Ending.UNKNOWN, complete=False, progress={"w": Progress(4, 4)})
+    unheard = Rank(2, ending=Ending.UNKNOWN, complete=False)
+    (cause,) = causes(verdict([call(0, 5)], [at(0, 5), silent, unheard]))
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
 
 
 def test_all_joined_and_nothing_moves_is_a_stalled_collective_without_a_culprit() -> None:

@@ -133,6 +133,7 @@ def test_two_messages_of_one_pair_are_no_error_of_address() -> None:
 def test_a_send_to_a_rank_without_any_evidence_is_reported() -> None:
     (cause,) = judge([half(0, "send", 1)], [Rank(0, idle=9.0)], [WORLD])
     assert (cause.category, cause.culprit_ranks) == (Category.UNMATCHED_P2P, (1,))
+    assert "it is not known whether rank 1 called the matching recv" in cause.summary
 
 
 @pytest.mark.parametrize("state", [CallState.IN_FLIGHT, CallState.UNKNOWN])
