@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 STREAMS: tuple[Stream, ...] = ("collective", "p2p", "monitored_barrier")
 STATES = tuple(CallState)
 COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
-COMPLETED, IN_FLIGHT = STATES.index(CallState.COMPLETED), STATES.index(CallState.IN_FLIGHT)
+COMPLETED, IN_FLIGHT, UNKNOWN = map(STATES.index, (CallState.COMPLETED, CallState.IN_FLIGHT, CallState.UNKNOWN))
 
 NONE = -(1 << 63)
 """None in a column of integers; in a column of floats None is NaN."""

@@ -9,7 +9,7 @@ import numpy as np
 from otel_fr.analyze.assemble.message_alignment import SharedCollectives, align, shared_collectives
 from otel_fr.analyze.assemble.messages import Messages, Pair
 from otel_fr.dumps import operation_names
-from otel_fr.dumps.columns import COMPLETED, Indices, Mask, Table
+from otel_fr.dumps.columns import COMPLETED, UNKNOWN, Indices, Mask, Table
 from otel_fr.dumps.model import Dump
 from otel_fr.match.legal import alike
 from otel_fr.match.model import Signature
@@ -179,12 +179,14 @@ class _Numbering:
         return self._shared[own.rank]
 
     def _decide(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> None:
-        """Leave to the match engine the messages that one end has not completed, or whose ends do not fit."""
+        """Leave to the match engine the messages that one end has not completed, or whose ends do not fit.
+
+        Where a backend does not show when calls end, a message with both ends counts as completed, as it does live.
+        """
         sends, receives = _joined(sender, sends, receiver, receives)
-        open_ = (sender.entries.state[sends] != COMPLETED) | (receiver.entries.state[receives] != COMPLETED)
-        open_ |= self._misfits(sender, sends, receiver, receives)
-        sender.decided[sends[open_]] = False
-        receiver.decided[receives[open_]] = False
+        done = _may_have_ended(sender, sends) & _may_have_ended(receiver, receives)
+        done &= ~self._misfits(sender, sends, receiver, receives)
+        sender.decided[sends] = receiver.decided[receives] = done
 
     def _unfit(self, sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> bool:
         sends, receives = _joined(sender, sends, receiver, receives)
@@ -204,6 +206,10 @@ class _Numbering:
         if (sent, received) not in self._fits:
             self._fits[sent, received] = alike(sent, received) is None
         return self._fits[sent, received]
+
+
+def _may_have_ended(own: Messages, positions: Indices) -> Mask:
+    return np.isin(own.entries.state[positions], (COMPLETED, UNKNOWN))
 
 
 def _joined(sender: Messages, sends: Indices, receiver: Messages, receives: Indices) -> tuple[Indices, Indices]:

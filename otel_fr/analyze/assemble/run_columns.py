@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, Indices, Mask
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, UNKNOWN, Indices, Mask
 from otel_fr.dumps.model import Dump
 from otel_fr.match.instances import NEEDS_EVERY_RANK
 from otel_fr.match.legal import is_even, own_difference
@@ -31,6 +31,7 @@ class RunColumns:
         self._members = np.array([len(groups[id_].ranks) for id_ in self.groups] or [0], np.int64)
         number = {id_: index for index, id_ in enumerate(self.groups)}
         self.signatures: dict[Signature, int] = {}
+        self._joined = np.array([_joined_by_all(dumps, ids, groups[id_]) for id_ in self.groups] or [0], np.int64)
         self.group: list[Indices] = []
         self.signature: list[Indices] = []
         for dump in dumps:
@@ -43,6 +44,9 @@ class RunColumns:
     def decided(self) -> list[Mask]:
         """For each dump, the entries that the match engine need not see: collectives that every member completed with
         the same signature, which nearly all are.
+
+        Where a backend does not show when calls end, a collective that every member has joined counts as completed,
+        live and here alike: a rank in it may wait in any call after it.
         """
         entries = [dump.entries for dump in self._dumps]
         which = [(e.stream == COLLECTIVE) & (g >= 0) for e, g in zip(entries, self.group, strict=True)]
@@ -52,7 +56,8 @@ class RunColumns:
             return out
         number = np.concatenate([e.sequence_id[mask] for e, mask in zip(entries, which, strict=True)])
         signature = np.concatenate([s[mask] for s, mask in zip(self.signature, which, strict=True)])
-        done = np.concatenate([e.state[mask] == COMPLETED for e, mask in zip(entries, which, strict=True)])
+        state = np.concatenate([e.state[mask] for e, mask in zip(entries, which, strict=True)])
+        done = np.isin(state, (COMPLETED, UNKNOWN))
         owner = np.repeat(np.arange(len(which), dtype=np.int32), [np.count_nonzero(mask) for mask in which])
         sizes, size_of = np.unique(self._members, return_inverse=True)
         # Equal signatures may still not fit together, or all be wrong.
@@ -70,7 +75,11 @@ class RunColumns:
         differs[1:] |= ~first[1:] & ((signature[ahead] != signature[behind]) | (owner[ahead] == owner[behind]))
         starts = np.flatnonzero(first)
         counts = np.diff(starts, append=len(order))
-        good = ~np.logical_or.reduceat(differs, starts) & (counts == self._members[group[order[starts]]])
+        of_group = group[order[starts]]
+        # Of a collective that every member has joined, some members' files may have lost their call.
+        unseen = np.logical_and.reduceat(state[order] == UNKNOWN, starts)
+        complete = (counts == self._members[of_group]) | (unseen & (number[order[starts]] <= self._joined[of_group]))
+        good = ~np.logical_or.reduceat(differs, starts) & complete
         flags = np.zeros(len(order), np.bool_)
         flags[order] = np.repeat(good, counts)
         begin = 0
@@ -92,6 +101,17 @@ class RunColumns:
             np.maximum.at(best, group[which], entries.sequence_id[which])
             by[best > before] = dump.rank
         return {id_: (int(best[index]), int(by[index])) for index, id_ in enumerate(self.groups) if by[index] >= 0}
+
+
+def _joined_by_all(dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], group: Group) -> int:
+    """The last collective that every member has enqueued; 0: none, or it is not known of each."""
+    reached = {
+        dump.rank: info.enqueued or 0
+        for dump in dumps
+        for key, info in dump.groups.items()
+        if ids[dump.rank].get(key) == group.id
+    }
+    return min((reached.get(rank, 0) for rank in group.ranks), default=0)
 
 
 def _through(table: Sequence[int], column: npt.NDArray[np.int32]) -> Indices:

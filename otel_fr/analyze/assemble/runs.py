@@ -15,6 +15,7 @@ from otel_fr.analyze.assemble.message_patterns import kept_patterns
 from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.only_open import complete_open_only
 from otel_fr.analyze.assemble.run_columns import RunColumns
+from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dumps.columns import P2P, Mask
@@ -138,7 +139,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         dumps=dumps,
         evidence=Evidence(
             groups=groups,
-            calls=calls,
+            calls=complete_joined(calls, groups),
             ranks=ranks,
             window=window or DEFAULT_STALL_SECONDS,
             world_size=world_size,
@@ -190,6 +191,7 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask
     """The calls that the match engine must see: those that are not decided, and the newest."""
     entries, pairs = dump.entries, messages.entries
     newest = int(entries.record.max(initial=-1))
+    is_over = bool(decided[entries.record == newest].any() or messages.decided[pairs.record == newest].any())
     wanted = np.flatnonzero((entries.stream != P2P) & (~decided | (entries.record == newest)))
     found: list[Call] = []
     for entry in [*entries.at(wanted), *pairs.at(np.flatnonzero(~messages.decided | (pairs.record == newest)))]:
@@ -197,6 +199,8 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask
         if group is None:
             continue
         state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
+        if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are not taken
+            state = CallState.COMPLETED
         found.append(
             Call(
                 rank=dump.rank,
