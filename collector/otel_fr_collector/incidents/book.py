@@ -117,6 +117,7 @@ class IncidentBook:
         """
         changes: list[IncidentChange] = []
         keys = {finding.key for finding in findings}
+        causes = {finding.key for finding in findings if finding.caused_by is None}
         matched: set[str] = set()
         for old in self.open_of(run.id):
             if not keys & set(old.keys) and moved_on(old.finding):
@@ -130,8 +131,8 @@ class IncidentBook:
                 matched.add(self._number(run.id, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
-            changes.extend(self._renew(incident, finding, now, enqueued(finding)))
-        return changes
+            changes.extend(self._renew(incident, finding, causes, now, enqueued(finding)))
+        return changes + self._overtaken(run.id, findings, keys, now)
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
         """Add flight-recorder files that the run's ranks have written since."""
@@ -281,14 +282,54 @@ class IncidentBook:
         self._held.add(incident.owner, -1)
         self._open_count -= 1
 
-    def _renew(self, incident: Incident, finding: Finding, now: float, enqueued: float | None) -> list[IncidentChange]:
+    def _overtaken(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
+        """Causes whose culprits have moved on and now wait because of another fault become its consequences.
+
+        Args:
+            keys: those of ``findings``.
+        """
+        changes: list[IncidentChange] = []
+        for finding in findings:
+            found = self._same(run, finding, keys) if finding.caused_by is None else None
+            if found is None:
+                continue
+            cause = found.cause or found.id
+            waiting = {r for f in findings if finding.key in (f.key, f.caused_by) for r in f.waiting_ranks}
+            for old in self.open_of(run):
+                culprits = set(old.finding.culprit_ranks)
+                is_cause = old.cause is None and old.id != cause and not keys & set(old.keys)
+                if is_cause and culprits and culprits <= waiting:
+                    old.cause = cause
+                    changes.extend(self._note_change(ChangeKind.UPDATED, old, now))
+        return changes
+
+    def _still_follows(self, incident: Incident, finding: Finding, causes: set[str]) -> bool:
+        """Whether a consequence remains one although the match engine now takes it for a cause.
+
+        It does, because less is known of ranks that have given up than of ranks that wait. It does not if what it
+        followed from is over, or names nobody while this finding does; nor if a rank has died and what it followed
+        from is no cause any more: the rank that all waited for has come, and now waits for the dead one.
+
+        Args:
+            causes: the keys of the findings that follow from no other.
+        """
+        cause = next((one for one in self.open_of(incident.run) if one.id == incident.cause), None)
+        if cause is None or (finding.culprit_ranks and not cause.finding.culprit_ranks):
+            return False
+        if finding.category is not Category.RANK_DEAD or causes & set(cause.keys):
+            return True
+        return set(finding.culprit_ranks) <= set(cause.finding.culprit_ranks)
+
+    def _renew(
+        self, incident: Incident, finding: Finding, causes: set[str], now: float, enqueued: float | None
+    ) -> list[IncidentChange]:
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
         cause = self._cause(incident.run, finding, now) if finding.caused_by is not None else None
         if cause == incident.id:
             return []  # its own consequence now looks like its cause: the first verdict stands
-        if finding.caused_by is None and incident.cause is not None:
-            cause = incident.cause  # a consequence does not become a cause again
+        if finding.caused_by is None and incident.cause is not None and self._still_follows(incident, finding, causes):
+            cause = incident.cause
         stacks = {**incident.finding.stacks, **finding.stacks}
         finding = bounded(
             dataclasses.replace(

@@ -72,3 +72,51 @@ def test_a_stored_consequence_of_an_older_version_is_read() -> None:
     restored: Incident = load_incident(dump_incident(stored), published)
     assert restored.cause == stored.cause
     assert restored.as_data()["culprit_ranks"] == []
+
+
+DEAD = dataclasses.replace(
+    STALLED, category=Category.RANK_DEAD, culprit_ranks=(2,), waiting_ranks=(0, 1), summary="rank 2 was killed"
+)
+"""In an instance of its own: rank 2 was killed while it waited, too, for the late rank 1."""
+WAITING = dataclasses.replace(DEAD, category=Category.MISSING_RANK, culprit_ranks=(), caused_by=MISSING.key)
+
+
+def judged(*verdicts: list[Finding]) -> tuple[IncidentBook, RunId]:
+    book, run = IncidentBook(lambda: 1_000.0), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    for findings in verdicts:
+        book.update(run, findings, now=0.0, wall=1_000.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    return book, run.id
+
+
+def culprits(book: IncidentBook, run: RunId) -> list[tuple[int, ...]]:
+    """Of the open causes."""
+    return [one.finding.culprit_ranks for one in book.open_of(run) if one.cause is None]
+
+
+def test_a_rank_that_died_while_it_waited_is_the_cause_once_the_late_rank_has_come() -> None:
+    """Its wait was a consequence of the late rank, which came at last and now waits for the dead rank."""
+    before: list[list[Finding]] = [[MISSING, WAITING], [MISSING, DEAD]]
+    assert culprits(*judged(*before)) == [(1,)], "the late rank may be why it was killed"
+    assert culprits(*judged(*before, [DEAD])) == [(2,)]
+    turned = dataclasses.replace(MISSING, culprit_ranks=(), caused_by=DEAD.key)
+    assert culprits(*judged(*before, [DEAD, turned])) == [(2,)]
+
+
+def test_a_death_after_the_late_rank_is_found_no_more_has_one_incident() -> None:
+    again = dataclasses.replace(DEAD, key="w/collective/9", sequence_id=9)
+    waits_too = dataclasses.replace(DEAD, culprit_ranks=(), caused_by=again.key)
+    assert culprits(*judged([DEAD], [again, waits_too])) == [(2,)]
+
+
+def test_a_finding_with_a_culprit_does_not_stay_behind_one_without() -> None:
+    nameless = dataclasses.replace(MISSING, category=Category.STALLED_COLLECTIVE, culprit_ranks=())
+    late = dataclasses.replace(STALLED, culprit_ranks=(0,))
+    first = dataclasses.replace(late, culprit_ranks=(), caused_by=nameless.key)
+    assert culprits(*judged([nameless, first])) == [()]
+    assert culprits(*judged([nameless, first], [nameless, late])) == [(), (0,)]
+
+
+def test_ranks_that_give_up_stay_consequences_of_the_rank_they_waited_for() -> None:
+    late = dataclasses.replace(STALLED, culprit_ranks=(0,))
+    first = dataclasses.replace(late, culprit_ranks=(), caused_by=MISSING.key)
+    assert culprits(*judged([MISSING, first], [late])) == [(1,)]
