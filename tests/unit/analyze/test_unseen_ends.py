@@ -1,4 +1,4 @@
-"""Files of ranks whose backend does not show when calls end, as with NCCL: a rank that stays behind is named, as live."""
+"""Files of ranks whose backend does not show when calls end (NCCL): a rank that stays behind is named, as live."""
 
 from __future__ import annotations
 
