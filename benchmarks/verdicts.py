@@ -1,10 +1,11 @@
 """`make bench-verdicts`: random jobs with one fault each, and healthy ones, judged by the match engine.
 
-python benchmarks/verdicts.py [--programs 10000] [--healthy 1000000] [--seed 0] [--fault KIND] [--show 0]
+python benchmarks/verdicts.py [--programs 10000] [--healthy 1000000] [--paths 250] [--seed 0] [--fault KIND]
 
 Prints by fault and by layout how often the verdict was right (tests/support/random_jobs/scoring.py defines it),
-precision, recall and F1 of the ranks named, and the findings in healthy jobs. The exit status is 1 if the limits of
-docs/verdicts.md are not held.
+precision, recall and F1 of the ranks named, the findings in healthy jobs, and how verdicts on the same jobs from
+flight-recorder files and of the collector differ from these (tests/support/random_jobs/paths.py). The exit status is 1
+if the limits of docs/verdicts.md are not held.
 """
 
 from __future__ import annotations
@@ -23,18 +24,28 @@ sys.path.insert(0, str(ROOT))
 
 # The tests are no installed package: they are found by the line above.
 from tests.support.random_jobs.healthy import HealthyRun, healthy_run  # noqa: E402
+from tests.support.random_jobs.paths import Comparison, compare_paths  # noqa: E402
 from tests.support.random_jobs.programs import LAYOUTS  # noqa: E402
 from tests.support.random_jobs.scoring import Score, judge  # noqa: E402
 from tests.support.random_jobs.trials import KINDS, cells, random_trial  # noqa: E402
 
 LEAST_RIGHT = 0.98
 """Share of the programs with a visible fault whose verdict is right, or ambiguous where a second explanation fits."""
+MOST_DIFFERENT = 0.01
+"""Share of the programs whose verdict is worse from files or live: reports and files are not of one moment."""
+STRIDE = 5
+"""Of the programs, every fifth is judged on all paths: it shares no factor with the layouts, so all come in turn."""
 
 
 def _faulty(job: tuple[int, str, str]) -> Score | None:
     seed, kind, layout = job
     trial = random_trial(seed, kind, layout)
     return judge(trial)[0] if trial is not None else None
+
+
+def _compared(job: tuple[int, str, str]) -> Comparison | None:
+    trial = random_trial(*job)
+    return compare_paths(trial) if trial is not None else None
 
 
 def _healthy(job: tuple[int, str]) -> HealthyRun:
@@ -49,6 +60,31 @@ def scores(programs: int, seed: int, kinds: Collection[str], pool: multiprocessi
         jobs = [cell for number in itertools.islice(rounds, 20) for cell in cells(number) if cell[1] in kinds]
         found += [score for score in pool.imap(_faulty, jobs, chunksize=32) if score is not None]
     return found[:programs]
+
+
+def compare_all(count: int, seed: int, kinds: Collection[str], show: int, pool: multiprocessing.pool.Pool) -> float:
+    """Print how verdicts from files and of the collector differ from those in memory; the share of jobs that do."""
+    rounds = (cell for number in itertools.count(seed) for cell in cells(number) if cell[1] in kinds)
+    jobs = itertools.islice(rounds, 0, None, STRIDE)
+    found: list[Comparison] = []
+    while len(found) < count:
+        some = list(itertools.islice(jobs, count - len(found)))
+        found += [one for one in pool.imap(_compared, some, chunksize=4) if one is not None]
+    every = {
+        "in memory": [one.memory for one in found],
+        "files": [one.files for one in found],
+        "live": [one.live for one in found],
+    }
+    print("\n" + table("path", [row(name, scores) for name, scores in every.items()]))
+    different = [one for one in found if one.differs]
+    strays = [one for one in found if one.strays]
+    print(f"\n{len(different)} of {len(found)} jobs judged otherwise from files or live than in memory")
+    print(f"{len(strays)} of {len(found)} jobs of which an incident named an innocent rank for a time")
+    for one in [*different, *strays][:show]:
+        print(f"{one.memory.kind}, {one.memory.layout}, seed {one.memory.seed}: {one.memory.outcome}, files"
+              f" {one.files.outcome} {one.files.named}, live {one.live.outcome} {one.live.named}, for a time"
+              f" {one.strays}")  # fmt: skip
+    return len(different) / max(1, len(found))
 
 
 def _share(part: int, whole: int) -> str:
@@ -101,6 +137,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=10_000)
     parser.add_argument("--healthy", type=int, default=1_000_000, help="collectives of healthy jobs")
+    parser.add_argument("--paths", type=int, default=250, help="programs judged from files and live as well")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", action="append", choices=KINDS, help="only programs with it; may be repeated")
     parser.add_argument("--processes", type=int, default=2)
@@ -128,6 +165,7 @@ def main() -> int:
                 alarms += len(run.findings)
                 for finding in run.findings[: args.show]:
                     print(f"healthy, {run.layout}, seed {run.seed}: {finding.category.value}: {finding.summary}")
+        different = compare_all(args.paths, args.seed, args.fault or KINDS, args.show, pool) if args.paths else 0.0
     found = [score for score in found if score.outcome != "unseen"]
     good = sum(map(is_good, found))
     share = _share(good, len(found))
@@ -136,7 +174,7 @@ def main() -> int:
     print(f"{several} of {len(found)} verdicts have more than one cause")
     print(f"{alarms} findings in {collectives:,} collectives of healthy jobs, judged {judgements:,} times")
     print(f"{time.monotonic() - started:.0f} s")
-    return 0 if good >= LEAST_RIGHT * len(found) and not alarms else 1
+    return 0 if good >= LEAST_RIGHT * len(found) and not alarms and different <= MOST_DIFFERENT else 1
 
 
 if __name__ == "__main__":

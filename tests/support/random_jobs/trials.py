@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from otel_fr.match import CallState, Ending, Evidence
 from tests.support.random_jobs.endings import abort, join_late, natural_ends, peers_fail
@@ -107,8 +107,14 @@ def random_trial(seed: int, kind: str, layout: str) -> Trial | None:
         seed=seed, layout=layout, kind=kind, fault=fault, behaviour=behaviour, job=job, view=view, ends=ends, now=now,
         evidence=found, truth=None if fault.is_innocent else fault.rank,
         must_name=not is_moving or (not fault.is_innocent and _is_missed(job, fault, found, now)),
-        visible=_is_visible(job, fault, found),
+        visible=is_visible(job, fault, found),
     )  # fmt: skip
+
+
+def trial_with_ages(trial: Trial) -> Trial:
+    """The same, with ages of calls and without lags between ranks."""
+    view = replace(trial.view, ages=True)
+    return replace(trial, view=view, evidence=evidence(trial.job, view, trial.now, trial.ends))
 
 
 def _is_missed(job: Simulation, fault: Fault, found: Evidence, now: float) -> bool:
@@ -118,7 +124,7 @@ def _is_missed(job: Simulation, fault: Fault, found: Evidence, now: float) -> bo
     return waits and since + WINDOW + MAX_LAG <= now <= since + seconds
 
 
-def _is_visible(job: Simulation, fault: Fault, found: Evidence) -> bool:
+def is_visible(job: Simulation, fault: Fault, found: Evidence) -> bool:
     """A rank waits, one ended by a fault, or calls that do not fit together are in the evidence."""
     if any(call.state is not CallState.COMPLETED for call in found.calls):
         return True
@@ -137,9 +143,9 @@ def _is_visible(job: Simulation, fault: Fault, found: Evidence) -> bool:
 def cells(number: int) -> Iterable[tuple[int, str, str]]:
     """The jobs of one round, (seed, kind of fault, layout): of every kind equally many, evenly over its layouts."""
     for kind in KINDS:
-        layouts = _WITH_MESSAGES if kind in OF_MESSAGES else tuple(LAYOUTS)
+        layouts = WITH_MESSAGES if kind in OF_MESSAGES else tuple(LAYOUTS)
         each = len(LAYOUTS) // len(layouts)
         yield from ((number * each + more, kind, layout) for layout in layouts for more in range(each))
 
 
-_WITH_MESSAGES = ("pairs", "tp_dp_pp")
+WITH_MESSAGES = ("pairs", "tp_dp_pp")

@@ -1,0 +1,283 @@
+"""Trials judged as users' jobs are: from flight-recorder files by the analyzer, and live by the collector.
+
+Both start from real rings. The files are those of the monitor's writer, read by `otel_fr.analyze`. Live, each rank's
+`Reporter` follows its ring and builds spans and rank reports as its monitor does; a collector's ingest, judge and
+incident book take them. Only processes, sockets and the clock are simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import IncidentChange
+from otel_fr_collector.incidents.judge import Judge
+from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.jobs.ingest import Ingest
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.snapshot import snapshot
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import LOGS, TRACES
+
+import otel_fr.dumps.contents
+import otel_fr.monitor.reporter
+from otel_fr import rank_report
+from otel_fr import semconv as names
+from otel_fr.analyze import UNDECIDED, load
+from otel_fr.config import Config
+from otel_fr.dumps.write import DumpContents, write_dump
+from otel_fr.match import Ending, Evidence, Finding
+from otel_fr.monitor import rules
+from otel_fr.monitor.export import BATCH_SECONDS, Exporter, reports_request, spans_request
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.stacks import Stacks
+from otel_fr.otlp_sender import Sender
+from otel_fr.rank_report import ReportedExit
+from tests.support.random_jobs.rings import CAPACITY, STALL, Clock, RankRing
+from tests.support.random_jobs.scoring import Score, judge, score
+from tests.support.random_jobs.simulation import NEVER
+from tests.support.random_jobs.trials import Trial, is_visible, trial_with_ages
+
+STEP = 0.25
+"""Seconds between two looks at the rings, which is the shortest time between two reports of a rank, and between two
+judgements of a run."""
+
+
+_MEMORY = Path("/dev/shm")
+"""Where rings are: writing thousands of files to a disk would take most of the time."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of one path.
+
+    Attributes:
+        is_open: there are no findings, and the verdict says that calls in flight are open.
+        accused: the culprits of every cause that was published at any time (live).
+    """
+
+    findings: list[Finding]
+    evidence: Evidence
+    is_open: bool = False
+    accused: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """One trial judged in memory, from files and live.
+
+    Attributes:
+        strays: innocent ranks that an incident has named at any time, and that the last verdict does not name.
+    """
+
+    memory: Score
+    files: Score
+    live: Score
+    strays: tuple[int, ...]
+
+    @property
+    def differs(self) -> bool:
+        """A path leads to a wrong verdict, or to none, where the same evidence in memory does not."""
+        return is_good(self.memory) and not (is_good(self.files) and is_good(self.live))
+
+
+def is_good(score: Score) -> bool:
+    return score.outcome not in ("wrong", "silent")
+
+
+def compare_paths(trial: Trial) -> Comparison:
+    """All three verdicts. Calls have ages, since otel-fr's own files and reports have them."""
+    trial = trial_with_ages(trial)
+    live, accused = judge_live(trial)
+    named = {*live.named, *trial.fault.stops.away, trial.truth}  # a rank that is late is named while it is
+    return Comparison(
+        memory=judge(trial)[0], files=judge_files(trial), live=live, strays=tuple(sorted(accused - named))
+    )
+
+
+def judge_files(trial: Trial) -> Score:
+    """The verdict on the flight-recorder files of all ranks, written when a rank ended, or at the trial's moment."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        verdict = _from_files(trial, Path(folder))
+    return _score(replace(trial, view=replace(trial.view, form="files")), verdict)
+
+
+def judge_live(trial: Trial) -> tuple[Score, set[int]]:
+    """The incidents that are open at the moment of the trial, and every rank that one has ever named."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        verdict = asyncio.run(_Live(trial, Path(folder)).run())
+    return _score(replace(trial, view=replace(trial.view, form="live")), verdict), verdict.accused
+
+
+def _score(trial: Trial, verdict: Verdict) -> Score:
+    seen = replace(trial, evidence=verdict.evidence)
+    seen.visible = is_visible(trial.job, trial.fault, verdict.evidence)
+    return score(seen, verdict.findings, verdict.is_open)
+
+
+def _exit(ring: RankRing) -> ReportedExit:
+    info = ring.info
+    return ReportedExit(
+        code=info.exit_code or 0, signal=info.signal or 0, is_clean=info.ending is Ending.CLEAN, is_known=True
+    )
+
+
+def _config(folder: Path) -> Config:
+    return Config(job_id="job-7", stall_seconds=STALL, ring_dir=folder, dump_dir=folder)
+
+
+# Files.
+
+
+def _from_files(trial: Trial, folder: Path) -> Verdict:
+    clock = Clock()
+    capacity = min(trial.view.ring, CAPACITY) if trial.view.form == "files" else CAPACITY
+    with clock.used_by(otel_fr.dumps.contents, otel_fr.monitor.reporter):
+        for rank in trial.job.calls:
+            ring = RankRing(folder, trial, rank, clock, capacity)
+            clock.now = min(trial.now, ring.ends_at)
+            has_ended = ring.write()
+            with ring.open() as reader:
+                reporter = Reporter(reader, _config(folder))
+                reporter.follow(everything=True)
+                reporter.remember_stacks(Stacks(site=ring.info.site, python_blocked=ring.info.python_blocked))
+                reporter.new_thread_exception()
+                info = reporter.dump_info()
+                if has_ended:
+                    info["exit"] = rank_report.to_object(_exit(ring))
+                write_dump(
+                    folder / f"dumps_{rank}", DumpContents.from_ring(reader, reason="stall", rank_info=info), "pickle"
+                )
+            ring.remove()
+    analysis = load(folder, prefix="dumps_")
+    assert analysis.run is not None
+    assert not analysis.problems
+    return Verdict(analysis.findings, analysis.run.evidence, analysis.status == UNDECIDED)
+
+
+# Live.
+
+
+class _Monitor:
+    """What a rank's monitor does with its ring, one step at a time."""
+
+    def __init__(self, folder: Path, trial: Trial, rank: int, clock: Clock, first_report: float) -> None:
+        self.ring = RankRing(folder, trial, rank, clock)
+        self.has_ended = False
+        self._clock = clock
+        self._reader = self.ring.open()
+        self._exporter = Exporter(Sender(None, ""), Sender(None, ""))  # never started: `requests` takes what is queued
+        self._reporter = Reporter(self._reader, _config(folder))
+        self._reporter.connect(self._exporter)
+        self._episodes = rules.Episodes()
+        self._report_at = first_report
+        self._spans_since = NEVER
+        self._starts = True
+
+    def step(self) -> None:
+        now, reporter = self._clock.now, self._reporter
+        if self.has_ended:
+            return
+        if self._starts:
+            self._starts = False
+            reporter.send(names.EVENT_STARTED)
+        has_ended = self.ring.write()
+        if now >= self._report_at:
+            reporter.groups.refresh()
+        failed = reporter.follow()
+        situation = reporter.situation(self._clock.monotonic_ns())
+        if reporter.new_thread_exception():
+            reporter.send(names.EVENT_EXCEPTION, stacks=True)
+        if has_ended:
+            self._finish()
+            return
+        if self._episodes.new_stall(situation, STALL) is not None:
+            self._ask(names.EVENT_STALLED)
+        elif self._episodes.new_idle(situation, STALL):
+            self._ask(names.EVENT_IDLE)
+        if now >= self._report_at or failed:
+            reporter.send(names.EVENT_PROGRESS)
+            self._report_at = now + rules.report_interval(situation, STALL)
+        self._report_at = min(self._report_at, now + rules.report_interval(situation, STALL))
+
+    def _ask(self, event: str) -> None:
+        info = self.ring.info
+        self._reporter.remember_stacks(Stacks(site=info.site, python_blocked=info.python_blocked))
+        self._reporter.send(event, stacks=True)
+
+    def _finish(self) -> None:
+        self.has_ended = True
+        reporter, exit_ = self._reporter, _exit(self.ring)
+        if reporter.new_exception():
+            reporter.send(names.EVENT_EXCEPTION, stacks=True, exception=reporter.exception())
+        reporter.groups.refresh()
+        reporter.follow(everything=True)
+        reporter.close_spans(self._clock.monotonic_ns(), exit_.is_clean)
+        reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception())
+
+    def requests(self) -> list[tuple[str, bytes]]:
+        """What has been sent by now: reports at once, spans a second later, or at the rank's end."""
+        found: list[tuple[str, bytes]] = []
+        while reports := self._exporter.reports.take():
+            found.append((LOGS, reports_request(reports[0].resource, reports).SerializeToString()))
+        now, spans = self._clock.now, self._exporter.spans
+        if len(spans):
+            self._spans_since = min(self._spans_since, now)
+        if self.has_ended or now - self._spans_since >= BATCH_SECONDS:
+            self._spans_since = NEVER
+            while len(spans):
+                _, chunks, resource = spans.take()
+                found.append((TRACES, spans_request(resource, chunks).SerializeToString()))
+        return found
+
+    def close(self) -> None:
+        self._reader.close()
+        self.ring.remove()
+
+
+class _Live:
+    """One job with its monitors, and a collector."""
+
+    def __init__(self, trial: Trial, folder: Path) -> None:
+        self._trial = trial
+        self._clock = Clock()
+        clock, metrics = self._clock, Metrics()
+        self._runs, self._accused = Runs(), set[int]()
+        self._book = IncidentBook(clock.time)
+        self._ingest = Ingest(self._runs, metrics, clock.monotonic, clock.time)
+        self._judge = Judge(
+            self._runs, self._book, RestartGrace(clock.monotonic()), metrics, self._publish, clock.monotonic, clock.time
+        )
+        rng = random.Random(trial.seed)
+        with clock.used_by(otel_fr.monitor.reporter):
+            self._monitors = [
+                _Monitor(folder, trial, rank, clock, rng.uniform(0.0, rules.REPORT_SECONDS)) for rank in trial.job.calls
+            ]
+
+    def _publish(self, changes: list[IncidentChange], now: float) -> None:
+        for change in changes:
+            if change.incident.cause is None:
+                self._accused.update(change.incident.finding.culprit_ranks)
+
+    async def run(self) -> Verdict:
+        """Everything up to the moment of the trial."""
+        with self._clock.used_by(otel_fr.monitor.reporter):
+            while self._clock.now < self._trial.now:
+                self._clock.now = min(self._clock.now + STEP, self._trial.now)
+                for monitor in self._monitors:
+                    monitor.step()
+                    for signal, data in monitor.requests():
+                        await self._ingest.take(signal, data)
+                self._judge.step(self._clock.monotonic())
+                while self._judge.in_progress:
+                    await asyncio.sleep(0.001)
+        for monitor in self._monitors:
+            monitor.close()
+        (run,) = self._runs.by_id.values()
+        found = [replace(one.finding, caused_by=one.cause) for one in self._book.open_of(run.id)]
+        findings = sorted(found, key=lambda finding: finding.caused_by is not None)
+        return Verdict(findings, snapshot(run, self._clock.monotonic()).evidence(), accused=self._accused)

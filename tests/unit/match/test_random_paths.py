@@ -1,0 +1,42 @@
+"""Random jobs judged from files and live: the same verdicts as on the evidence that the model makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.random_jobs.faults import OF_MESSAGES
+from tests.support.random_jobs.paths import compare_paths
+from tests.support.random_jobs.programs import LAYOUTS
+from tests.support.random_jobs.trials import KINDS, WITH_MESSAGES, random_trial
+
+NAMES = tuple(LAYOUTS)
+SEEDS = 10
+"""Not every program has a call in which the fault can be put."""
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)), ids=KINDS)
+def test_files_and_the_collector_lead_to_the_same_verdict(number: int) -> None:
+    """On one layout for each kind of fault; `make bench-verdicts` tries more."""
+    layouts = WITH_MESSAGES if KINDS[number] in OF_MESSAGES else NAMES
+    tried = (random_trial(seed, KINDS[number], layouts[number % len(layouts)]) for seed in range(SEEDS))
+    trial = next(trial for trial in tried if trial is not None)
+    found = compare_paths(trial)
+    assert not found.differs
+    assert found.strays == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "seed"),
+    [
+        ("killed in a wait for a late rank", "hsdp", 2),
+        ("killed in a wait for a late rank", "tp_dp_pp", 3),
+        ("SIGABRT before the stall time", "tp_dp_pp", 0),
+        ("stuck on the host", "world", 3),
+        ("Python blocked", "overlap", 1),
+    ],
+)
+def test_paths_that_led_to_another_verdict(kind: str, layout: str, seed: int) -> None:
+    trial = random_trial(seed, kind, layout)
+    assert trial is not None
+    found = compare_paths(trial)
+    assert (found.files.outcome, found.live.outcome) == ("right", "right")
