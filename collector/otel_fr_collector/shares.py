@@ -109,7 +109,7 @@ class _Entry(Generic[_T]):
 
 
 class FairQueue(Generic[_T]):
-    """A queue from which tenants are served in turn; what belongs to one tenant stays in order.
+    """A queue from which tenants are served in turn; what belongs to one job stays in order.
 
     Args:
         limit: items at most. max_bytes: of all items together.
@@ -149,10 +149,14 @@ class FairQueue(Generic[_T]):
         return losers
 
     def put_back(self, item: _T, owner: Owner, size: int) -> None:
-        """Return an item that was taken; it is again the first of its tenant, whose turn comes after all others'."""
+        """Return an item that was taken; it is again the first of its owner.
+
+        Its owner's turn comes after that of all other jobs of the tenant, and its tenant's after that of all others.
+        """
         others, own = self._by_tenant.pop(owner.tenant, {}), self._by_owner.pop(owner, {})
+        self._by_tenant[owner.tenant] = {number: entry for number, entry in others.items() if entry.owner != owner}
         self._add(_Entry(next(self._numbers), owner, item, size))
-        self._by_tenant[owner.tenant].update(others)
+        self._by_tenant[owner.tenant].update(own)
         self._by_owner[owner].update(own)
 
     def take(self) -> tuple[_T, Owner, int]:

@@ -59,8 +59,8 @@ class Attempt(NamedTuple):
 class DeliveryQueue(Generic[T]):
     """A bounded queue for one receiver, and the one thread that delivers what is in it.
 
-    Tenants are served in turn, so a delivery that keeps failing delays only its own tenant's; what is of one tenant is
-    delivered in order.
+    Tenants are served in turn, and a delivery that keeps failing delays only those of its own job, which are delivered
+    in order.
 
     Args:
         name: the outlet in metrics and logs; without secrets.

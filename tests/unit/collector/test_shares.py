@@ -86,6 +86,14 @@ def test_tenants_are_served_in_turn_and_a_failed_one_comes_last() -> None:
     assert [queue.take()[0] for _ in range(len(queue))] == ["b1", "c1", "a1", "a2", "a3"]
 
 
+def test_a_delivery_that_fails_lets_the_other_jobs_of_its_tenant_pass_and_stays_the_first_of_its_own() -> None:
+    queue: FairQueue[str] = FairQueue(10, 10)
+    for text in ("a1", "a2", "b1", "a3", "b2"):
+        queue.put(text, Owner("team", text[0]), 1, lambda _: False)
+    queue.put_back(*queue.take())
+    assert [queue.take()[0] for _ in range(len(queue))] == ["b1", "b2", "a1", "a2", "a3"]
+
+
 def test_a_newer_delivery_replaces_the_waiting_ones_of_its_own_job_only() -> None:
     queue: FairQueue[str] = FairQueue(10, 10)
     for owner in (Owner("a", "1"), Owner("a", "2")):
