@@ -47,13 +47,16 @@ class Client:
                 return self._watch(case)
             case "http":
                 url = urllib.parse.urlsplit(self._collector.otlp_http)
-                headers = {"Content-Type": case.more["kind"]}
+                headers = {"Content-Type": case.more["kind"], **_authorization(case)}
                 if "encoding" in case.more:
                     headers["Content-Encoding"] = case.more["encoding"]
                 return self._http(url.netloc, "POST", PATHS[case.more["signal"]], list(headers.items()), case.data)
             case "http head":
                 url = urllib.parse.urlsplit(self._collector.http)
-                return self._http(url.netloc, case.more["method"], case.more["path"], case.more["headers"], b"")
+                given = [*case.more["headers"], *_authorization(case).items()]
+                return self._http(url.netloc, case.more["method"], case.more["path"], given, b"")
+            case "grpc stream":
+                return self._stream(case)
             case "raw http":
                 return self._raw(urllib.parse.urlsplit(self._collector.otlp_http).netloc, case.data)
             case "raw grpc":
@@ -64,13 +67,30 @@ class Client:
         call = self._channel.unary_unary(case.more["signal"], None, None)
         compression = grpc.Compression.Gzip if case.more.get("compressed") else None
         try:
-            call(case.data, timeout=ANSWER_SECONDS, compression=compression, wait_for_ready=True)
+            call(
+                case.data,
+                timeout=ANSWER_SECONDS,
+                compression=compression,
+                wait_for_ready=True,
+                metadata=_metadata(case),
+            )
+        except grpc.RpcError as error:
+            return _wrong(error)
+        return ""
+
+    def _stream(self, case: Case) -> str:
+        """A call of no message, or of several."""
+        call = self._channel.stream_unary(case.more["signal"], None, None)
+        messages = iter([case.data] * case.more["times"])
+        try:
+            call(messages, timeout=ANSWER_SECONDS, wait_for_ready=True, metadata=_metadata(case))
         except grpc.RpcError as error:
             return _wrong(error)
         return ""
 
     def _watch(self, case: Case) -> str:
-        stream = self._channel.unary_stream(WATCH, None, None)(case.data, timeout=ANSWER_SECONDS * 10)
+        watch = self._channel.unary_stream(WATCH, None, None)
+        stream = watch(case.data, timeout=ANSWER_SECONDS * 10, metadata=_metadata(case))
         self._watches.append(stream)
         if len(self._watches) > OPEN_STREAMS:
             old = self._watches.popleft()
@@ -115,6 +135,15 @@ class Client:
                 answer += piece
             return "HTTP status 500" if b"HTTP/1.1 500" in answer else ""
         return ""
+
+
+def _authorization(case: Case) -> dict[str, str]:
+    token = case.more.get("token")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _metadata(case: Case) -> tuple[tuple[str, str], ...]:
+    return tuple((name.lower(), value) for name, value in _authorization(case).items())
 
 
 def _wrong(error: grpc.RpcError) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import gzip
 import json
 import pickle
@@ -34,6 +36,7 @@ from otel_fr.ring.layout import (
 from tests.fuzz.cases import Case
 from tests.fuzz.mutate import TEXTS, dumps, mutate_bytes, mutate_data, mutate_message
 from tests.fuzz.seeds import JOB, Seeds
+from tests.fuzz.tokens import pick_token
 from tests.support.grpc_calls import LOGS, METRICS, TRACES
 
 PATHS = {TRACES: "/v1/traces", LOGS: "/v1/logs", METRICS: "/v1/metrics"}
@@ -78,11 +81,26 @@ class Generator:
             self._otlp, self._otlp, self._report, self._report, self._report, self._json, self._watch, self._api,
             self._raw_http, self._raw_grpc,
         )  # fmt: skip
-        return self._rnd.choice(kinds)()
+        case = self._rnd.choice(kinds)()
+        if not case.target.startswith("raw"):
+            case.more["token"] = pick_token(self._rnd)
+        return case
 
     def for_reader(self) -> Case:
         """A file."""
-        return self._rnd.choice((self._dump, self._dump_data, self._ring))()
+        return self._rnd.choice((self._dump, self._dump_data, self._ring, self._folder))()
+
+    def _folder(self) -> Case:
+        """A file of a job beside a sound one of another rank: the ranks are compared."""
+        sound, other = self._rnd.choice(self._seeds.pairs)
+        data = other
+        if other.startswith(b"{") or self._rnd.random() < 0.5:
+            data = mutate_bytes(self._rnd, other, sound)
+        else:
+            changed = mutate_data(self._rnd, pickle.loads(other))
+            with contextlib.suppress(TypeError, ValueError, RecursionError, struct.error, OverflowError):
+                data = pickle.dumps(changed, self._rnd.choice((0, 2, 4, 5)))
+        return Case("folder", data, {"beside": base64.b64encode(sound).decode()})
 
     def _own(self, data: bytes) -> bytes:
         """With a job of this worker, another one now and then: a report with a large number makes all others late."""
@@ -97,6 +115,8 @@ class Generator:
             more["encoding"] = rnd.choice(("gzip", "gzip", "deflate"))
         if kind != "application/x-protobuf" or rnd.random() < 0.5:
             return Case("http", data, {**more, "kind": kind})
+        if rnd.random() < 0.05:  # a call has one message; what if it has another number?
+            return Case("grpc stream", data, {**more, "times": rnd.choice((0, 2, 2, 5))})
         return Case("grpc", data, {**more, "compressed": rnd.random() < 0.2})
 
     def _otlp(self) -> Case:

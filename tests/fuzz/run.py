@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import random
 import threading
@@ -15,9 +16,11 @@ from pathlib import Path
 
 from tests.fuzz.cases import Case, Failure, save
 from tests.fuzz.clients import Client
+from tests.fuzz.databases import make_case, make_databases, options, start_with
 from tests.fuzz.generate import Generator
 from tests.fuzz.reader import Reader
 from tests.fuzz.seeds import Seeds, make_seeds
+from tests.fuzz.tokens import write_tokens
 from tests.support.collector_process import Collector, running
 
 WORKERS = 3
@@ -27,6 +30,11 @@ KEPT = 100
 MAX_FAILURES = 10
 """Of one run; then it ends."""
 CHECK_SECONDS = 1.0
+TOKEN_SECONDS = 3.0
+"""Between two changes of the tokens file."""
+DATABASE_PAUSE = 1.0
+"""Seconds from the end of a collector with mutated databases to the start of the next one."""
+FILE_TARGETS = ("dump", "ring", "folder")
 MIB = 1 << 20
 
 
@@ -78,8 +86,11 @@ class Fuzz:
         folder = self._folder / "seeds"
         folder.mkdir(parents=True, exist_ok=True)
         seeds = make_seeds(folder)
-        with collector(self._folder) as started:
+        databases = make_databases(self._folder / "seeds" / "databases")
+        with collector(self._folder, rnd := random.Random(f"{self._seed} tokens")) as started:
             threads = [
+                self._thread(self._start_with_databases, databases),
+                self._thread(self._change_tokens, rnd),
                 *(self._thread(self._work, started, seeds, worker) for worker in range(WORKERS)),
                 self._thread(self._read, seeds),
                 self._thread(self._ask_health, started),
@@ -98,11 +109,14 @@ class Fuzz:
 
     def replay(self, cases: list[Case]) -> Outcome:
         """Send these cases, in their order."""
-        with collector(self._folder) as started, contextlib.closing(Client(started)) as client:
+        rnd = random.Random(0)
+        with collector(self._folder, rnd) as started, contextlib.closing(Client(started)) as client:
             watch = self._thread(self._ask_health, started)
             watch.start()
             for case in cases:
-                if case.target in ("dump", "ring"):
+                if case.target == "database":
+                    self._start_with(case)
+                elif case.target in FILE_TARGETS:
                     with contextlib.closing(Reader(self._folder)) as reader:
                         self._read_one(reader, case)
                 else:
@@ -144,9 +158,31 @@ class Fuzz:
             while not self._end.is_set():
                 self._read_one(reader, generator.for_reader())
 
+    def _change_tokens(self, rnd: random.Random) -> None:
+        while not self._end.wait(TOKEN_SECONDS):
+            write_tokens(rnd, self._folder / "tokens")
+
+    def _start_with_databases(self, files: dict[str, bytes]) -> None:
+        rnd = random.Random(f"{self._seed} databases")
+        while not self._end.wait(DATABASE_PAUSE):
+            self._start_with(make_case(rnd, files, self._folder / "rows"))
+
+    def _start_with(self, case: Case) -> None:
+        with self._lock:
+            self.outcome.counts[case.target] += 1
+        wrong = start_with(case, self._folder / "restarted")
+        if wrong:
+            self._fail(wrong, [case])
+
     def _read_one(self, reader: Reader, case: Case) -> None:
         path = self._folder / ("trace_0.ring" if case.target == "ring" else "trace_0")
-        path.write_bytes(case.data)
+        if case.target == "folder":
+            path = self._folder / "together"
+            path.mkdir(exist_ok=True)
+            (path / "trace_0").write_bytes(base64.b64decode(case.more["beside"]))
+            (path / "trace_1").write_bytes(case.data)
+        else:
+            path.write_bytes(case.data)
         with self._lock:
             self.outcome.counts[case.target] += 1
         wrong, took, size = reader.read(path, self._ceilings.reader_seconds)
@@ -213,9 +249,9 @@ def waited_for_processor(thread: Path) -> float:
 
 
 @contextlib.contextmanager
-def collector(folder: Path) -> Iterator[Collector]:
-    """A collector that stores, and forwards to a backend that is not there."""
-    data = ("--data", str(folder / "data"))
-    forward = ("--forward", "http://127.0.0.1:9/v1/traces", "--forward-queue-size", "32MiB")
-    with running(folder / "run", *data, *forward, "--quiet") as started:
+def collector(folder: Path, rnd: random.Random) -> Iterator[Collector]:
+    """A collector that stores, checks tokens, and forwards to a backend that is not there."""
+    tokens = folder / "tokens"
+    write_tokens(rnd, tokens)
+    with running(folder / "run", *options(folder / "data"), "--tokens", str(tokens)) as started:
         yield started

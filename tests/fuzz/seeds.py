@@ -28,7 +28,11 @@ STACK = 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in
 
 @dataclass
 class Seeds:
-    """By signal, requests; the JSON of rank reports with their events; control requests; files by their kind."""
+    """By signal, requests; the JSON of rank reports with their events; control requests; files by their kind.
+
+    Attributes:
+        pairs: files of two ranks of one job.
+    """
 
     requests: dict[str, list[bytes]] = field(default_factory=dict)
     reports: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -36,6 +40,7 @@ class Seeds:
     watches: list[bytes] = field(default_factory=list)
     dumps: dict[str, bytes] = field(default_factory=dict)
     rings: list[bytes] = field(default_factory=list)
+    pairs: list[tuple[bytes, bytes]] = field(default_factory=list)
 
 
 class _Recorder:
@@ -114,5 +119,11 @@ def _add_files(seeds: Seeds, folder: Path) -> None:
     seeds.dumps["torch json"] = json.dumps(plain).encode()
     seeds.dumps["torchcomms"] = (DUMPS / "tc01_torchcomms_json_hang" / "rank_0.json").read_bytes()
     seeds.dumps["gzip"] = gzip.compress(torch)
+    seeds.pairs.append((seeds.dumps["own 0"], seeds.dumps["own 1"]))
+    for job in sorted(DUMPS.iterdir()):  # of several versions of PyTorch
+        files = sorted(job.iterdir())[:2] if job.is_dir() else []
+        seeds.dumps.update({f"{job.name} {file.name}": file.read_bytes() for file in files})
+        if len(files) == 2:
+            seeds.pairs.append((files[0].read_bytes(), files[1].read_bytes()))
     for protocol in (0, 4, 5):
         seeds.dumps[f"protocol {protocol}"] = pickle.dumps(plain, protocol)

@@ -52,12 +52,18 @@ class Collector:
         command += ["--incidents", str(self.incidents_file), *options]
         with self.out_file.open("wb") as out, self.err_file.open("wb") as err:
             self.process = subprocess.Popen(command, stdout=out, stderr=err)
-        found = wait_for(lambda: re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text()))
+        found = wait_for(self._addresses)
         assert found, self.err_file.read_text()
+        assert isinstance(found, re.Match), f"it ended: {self.err_file.read_text()}"
         self.grpc, self.http = found.groups()
         other = re.search(r"OTLP/HTTP on (\S+);", self.err_file.read_text())
         self.otlp_http = other[1] if other else ""
         self.channel = grpc.insecure_channel(self.grpc)
+
+    def _addresses(self) -> re.Match[str] | bool | None:
+        """Where it listens; True: it has ended."""
+        is_over = self.process.poll() is not None
+        return re.search(r"gRPC on (\S+), HTTP on (\S+)", self.err_file.read_text(errors="replace")) or is_over
 
     def unary(self, method: str) -> grpc.UnaryUnaryMultiCallable[bytes, bytes]:
         return unary(self.channel, method)

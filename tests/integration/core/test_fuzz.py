@@ -12,7 +12,7 @@ from tests.support.waiting import PATIENCE
 
 LATENCY = "10"
 """Ceiling of /healthz here, in seconds: other tests run beside it. What it is to find takes tens of seconds."""
-TARGETS = ("grpc", "http", "watch", "http head", "raw http", "raw grpc", "dump", "ring")
+TARGETS = ("grpc", "http", "watch", "http head", "raw http", "raw grpc", "dump", "ring", "folder", "database")
 
 
 def fuzz(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
