@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -37,6 +38,14 @@ from tests.support.waiting import wait_for
 LIMIT_HEALTH = 1.5
 LIMIT_MEMORY = 400.0
 MIB = 1 << 20
+KINDS = (
+    (floods.stalled_job, LOGS),
+    (floods.large_shapes, TRACES),
+    (floods.calls_in_flight, TRACES),
+    (floods.many_groups, LOGS),
+)
+AT_ONCE = 8
+"""Large requests that are sent at the same time."""
 WAIT_SECONDS = 60.0
 
 
@@ -62,16 +71,22 @@ def memory(folder: Path, rounds: int) -> bool:
         tenant = As(collector, "team-a")
         with HealthWatch(collector).running() as watch:
             for number in range(rounds):
-                for make, method in (
-                    (floods.stalled_job, LOGS),
-                    (floods.calls_in_flight, TRACES),
-                    (floods.many_groups, LOGS),
-                ):
+                for make, method in KINDS:
                     with contextlib.suppress(grpc.RpcError):
                         tenant.send(method, make(number, "team-a/"), compression=grpc.Compression.Gzip)
                 print(
                     f"memory, round {number + 1:3}: {resident(collector):5.0f} MiB resident,"
                     f" at most {collector.resident() / MIB:5.0f}",
+                    flush=True,
+                )
+            for make, method in KINDS[:2]:
+                data = make(rounds, "team-a/")
+                with ThreadPoolExecutor(AT_ONCE) as pool:
+                    sent = [pool.submit(tenant.send, method, data) for _ in range(2 * AT_ONCE)]
+                taken = sum(one.exception() is None for one in sent)
+                print(
+                    f"memory, {len(sent)} x {len(data) / MIB:.0f} MiB, {AT_ONCE} at once, {taken} taken:"
+                    f" at most {collector.resident() / MIB:.0f} MiB",
                     flush=True,
                 )
         print(f"memory: {show_health(watch)}", flush=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import logging
 import signal as signals
@@ -37,6 +39,9 @@ GC_THRESHOLD = (5_000, 5, 10)
 """Calls come by the ten thousand and are in no reference cycle; gRPC's requests are in one, but they are few."""
 SWITCH_INTERVAL = 0.000_5
 """Seconds that a judging thread may keep the interpreter from the event loop; Python's default is ten times that."""
+MALLOC_OPTIONS = {-3: 1 << 20, -8: 2}
+"""Of glibc's mallopt: M_MMAP_THRESHOLD and M_ARENA_MAX. Requests of megabytes get memory of their own, which returns to
+the system when they end; by default glibc stops that after the first, and keeps an arena for each thread."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,9 @@ def _tune_interpreter() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        for parameter, value in MALLOC_OPTIONS.items():
+            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 async def _end_revoked(tokens: Tokens) -> None:

@@ -284,19 +284,19 @@ class Settings:
     max_request_size: int = _option(
         _LIMITS,
         parse_size,
-        default="64MiB",
+        default="16MiB",
         text="largest OTLP request, before and after decompression",
         metavar="SIZE",
     )
     max_queue_size: int = _option(
         _LIMITS,
         parse_size,
-        default="256MiB",
+        default="64MiB",
         text="limit on the total size of requests in flight; beyond it, clients are asked to retry",
         metavar="SIZE",
     )
     client_queue_size: int = _option(
-        _LIMITS, parse_size, default="128MiB", text="the same limit for one client address", metavar="SIZE"
+        _LIMITS, parse_size, default="32MiB", text="the same limit for one client address", metavar="SIZE"
     )
     client_rate: float = _option(
         _LIMITS,

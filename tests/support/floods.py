@@ -5,6 +5,7 @@ Each function makes one request; equal arguments make equal requests, other numb
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from otel_fr import semconv
 from tests.support import hostile
 from tests.support.otlp_messages import attribute
 
+_MARK = b"#0000#"
+"""Stands for a number in requests that are made once: each takes seconds to make."""
 DEAD_JOBS = 300
 """Jobs of one request of `dead_jobs`."""
 
@@ -76,14 +79,29 @@ def dead_jobs(number: int, tenant: str) -> bytes:
     return reports(bodies)
 
 
-def stalled_job(number: int, tenant: str, ranks: int = 1_500) -> bytes:
+def stalled_job(number: int, tenant: str) -> bytes:
     """A job that waits in three calls, each rank with stacks, sizes and call sites of its own."""
+    return _numbered(_stalled_job(tenant), number)
+
+
+def large_shapes(number: int, tenant: str) -> bytes:
+    """Spans of one rank, of collectives that no other rank joins, each of four tensors with 60 dimensions."""
+    return _numbered(_large_shapes(tenant), number)
+
+
+def _numbered(data: bytes, number: int) -> bytes:
+    return data.replace(_MARK, b"#%04d#" % number)
+
+
+@functools.cache
+def _stalled_job(tenant: str, ranks: int = 1_000) -> bytes:
+    mark = _MARK.decode()
     bodies: list[tuple[Sender, dict[str, Any]]] = []
     for rank in range(ranks):
-        own = {"in": [[rank + 1]] * 50, "out": [[rank]] * 50, "site": f"{number}-{rank}.py:{rank} " + "f" * 400}
+        own = {"in": [[rank + 1]] * 50, "out": [[rank]] * 50, "site": f"{mark}-{rank}.py:{rank} " + "f" * 400}
         calls = [{**call(), **own}] * 3
         body = {"groups": [group("g0", f"0-{ranks - 1}")], "inflight": calls, "stack": f"x{rank}\n" * 1_500}
-        bodies.append((Sender(f"{tenant}stalled-{number}", rank, ranks), {**body, "idle_s": 30.0}))
+        bodies.append((Sender(f"{tenant}stalled-{mark}", rank, ranks), {**body, "idle_s": 30.0}))
     return reports(bodies)
 
 
@@ -103,4 +121,17 @@ def calls_in_flight(number: int, tenant: str, count: int = 20_000) -> bytes:
     more: dict[str, Any] = {semconv.STATE: "scheduled"}
     sizes: Iterable[dict[str, Any]] = ({semconv.INPUT_SIZES: f"[[{index}, {number}]]"} for index in range(count))
     spans = [hostile.span(index, f"g{number}", **more, **own) for index, own in enumerate(sizes)]
+    return hostile.traces((sender.resource(), spans))
+
+
+@functools.cache
+def _large_shapes(tenant: str, count: int = 8_000) -> bytes:
+    mark = _MARK.decode()
+    sender = Sender(f"{tenant}shapes-{mark}", 0, 64)
+    tail = ",".join(map(str, range(1_000, 1_059)))
+    more: dict[str, Any] = {semconv.STATE: "scheduled"}
+    sizes: Iterable[dict[str, Any]] = (
+        {semconv.INPUT_SIZES: f"[{','.join([f'[{index},{tail}]'] * 4)}]"} for index in range(count)
+    )
+    spans = [hostile.span(index, f"g{mark}", **more, **own) for index, own in enumerate(sizes)]
     return hostile.traces((sender.resource(), spans))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from otel_fr.incident import CollectorIncidentData, incident_id
 from otel_fr.match import Category, Finding
 from otel_fr.match.instances import key_of_finding
-from otel_fr_collector.incidents.bounds import MAX_FILES, bounded, first_texts
+from otel_fr_collector.incidents.bounds import MAX_FILES, SCARCE, bounded, first_texts, size_of
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import tenant_of
@@ -22,6 +22,9 @@ _log = logging.getLogger(__name__)
 MAX_INCIDENTS = 1_000
 """Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
 whoever has the most gives way (`otel_fr_collector.shares`)."""
+MAX_BYTES = 32 << 20
+"""Of all incidents together. Beyond it resolved ones are dropped; if the open ones alone take more than half of it,
+further texts are cut short (`otel_fr_collector.incidents.bounds`)."""
 MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
@@ -55,7 +58,7 @@ class IncidentBook:
         """By id of an incident, the runs that have one of that id."""
         self._firing: dict[Owner, dict[tuple[RunId, str], Incident]] = {}
         self._held = Holdings()
-        self._open_count = 0
+        self._open_count = self._bytes = self._open_bytes = 0
         self.changed: dict[RunId, float] = {}
         """When a run's incidents last changed (monotonic)."""
 
@@ -68,6 +71,7 @@ class IncidentBook:
             self._keep(incident)
             if incident.is_open:
                 self._note_open(incident)
+            self._weigh(incident)
         self._trim()
 
     def known(self) -> list[Incident]:
@@ -122,7 +126,7 @@ class IncidentBook:
         for old in self.open_of(run.id):
             if not keys & set(old.keys) and moved_on(old.finding):
                 changes.extend(self._resolve(old, now))
-        for finding in map(bounded, findings):
+        for finding in map(self._bounded, findings):
             incident = self._same(run.id, finding, keys)
             if incident is not None and incident.id in matched:
                 continue
@@ -136,10 +140,10 @@ class IncidentBook:
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
         """Add flight-recorder files that the run's ranks have written since."""
-        files = _files(run)
+        limit, files = self._file_limit, _files(run)
         changes: list[IncidentChange] = []
         for incident in self.open_of(run.id):
-            merged = first_texts({**incident.files, **files}, MAX_FILES)
+            merged = first_texts({**incident.files, **files}, limit)
             if merged != incident.files:
                 incident.files = merged
                 changes.extend(self._note_change(ChangeKind.UPDATED, incident, now))
@@ -233,7 +237,7 @@ class IncidentBook:
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
             self._note_open(known)
         known.take_labels()
-        known.files = _files(run)
+        known.files = first_texts(_files(run), self._file_limit)
         return changes + self._note_change(ChangeKind.OPENED, known, now)
 
     def _number(self, run: RunId, key: str) -> str:
@@ -260,6 +264,25 @@ class IncidentBook:
             return None
         return self._resolve(next(reversed(self._firing[loser].values())), now)
 
+    @property
+    def _is_scarce(self) -> bool:
+        return self._open_bytes > MAX_BYTES // 2
+
+    @property
+    def _file_limit(self) -> int:
+        return MAX_FILES // (SCARCE if self._is_scarce else 1)
+
+    def _bounded(self, finding: Finding) -> Finding:
+        return bounded(finding, scarce=self._is_scarce)
+
+    def _weigh(self, incident: Incident) -> None:
+        """Count what an incident takes as it is now."""
+        more = size_of(incident.finding, incident.files) - incident.size
+        incident.size += more
+        self._bytes += more
+        if incident.is_open:
+            self._open_bytes += more
+
     def _owner(self, run: RunId) -> Owner:
         return Owner(self._tenant_of(run.job), run.job)
 
@@ -273,6 +296,7 @@ class IncidentBook:
         self._firing.setdefault(incident.owner, {})[incident.run, incident.id] = incident
         self._held.add(incident.owner)
         self._open_count += 1
+        self._open_bytes += incident.size
 
     def _note_resolved(self, incident: Incident) -> None:
         own = self._firing[incident.owner]
@@ -281,6 +305,7 @@ class IncidentBook:
             del self._firing[incident.owner]
         self._held.add(incident.owner, -1)
         self._open_count -= 1
+        self._open_bytes -= incident.size
 
     def _overtaken(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
         """Causes whose culprits have moved on and now wait because of another fault become its consequences.
@@ -331,7 +356,7 @@ class IncidentBook:
         if finding.caused_by is None and incident.cause is not None and self._still_follows(incident, finding, causes):
             cause = incident.cause
         stacks = {**incident.finding.stacks, **finding.stacks}
-        finding = bounded(
+        finding = self._bounded(
             dataclasses.replace(
                 finding,
                 stacks={rank: text for rank, text in stacks.items() if rank in finding.culprit_ranks},
@@ -355,10 +380,11 @@ class IncidentBook:
         incident.changed = self._wall()
         incident.revision += 1
         incident.data = incident.as_data()
+        self._weigh(incident)
         return [IncidentChange(kind, incident, incident.data)]
 
     def _trim(self) -> None:
-        while len(self._all) > MAX_INCIDENTS:
+        while len(self._all) > MAX_INCIDENTS or self._bytes > MAX_BYTES:
             over = next((key for key, incident in self._all.items() if not incident.is_open), None)
             if over is None:  # a store that could be read late has added its own: these stay until they end
                 return
@@ -366,6 +392,7 @@ class IncidentBook:
 
     def _drop(self, key: tuple[RunId, str]) -> None:
         gone = self._all.pop(key)
+        self._bytes -= gone.size
         runs = self._runs_of[gone.id]
         runs.discard(gone.run)
         if not runs:
@@ -379,7 +406,7 @@ class IncidentBook:
 
 
 def _files(run: Run) -> dict[int, str]:
-    return first_texts({rank.rank: rank.file for rank in run.ranks.values() if rank.file}, MAX_FILES)
+    return {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
 
 
 def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:

@@ -17,18 +17,32 @@ MAX_STACKS = 512 * 1024
 MAX_SITES = 2 * 1024 * 1024
 MAX_VALUES = 1024 * 1024
 MAX_FILES = 2 * 1024 * 1024
+SCARCE = 256
+"""The limits but the first are divided by this where the incidents of all runs take too much together."""
 _CUT = " ..."
 
 
-def bounded(finding: Finding) -> Finding:
-    """The finding with its texts cut to the limits."""
+def bounded(finding: Finding, *, scarce: bool = False) -> Finding:
+    """The finding with its texts cut to the limits; ``scarce``: there is hardly room for texts."""
+    share = SCARCE if scarce else 1
     return dataclasses.replace(
         finding,
         summary=_cut(finding.summary, MAX_SUMMARY),
-        stacks=first_texts(finding.stacks, MAX_STACKS),
-        call_sites=_shortened(finding.call_sites, MAX_SITES),
-        values=_shortened(finding.values, MAX_VALUES),
+        stacks=first_texts(finding.stacks, MAX_STACKS // share),
+        call_sites=_shortened(finding.call_sites, MAX_SITES // share),
+        values=_shortened(finding.values, MAX_VALUES // share),
     )
+
+
+def size_of(finding: Finding, files: Mapping[int, str]) -> int:
+    """About how many bytes an incident takes: its texts, and its ranks in each form that it has."""
+    texts = (finding.stacks, finding.call_sites, finding.values, files)
+    ranks = len(finding.culprit_ranks) + len(finding.waiting_ranks)
+    return 4_000 + len(finding.summary) + 24 * ranks + sum(_size_of_texts(one) for one in texts)
+
+
+def _size_of_texts(texts: Mapping[int, str]) -> int:
+    return sum(map(len, texts.values())) + 150 * len(texts)
 
 
 def first_texts(texts: Mapping[int, str], limit: int) -> dict[int, str]:

@@ -30,6 +30,7 @@ class Incident:
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
         revision: how often it has changed; 1: only opened.
         labels: its alert's labels; fixed when it opens, so that the same alert resolves.
+        size: bytes that it takes, about; as of when it last changed.
         owner: of the room that it takes while it is open (`otel_fr_collector.shares`).
         data: the incident as it was last published (docs/incidents.md).
     """
@@ -48,6 +49,7 @@ class Incident:
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    size: int = 0
     owner: Owner = field(default_factory=lambda: Owner("", ""))
     data: CollectorIncidentData = field(init=False)
 

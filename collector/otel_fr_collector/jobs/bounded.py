@@ -4,10 +4,42 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+GENERATIONS = 4
+"""Generations of caches that fill a budget: one cache, which has two, takes half of it at most."""
+
+
+class CacheBudget:
+    """What several caches hold together; when it is too much, the largest of them drops what it has not used lately.
+
+    So one cache that fills does not empty the others, and no cache has room that only it could use.
+
+    Args:
+        limit: total weight of all caches, in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._caches: list[Cache[Any, Any]] = []
+        self.used = 0
+
+    @property
+    def generation(self) -> int:
+        """Weight of one generation of a cache at which the next begins."""
+        return self._limit // GENERATIONS
+
+    def join(self, cache: Cache[Any, Any]) -> None:
+        self._caches.append(cache)
+
+    def note(self, more: int) -> None:
+        """A cache has grown by so much."""
+        self.used += more
+        while self.used > self._limit:
+            max(self._caches, key=lambda cache: cache.weight).age()
 
 
 class Cache(Generic[K, V]):
@@ -17,19 +49,24 @@ class Cache(Generic[K, V]):
     younger, the usual case, costs one dict look-up (`young` may be read directly).
 
     Args:
-        limit: total weight of a generation.
+        budget: which it shares with other caches.
         weigh: the weight of a key and its value: about its bytes, because how large it is is up to who sends it.
     """
 
-    def __init__(self, limit: int, weigh: Callable[[K, V], int]) -> None:
+    def __init__(self, budget: CacheBudget, weigh: Callable[[K, V], int]) -> None:
+        self._budget = budget
         self._weigh = weigh
         self.young: dict[K, V] = {}
         self._old: dict[K, V] = {}
-        self._limit = limit
-        self._weight = 0
+        self._young_weight = self._old_weight = 0
+        budget.join(self)
 
     def __len__(self) -> int:
         return len(self.young) + len(self._old)
+
+    @property
+    def weight(self) -> int:
+        return self._young_weight + self._old_weight
 
     def get(self, key: K) -> V | None:
         """The value; one found in the older generation moves to the younger."""
@@ -42,14 +79,20 @@ class Cache(Generic[K, V]):
 
     def put(self, key: K, value: V) -> V:
         weight = self._weigh(key, value)
-        if self._weight + weight > self._limit:
-            # Cleared, not replaced: readers keep references to `young`.
-            self._old = dict(self.young)
-            self.young.clear()
-            self._weight = 0
+        if self._young_weight + weight > self._budget.generation:
+            self.age()
         self.young[key] = value
-        self._weight += weight
+        self._young_weight += weight
+        self._budget.note(weight)
         return value
+
+    def age(self) -> None:
+        """Drop the older generation, and make the younger the older."""
+        gone = self._old_weight
+        self._old, self._old_weight = dict(self.young), self._young_weight
+        self.young.clear()  # not replaced: readers keep references to it
+        self._young_weight = 0
+        self._budget.used -= gone
 
 
 class Ranges:

@@ -11,15 +11,17 @@ from otel_fr.match import Call, CallState, Group, Signature
 from otel_fr.match.instances import InstanceKey, instance_key
 from otel_fr.match.model import Stream
 from otel_fr.rank_report.forms import MAX_NAME
-from otel_fr_collector.jobs.bounded import Cache
+from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 
 UNIT = 300
 """Bytes of one call, the unit in which everything of a run is weighed."""
+MEMBER_BYTES = 36
+"""Bytes of one rank in a member list: the number, and its place in the tuple."""
 MAX_LIGHT = 4
 """Weight of a template beyond which it is kept without its signature and texts where that is enough."""
 
-MAX_INTERNED = 16 << 20
-"""Bytes of signatures, and of texts, in each generation of the caches: dynamic shapes keep making new ones."""
+MAX_CACHED = 64 << 20
+"""Bytes of all caches of what clients send: dynamic shapes keep making new signatures."""
 
 MAX_GROUP_NAME = 256
 """Characters kept of a group's name and of its description."""
@@ -236,11 +238,21 @@ class Interner:
     """Equal signatures become one object, so that comparing two healthy ranks' calls is an ``is``.
 
     Signatures not used lately are evicted, so equal signatures may, rarely, be two objects.
+
+    Args:
+        limit: bytes of all caches that share its budget.
+
+    Attributes:
+        members: member lists by their text: every rank of a group sends the same, and one tuple serves them all.
     """
 
-    def __init__(self, limit: int = MAX_INTERNED) -> None:
-        self._signatures: Cache[Signature, Signature] = Cache(limit, lambda known, _: UNIT + bytes_of(known))
-        self._texts: Cache[str, str] = Cache(limit, lambda known, _: UNIT + getsizeof(known))
+    def __init__(self, limit: int = MAX_CACHED) -> None:
+        budget = self.budget = CacheBudget(limit)
+        self._signatures: Cache[Signature, Signature] = Cache(budget, lambda known, _: UNIT + bytes_of(known))
+        self._texts: Cache[str, str] = Cache(budget, lambda known, _: UNIT + getsizeof(known))
+        self.members: Cache[str, tuple[int, ...]] = Cache(
+            budget, lambda text, ranks: UNIT + len(text) + MEMBER_BYTES * len(ranks)
+        )
 
     def signature(self, signature: Signature) -> Signature:
         known = self._signatures.young.get(signature)

@@ -71,7 +71,7 @@ class Ingest:
         self._wall = wall
         self._interner = Interner()
         self._spans = SpanReader(self._interner)
-        self._sources = Sources()
+        self._sources = Sources(self._interner.budget)
 
     async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
         """Take one request; returns the response's bytes.

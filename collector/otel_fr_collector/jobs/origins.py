@@ -13,10 +13,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_fr import semconv as names
 from otel_fr.rank_report import MAX_RANK
 from otel_fr.rank_report.forms import MAX_NAME
-from otel_fr_collector.jobs.bounded import Cache
+from otel_fr_collector.jobs.bounded import Cache, CacheBudget
 from otel_fr_collector.jobs.run import RunId
 
-MAX_CACHED_BYTES = 8 << 20
 MAX_RESOURCE = 256 << 10
 """Bytes of a resource; the attributes of a process, with its command line, are a few kilobytes."""
 MAX_ATTRIBUTES = 1_024
@@ -100,8 +99,8 @@ def read_source(resource: Resource) -> Source:
 class Sources:
     """Sources by the bytes of their resource: a monitor sends the same with every request."""
 
-    def __init__(self) -> None:
-        self._known: Cache[bytes, Source] = Cache(MAX_CACHED_BYTES, lambda key, _: 1_024 + 5 * len(key))
+    def __init__(self, budget: CacheBudget) -> None:
+        self._known: Cache[bytes, Source] = Cache(budget, lambda key, _: 1_024 + 5 * len(key))
 
     def read(self, resource: bytes) -> Source:
         """As `read_source`.

@@ -9,7 +9,6 @@ from sys import getsizeof
 from otel_fr import identity, rank_report
 from otel_fr.match import Ending, Group, Signature, ThreadException
 from otel_fr.match.endings import process_ending
-from otel_fr_collector.jobs.bounded import Cache
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
     UNIT,
@@ -25,13 +24,9 @@ from otel_fr_collector.jobs.calls import (
 MAX_GROUP_RANKS = 65_536
 """Members of one group."""
 
-MAX_MEMBER_BYTES = 32 << 20
 MAX_NEW_MEMBERS = 262_144
 """Members of all groups of one report whose lists are not cached; the others' members count as unknown. Reading as
 many takes some 10 ms."""
-
-_members: Cache[str, tuple[int, ...]] = Cache(MAX_MEMBER_BYTES, lambda text, ranks: 256 + len(text) + 36 * len(ranks))
-"""Member lists by their text: every rank of a group sends the same, and one tuple serves them all."""
 
 
 @dataclass(slots=True)
@@ -163,24 +158,25 @@ def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:
 class _MemberReader:
     """Reads the member lists of one report."""
 
-    def __init__(self) -> None:
+    def __init__(self, interner: Interner) -> None:
+        self._members = interner.members
         self._left = MAX_NEW_MEMBERS
 
     def read(self, text: str) -> tuple[int, ...]:
-        known = _members.young.get(text)
+        known = self._members.young.get(text)
         if known is None:
-            known = _members.get(text)
+            known = self._members.get(text)
         if known is None:
             if self._left <= 0:
                 return ()
             ranks = tuple(identity.decode_ranks(text, limit=MAX_GROUP_RANKS))
             self._left -= 16 + len(ranks)
-            known = _members.put(text, ranks)
+            known = self._members.put(text, ranks)
         return known
 
 
 def _groups(given: Iterable[rank_report.ReportedGroup], interner: Interner) -> list[KeptGroupProgress]:
-    members = _MemberReader()
+    members = _MemberReader(interner)
     found = []
     for one in given:
         name, description = one.name[:MAX_GROUP_NAME], one.description[:MAX_GROUP_NAME]

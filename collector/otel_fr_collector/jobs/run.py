@@ -6,23 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from otel_fr.match import CallState, Ending, Group
-from otel_fr_collector.jobs.calls import UNENDED, SpanCall, expand, lighten
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
-from otel_fr_collector.jobs.usage import Usage
+from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
 
 MAX_RANKS_PER_RUN = 16_384
-MAX_RANKS = 131_072
-"""Over all runs; about 0.6 kB each."""
+MAX_RANKS = 65_536
+"""Over all runs, as far as there is room (`usage.MAX_KEPT`); this holds for all limits over all runs."""
 MAX_GROUPS_PER_RUN = 4_096
 MAX_GROUPS = 32_768
-"""Over all runs; about 1 kB each."""
-MAX_MEMBERS = 2_000_000
+"""Over all runs."""
+MAX_MEMBERS = 1_000_000
 """Ranks in the member lists of all groups of all runs; a group for which there is no room has unknown members."""
-MAX_PROGRESS_ENTRIES = 262_144
-"""Pairs of a rank and a group of which progress is kept, over all runs; about 0.6 kB each."""
-MAX_REPORTED = 500_000
+MAX_PROGRESS_ENTRIES = 131_072
+"""Pairs of a rank and a group of which progress is kept, over all runs: 16,384 ranks in 8 groups."""
+MAX_REPORTED = 250_000
 """Size of the ranks' latest reports over all runs, in units of one call; beyond it new ones are cut short."""
 CUT_CALLS, CUT_STACK = 4, 4_096
 """Calls in flight, and characters of each text, that are kept of a report that is cut short."""
@@ -116,7 +116,8 @@ class Run:
         """Get or create the rank's state; None: there is no room for another rank."""
         state = self.ranks.get(rank)
         if state is None:
-            if len(self.ranks) >= MAX_RANKS_PER_RUN or self.usage.ranks >= MAX_RANKS:
+            usage, is_full = self.usage, len(self.ranks) >= MAX_RANKS_PER_RUN
+            if is_full or usage.ranks >= MAX_RANKS or not usage.has_room(RANK_BYTES):
                 self.usage.refuse("ranks", len(self.ranks), MAX_RANKS)
                 return None
             state = self.ranks[rank] = RankState(rank)
@@ -191,7 +192,8 @@ class Run:
         """Get or create the group's state; None: there is no room for another group."""
         state = self.groups.get(group.id)
         if state is None:
-            if len(self.groups) >= MAX_GROUPS_PER_RUN or self.usage.groups >= MAX_GROUPS:
+            usage, is_full = self.usage, len(self.groups) >= MAX_GROUPS_PER_RUN
+            if is_full or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES):
                 self.usage.refuse("groups", len(self.groups), MAX_GROUPS)
                 return None
             state = self.groups[group.id] = GroupState(replace(group, ranks=()))
@@ -200,7 +202,8 @@ class Run:
             if not group.ranks and size and size == self.world_size and size <= MAX_GROUP_RANKS:
                 # All ranks, which torch keeps in rising order: no need to wait for a report, which may never come.
                 group = replace(group, ranks=tuple(range(size)))
-            if self.usage.members + len(group.ranks) > MAX_MEMBERS:
+            usage, count = self.usage, len(group.ranks)
+            if usage.members + count > MAX_MEMBERS or (count and not usage.has_room(count * MEMBER_BYTES)):
                 self.usage.refuse("members", self.members, MAX_MEMBERS)
                 group = replace(group, ranks=())
             self.members += len(group.ranks)
@@ -212,7 +215,7 @@ class Run:
         """The rank has reached at least these numbers in the group; None: there is no room to keep them."""
         own = state.progress.get(group)
         if own is None:
-            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES:
+            if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(PROGRESS_BYTES):
                 self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES)
                 return None
             own = state.progress[group] = [0, 0, 0]
@@ -318,9 +321,10 @@ class Run:
 
     def _cut(self, state: RankState, report: KeptReport) -> None:
         """Cut the report, and what is kept of earlier ones, if all ranks' together are too large."""
-        if self.usage.reported - state.held + report.weight() + state.text_weight(report) > MAX_REPORTED:
+        limit = self.usage.room_for_reports(MAX_REPORTED)
+        if self.usage.reported - state.held + report.weight() + state.text_weight(report) > limit:
             self.usage.refused["reported_calls"] += 1
-            is_far = self.usage.reported > MAX_REPORTED + MAX_REPORTED // 4
+            is_far = self.usage.reported > limit + limit // 4
             report.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
             state.cut(CUT_FAR if is_far else CUT_STACK)
 

@@ -10,8 +10,9 @@ from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Holdings, Owner
 
 MAX_RUNS = 1_024
-MAX_WEIGHT = 1_000_000
-"""Calls kept over all runs, about 0.3 kB each; beyond it the run with the most loses its oldest."""
+MAX_WEIGHT = 300_000
+"""Calls kept over all runs, about 0.3 kB each, as far as there is room (`usage.MAX_KEPT`); beyond it the run with the
+most loses its oldest."""
 ESTABLISHED = 5.0
 """Seconds over which a run must have sent telemetry before it is no longer evicted for a new one."""
 IDLE_FORGET = 3_600.0
@@ -84,7 +85,8 @@ class Runs:
         self._unweighed = 0
         weights = {run_id: run.weight for run_id, run in self.by_id.items()}
         total = sum(weights.values())
-        while total > self._max_weight:
+        most = self.usage.room_for_calls(self._max_weight)
+        while total > most:
             run_id = max(weights, key=lambda key: weights[key])
             group = max(self.by_id[run_id].groups.values(), key=lambda group: group.weight)
             before = group.weight

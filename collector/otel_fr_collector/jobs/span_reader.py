@@ -58,9 +58,6 @@ _OUTER = 2
 _TIMES_SIZE = _TIMES.size
 _SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
 
-MAX_TEMPLATE_BYTES = 16 << 20
-"""Bytes of attributes whose meaning is cached."""
-MAX_TAIL_BYTES = 8 << 20
 MAX_TAIL = 256
 """Bytes of the last piece of a span that is looked up by itself; monitors send less than half as many."""
 MAX_SPAN = 256 << 10
@@ -79,11 +76,12 @@ class SpanReader:
 
     def __init__(self, interner: Interner) -> None:
         self._interner = interner
+        budget = interner.budget
         self._new_weight = 0
-        self._heads: Cache[bytes, Template] = Cache(MAX_TEMPLATE_BYTES, lambda key, one: len(key) + one.bytes)
-        self._tails: Cache[bytes, tuple[int, int, int]] = Cache(MAX_TAIL_BYTES, lambda key, _: UNIT + len(key))
+        self._heads: Cache[bytes, Template] = Cache(budget, lambda key, one: len(key) + one.bytes)
+        self._tails: Cache[bytes, tuple[int, int, int]] = Cache(budget, lambda key, _: UNIT + len(key))
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(
-            MAX_TEMPLATE_BYTES, lambda key, one: sum(map(len, key)) + 40 * len(key) + one.bytes
+            budget, lambda key, one: sum(map(len, key)) + 40 * len(key) + one.bytes
         )
 
     def take_new_weight(self) -> int:

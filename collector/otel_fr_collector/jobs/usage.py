@@ -5,6 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNIT
+
+MAX_KEPT = 144 << 20
+"""Bytes of all that is kept of all runs, counted by the sizes below and by `UNIT`."""
+RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 500
+"""Of one rank without its report, one group without members and calls, one rank's progress in one group with its newest
+call: measured with tracemalloc."""
+MIN_CALLS, MIN_REPORTED = 60_000, 60_000
+"""Units for which there is room whatever else is kept: calls of incomplete instances, and reports."""
+
 
 @dataclass(slots=True)
 class Usage:
@@ -24,6 +34,28 @@ class Usage:
     is_full: bool = False
     refused: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def fixed(self) -> int:
+        """Bytes of what is kept as long as its run."""
+        return (
+            self.ranks * RANK_BYTES
+            + self.groups * GROUP_BYTES
+            + self.members * MEMBER_BYTES
+            + self.progress_entries * PROGRESS_BYTES
+        )
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more can be kept as long as their run."""
+        return self.fixed + size <= MAX_KEPT - (MIN_CALLS + MIN_REPORTED) * UNIT
+
+    def room_for_reports(self, most: int) -> int:
+        """Units that all reports together may have, at most ``most``."""
+        return min(most, max(MIN_REPORTED, (MAX_KEPT - self.fixed) // UNIT - MIN_CALLS))
+
+    def room_for_calls(self, most: int) -> int:
+        """Units that the calls of all incomplete instances together may have, at most ``most``."""
+        return min(most, max(MIN_CALLS, (MAX_KEPT - self.fixed) // UNIT - self.reported))
 
     def refuse(self, kind: str, held: int, limit: int) -> None:
         """Count a refusal: the run has ``held`` of a kind, and all runs together may have ``limit``."""

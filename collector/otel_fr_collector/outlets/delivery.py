@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 MAX_QUEUED = 1_000
 """Deliveries that wait; beyond it some are dropped (`otel_fr_collector.shares`)."""
-MAX_QUEUED_BYTES = 64 * 1024 * 1024
+MAX_QUEUED_BYTES = 16 * 1024 * 1024
 _RETRYABLE = frozenset({408, 425, 429})
 """Besides 500 to 599; other errors will not change by a repetition (RFC 9110, 15.5)."""
 CONNECT_SECONDS = 2.0

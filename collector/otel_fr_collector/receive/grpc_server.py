@@ -69,11 +69,11 @@ def make_grpc_server(control: Control, intake: Intake, max_connection_age: float
 
 
 def _export(intake: Intake, signal: str) -> _Export:
-    async def handle(requests: AsyncIterator[bytes], context: _Context) -> bytes:
+    async def handle(_: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
             with intake.admit(_client(context), _authorization(context), signal) as request:
-                data = await _receive(intake, requests)
-                return await intake.take(request, signal, await _unpack(request, data))
+                # The message has no name here: what `_abort` raises keeps this frame until the next garbage collection.
+                return await intake.take(request, signal, await _unpack(request, await _receive(intake, context)))
         except RejectedError as error:
             await _abort(context, error.strip())
         raise AssertionError("abort raises")
@@ -82,11 +82,11 @@ def _export(intake: Intake, signal: str) -> _Export:
 
 
 def _watch(control: Control, intake: Intake) -> _Watch:
-    async def handle(requests: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
+    async def handle(_: AsyncIterator[bytes], context: _Context) -> AsyncIterator[bytes]:
         try:
             token = _authorization(context)
             with intake.admit(_client(context), token, None) as request:
-                watch = _read_watch(await _unpack(request, await _receive(intake, requests)))
+                watch = _read_watch(await _unpack(request, await _receive(intake, context)))
                 request.release()  # what stays is bounded by MAX_WATCH and by the number of streams
                 if request.access.prefix:
                     intake.check_job(request.access, watch.job_id)
@@ -104,19 +104,20 @@ def _watch(control: Control, intake: Intake) -> _Watch:
     return handle
 
 
-async def _receive(intake: Intake, requests: AsyncIterator[bytes]) -> bytes:
-    """The one message of a call.
+async def _receive(intake: Intake, context: _Context) -> bytes:
+    """The one message of a call. The iterator that gRPC offers would keep it until the next garbage collection.
 
     Raises:
         RejectedError: it has not come in `READ_SECONDS`, or is too large.
     """
     try:
-        return await asyncio.wait_for(anext(requests), READ_SECONDS)
-    except StopAsyncIteration:
-        # No message came through: gRPC has rejected it for its size, and has answered the client already.
-        raise intake.too_large() from None
+        message = await asyncio.wait_for(context.read(), READ_SECONDS)
     except asyncio.TimeoutError:
         raise too_slow() from None
+    if not isinstance(message, bytes):  # grpc.aio.EOF
+        # No message came through: gRPC has rejected it for its size, and has answered the client already.
+        raise intake.too_large()
+    return message
 
 
 def _read_watch(data: bytes) -> control_pb2.WatchRequest:

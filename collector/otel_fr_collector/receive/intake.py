@@ -22,8 +22,8 @@ from otel_fr_collector.service import Service
 
 _log = logging.getLogger(__name__)
 
-MAX_REQUEST = 64 * 1024 * 1024
-"""Largest request, before and after decompression: the size OTLP recommends."""
+MAX_REQUEST = 16 * 1024 * 1024
+"""Largest request, before and after decompression; an OpenTelemetry Collector accepts 4 MiB (gRPC) or 20 MiB (HTTP)."""
 MAX_REQUESTS = 4_096
 """Requests in flight, of all clients."""
 PARALLEL = 16

@@ -108,9 +108,9 @@ def _sized(number: int, content: bytes) -> bytes:
 
 
 def _flood(level: int) -> bytes:
-    """64 MiB of empty resources (0), scopes (1), items (2), attributes of an item (3) or of the resource (4)."""
+    """16 MiB of empty resources (0), scopes (1), items (2), attributes of an item (3) or of the resource (4)."""
     rank = Resource(attributes=[attribute(semconv.RANK, 0), attribute(semconv.JOB_ID, "flood")]).SerializeToString()
-    size = 64 * MIB - 200
+    size = 16 * MIB - 200
     if level == 0:
         return b"\x0a\x00" * (size // 2)
     if level == 1:
@@ -174,7 +174,8 @@ def test_a_small_request_of_much_json_neither_blocks_the_collector_nor_fills_its
 def test_what_a_hostile_client_leaves_behind_is_bounded(
     tmp_path: Path, signal: str, kind: Callable[[int], bytes]
 ) -> None:
-    with running(tmp_path / "run") as collector, Watch(collector) as watch:
+    sizes = ("--max-request-size", "64MiB", "--max-queue-size", "128MiB", "--client-queue-size", "128MiB")
+    with running(tmp_path / "run", *sizes) as collector, Watch(collector) as watch:
         for number in range(10):
             packed = gzip.compress(kind(number), 6)
             assert collector.post(f"/v1/{signal}", packed, Content_Encoding="gzip").status == 200

@@ -18,7 +18,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from otel_fr_collector.jobs import groups, runs
 from otel_fr_collector.jobs import run as run_module
-from otel_fr_collector.jobs.bounded import Cache, Ranges
+from otel_fr_collector.jobs.bounded import Cache, CacheBudget, Ranges
 from otel_fr_collector.jobs.calls import SpanCall, Template
 from otel_fr_collector.jobs.rank_reports import KeptReport, parse_report
 from otel_fr_collector.jobs.run import Run, RunId
@@ -166,7 +166,7 @@ def test_ranges_are_bounded_and_forget_nothing(given_numbers: list[int]) -> None
 
 
 def test_a_cache_keeps_what_is_in_use_whatever_else_comes() -> None:
-    cache: Cache[int, str] = Cache(10, lambda *_: 1)
+    cache: Cache[int, str] = Cache(CacheBudget(40), lambda *_: 1)
     cache.put(-1, "mine")
     for number in range(1_000):
         cache.put(number, "theirs")

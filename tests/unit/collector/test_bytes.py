@@ -36,14 +36,11 @@ WIDE = "😀"
 def test_the_memory_that_hostile_spans_leave_behind_is_bounded(
     kind: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("otel_fr_collector.jobs.span_reader.MAX_TEMPLATE_BYTES", MIB // 4)
-    monkeypatch.setattr("otel_fr_collector.jobs.span_reader.MAX_TAIL_BYTES", MIB // 4)
-
     monkeypatch.setattr(run_module, "MAX_GROUPS", 200)
 
     async def play() -> int:
         service = Service(metrics := Metrics(), Outlets(metrics))
-        service.ingest._interner = Interner(MIB // 4)
+        service.ingest._interner = Interner(MIB)
         service.ingest._spans = SpanReader(service.ingest._interner)
         service.runs._max_weight = 2_000
         tracemalloc.start()

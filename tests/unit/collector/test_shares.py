@@ -225,3 +225,24 @@ def test_the_events_of_one_listener_are_bounded_in_size() -> None:
     assert not listener.put(half)
     assert asyncio.run(listener.next()) == half
     assert listener.put(Event("jobs", half.data * 4))  # alone it may be of any size
+
+
+def test_the_texts_of_all_incidents_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand incidents could hold 5 MB of stacks, call sites and values."""
+    monkeypatch.setattr(book_module, "MAX_BYTES", 4 << 20)
+    book = IncidentBook(lambda: 2.0)
+    finding = incident_change().incident.finding
+    finding = replace(finding, key="k", culprit_ranks=(0,), stacks={0: "x" * 100_000}, call_sites={0: "y" * 2_000})
+    held = []
+    for number in range(200):
+        run = Run(RunId(f"job-{number}", 0, f"run-{number}"), 0.0, 0.0)
+        book.update(run, [finding], now=0.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+        if number >= 100:
+            book.resolve_run(run.id, 1.0)
+        held.append(sum(len(one.finding.stacks.get(0, "")) for one in book.known()))
+    assert held[0] == 100_000
+    assert max(held) < 4 << 20
+    assert len(book.open_data()) == 100
+    assert all(one.finding.summary for one in book.known())
+    assert book._bytes == sum(one.size for one in book.known()) < 5 << 20
+    assert book._open_bytes == sum(one.size for one in book.known() if one.is_open)
