@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from otel_fr_collector.throttle import Throttle
+
 _log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
@@ -120,6 +122,7 @@ class Tokens:
         self.version = 0
         self._path = path
         self._lock = threading.Lock()
+        self._log = Throttle()
         self._checked = time.monotonic()
         self._stamp = self._file_stamp()
         self._grants: dict[tuple[bytes, Access], set[Grant]] = {}
@@ -190,7 +193,8 @@ class Tokens:
                     self.version += 1
                     _log.info("reloaded the tokens from %s", self._path)
             except (OSError, ValueError) as error:
-                _log.error("cannot reload the tokens from %s; the old ones stay in use: %s", self._path, error)
+                if self._log.allows(str(error)):
+                    _log.error("cannot reload the tokens from %s; the old ones stay in use: %s", self._path, error)
 
     def _file_stamp(self) -> tuple[int, int, int]:
         found = self._path.stat()
