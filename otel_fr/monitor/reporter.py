@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from otel_fr import rank_report
@@ -166,7 +167,12 @@ class Reporter:
         self._stacks_of = self.tail.moved_ns
 
     def _known_stacks(self) -> Stacks | None:
-        return self._stacks if self._stacks_of == self.tail.moved_ns else None
+        """An interpreter that ends, or has told of the exception that ends it, need not answer: it is not blocked."""
+        known = self._stacks if self._stacks_of == self.tail.moved_ns else None
+        if known is None or not known.python_blocked:
+            return known
+        is_ending = self._reader.meta.get("exiting") is True or self._reader.exception is not None
+        return replace(known, python_blocked=False) if is_ending else known
 
     # ---- reports
 

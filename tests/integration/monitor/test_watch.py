@@ -176,6 +176,16 @@ def test_a_rank_that_holds_the_gil_is_blocked_and_its_stack_is_known(sink: Sink,
     assert rank.read() == {"done": None}, "the rank goes on unharmed"
 
 
+def test_a_rank_that_ends_by_an_exception_and_does_not_answer_is_not_blocked(sink: Sink, rank: Played) -> None:
+    rank.do("issue", complete=None)
+    rank.do("record_exception", message="bad sample 4711")
+    rank.send_command("hold_gil", seconds=4)
+    assert rank.read() == {"holding": True}
+    event = sink.event("torch.collective.stalled")
+    assert event.report["python_blocked"] is False
+    assert rank.read() == {"done": None}
+
+
 def test_a_stopped_rank_is_called_stopped_and_progress_goes_on(sink: Sink, rank: Played) -> None:
     rank.do("issue", complete=None)
     os.kill(rank.process.pid, signal.SIGSTOP)
