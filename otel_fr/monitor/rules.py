@@ -14,6 +14,8 @@ QUICK_UNTIL = 2.0
 """Fractions of the stall time between which reports are sent more often: the collector judges in that time."""
 RECOVERED_SECONDS = 1.0
 """How long a rank moves again before its file of a fault is replaced: by then its peers move, too."""
+RECOVERED_EVERY_SECONDS = 30.0
+"""Shortest time between two such files: a program may catch a failed call every second, for as long as it runs."""
 REPORT_SECONDS = 1.0
 QUICK_REPORT_SECONDS = 0.25
 
@@ -88,6 +90,7 @@ class Recovery:
     def __init__(self) -> None:
         self._moved_ns: int | None = None
         self._over_ns: int | None = None
+        self._not_before_ns = 0
 
     def note_file(self, moved_ns: int, of_fault: bool) -> None:
         """A file is written now. ``moved_ns``: as in `Situation`."""
@@ -99,9 +102,12 @@ class Recovery:
         return self._moved_ns is not None
 
     def is_over(self, situation: Situation, stall_seconds: float) -> bool:
-        """True if the rank has moved since that file was written, and no call has been in flight for too long."""
+        """True, at most every 30 s, if the rank has moved since that file was written and has no stalled call."""
         if self._moved_ns is None or situation.moved_ns <= self._moved_ns:
             return False
         self._over_ns = self._over_ns or situation.now_ns
         moves = seconds_between(self._over_ns, situation.now_ns) >= RECOVERED_SECONDS
-        return moves and stalled_call(situation, stall_seconds) is None
+        if not moves or situation.now_ns < self._not_before_ns or stalled_call(situation, stall_seconds) is not None:
+            return False
+        self._not_before_ns = situation.now_ns + int(RECOVERED_EVERY_SECONDS * 1e9)
+        return True

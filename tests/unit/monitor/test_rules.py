@@ -70,3 +70,16 @@ def test_a_file_of_a_fault_stays_while_another_call_is_stalled() -> None:
     assert not recovery.is_over(at(10, moved=8, oldest=9, issued=8), STALL)
     assert not recovery.is_over(at(12, moved=8, oldest=9, issued=8), STALL)
     assert recovery.is_over(at(13, moved=12.5), STALL)
+
+
+def test_a_program_that_catches_failures_again_and_again_gets_few_files_for_that() -> None:
+    recovery = Recovery()
+    written = []
+    for tenth in range(1000):
+        now = tenth / 10
+        if tenth % 20 == 0:
+            recovery.note_file(moved_ns=int(now * 1e9), of_fault=True)
+        if recovery.is_over(at(now, moved=now), STALL):
+            recovery.note_file(moved_ns=int(now * 1e9), of_fault=False)
+            written.append(now)
+    assert 3 <= len(written) <= 4
