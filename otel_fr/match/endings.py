@@ -25,6 +25,15 @@ KILL_GRACE = 2.0
 """Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
 
 
+_COMMUNICATION = ("torch.distributed.", "gloo", "NCCL", "monitoredBarrier", "Operation timed out!")
+"""Parts of the exceptions that c10d and its backends raise for a failed call."""
+
+
+def is_communication(exception: str) -> bool:
+    """It may be what a failed call raises."""
+    return any(part in exception for part in _COMMUNICATION)
+
+
 def process_ending(*, signal: int | None, exit_code: int | None, clean: bool, exception: str) -> Ending:
     """How a process ended.
 
@@ -108,7 +117,8 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
     """Ranks that raised in a collective that all members had joined and that failed on no other, before its timeout.
 
     An exception that a signal handler raises in the call looks so: that of PyTorch's DataLoader when a worker is
-    killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank.
+    killed, for example. A failure that a peer causes shows in the peer's end, or on more than one rank. If all peers
+    have completed the call, their later end says nothing, but then the exception must not be one of communication.
     """
     raised = raised_ranks(evidence)
     unharmed = {r for r, info in evidence.ranks.items() if info.ending is Ending.RUNNING or was_stopped(info)}
@@ -120,7 +130,12 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
             continue
         rank = failed[0].rank
         others = set(instance.members) - {rank}
-        if rank not in raised or was_stopped(evidence.ranks[rank]) or not others <= unharmed:
+        if rank not in raised or was_stopped(evidence.ranks[rank]):
+            continue
+        ended_well = len(instance.calls) == len(instance.members) and all(
+            call.rank == rank or call.state is CallState.COMPLETED for call in calls
+        )
+        if not others <= unharmed and (not ended_well or is_communication(evidence.ranks[rank].exception)):
             continue
         if all(has_joined(instance, other, evidence.ranks[other]) for other in others):
             found.add(rank)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from otel_fr.match.endings import was_stopped
+from otel_fr.match.endings import is_communication, was_stopped
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
-
-_COMMUNICATION = ("torch.distributed.", "gloo", "NCCL", "monitoredBarrier", "Operation timed out!")
-"""Parts of the exceptions that c10d and its backends raise for a failed call."""
 
 
 def mark_caught(evidence: Evidence) -> Evidence:
@@ -57,6 +54,4 @@ def _is_caught(evidence: Evidence, call: Call, newest: float) -> bool:
 
 def _may_come_from(info: Rank, call: Call) -> bool:
     """True if the rank may have ended by the call's failure."""
-    if not info.exception or info.exception_site == call.site:
-        return True
-    return any(part in info.exception for part in _COMMUNICATION)
+    return not info.exception or info.exception_site == call.site or is_communication(info.exception)

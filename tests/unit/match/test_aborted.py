@@ -366,3 +366,24 @@ def test_a_rank_that_does_not_run_is_not_said_to_be_in_no_call() -> None:
     assert found.category is Category.RANK_STUCK
     assert "its Python threads do not run" in found.summary
     assert "in no call" not in found.summary
+
+
+@pytest.mark.parametrize(
+    ("exception", "is_dead"),
+    [
+        ("RuntimeError: DataLoader worker (pid 7) is killed", True),
+        ("RuntimeError: [gloo/tcp] Connection closed", False),
+    ],
+)
+def test_an_exception_in_a_call_that_all_peers_completed_is_the_rank_s_own(exception: str, is_dead: bool) -> None:
+    """The peers' next call fails because of it, and then they end as well."""
+    ranks = [rank(r, 6, done=5, ending=Ending.RAISED, exception="RuntimeError: [gloo] closed") for r in (0, 2)]
+    raised = rank(1, 5, done=4, ending=Ending.RAISED, exception=exception)
+    calls = [
+        *[call(r, 5, CallState.COMPLETED, age=None, duration=0.4) for r in (0, 2)],
+        *[call(r, 6, CallState.FAILED, age=None, duration=0.4, error="collective_failed") for r in (0, 2)],
+        call(1, 5, CallState.FAILED, age=None, duration=0.4, error="collective_failed"),
+    ]
+    found = causes(verdict(calls, [ranks[0], raised, ranks[1]]))
+    dead = [finding.culprit_ranks for finding in found if finding.category is Category.RANK_DEAD]
+    assert dead == ([(1,)] if is_dead else [])
