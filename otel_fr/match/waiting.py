@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from otel_fr.match.endings import was_stopped
 from otel_fr.match.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
+from otel_fr.match.joined import gave_up
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import CallState, Ending, Evidence, Rank
 
@@ -63,7 +65,7 @@ def build(
     }
     for key, instance in instances.items():
         waiting = _waiting_in(evidence, instance, deaths)
-        if waiting:
+        if waiting and not _was_cancelled(evidence, instance, waiting, deaths):
             nodes[key] = Node(instance, waiting)
             bad = first_bad.get((instance.group.id, instance.stream))
             if bad is not None and instance.sequence_id >= bad.instance.sequence_id:
@@ -205,6 +207,21 @@ def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) 
         if not _is_served(instance, rank):
             waiting.append(rank)
     return tuple(waiting)
+
+
+def _was_cancelled(evidence: Evidence, instance: Instance, waiting: Iterable[int], deaths: frozenset[int]) -> bool:
+    """True if it failed because the job was cancelled: a rank that is stopped closes its connections to the others.
+
+    Its caller and all members that did not join were stopped from outside, and none had waited for the window.
+    """
+    infos = evidence.ranks
+    absent = [r for r in instance.members if not has_joined(instance, r, infos.get(r))]
+    if not absent or not deaths.isdisjoint(instance.members):
+        return False
+    if not all(r in infos and was_stopped(infos[r]) for r in (*absent, *waiting)):
+        return False
+    calls = [instance.call(r) for r in waiting]
+    return all(not gave_up(c) and c.duration is not None and c.duration < evidence.window for c in calls)
 
 
 def _is_served(instance: Instance, rank: int) -> bool:

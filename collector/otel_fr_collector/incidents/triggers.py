@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_fr.match import Ending
-from otel_fr.match.endings import STOP_SIGNALS
+from otel_fr.match import Ending, Rank
+from otel_fr.match.endings import was_stopped
+from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.snapshot import WAIT_SHARE, reported_calls
 
@@ -99,12 +100,23 @@ def _mismatch_settled(run: Run, now: float) -> bool:
     )
 
 
+def _was_stopped(state: RankState) -> bool:
+    ended = Rank(
+        state.rank,
+        ending=state.ending,
+        signal=state.signal,
+        exit_code=state.exit_code,
+        exception=state.exception,
+    )
+    return was_stopped(ended)
+
+
 def _bad_end_settled(run: Run, now: float) -> bool:
     since = run.bad_end_since
     if since is None or now - since < BAD_END_MINIMUM:
         return False
     bad = [state for state in run.ranks.values() if state.ending not in (Ending.RUNNING, Ending.CLEAN)]
-    if bad and all(state.signal in STOP_SIGNALS for state in bad):
+    if bad and all(_was_stopped(state) for state in bad):
         return now - since >= STOPPED_SETTLE
     if now - since >= BAD_END_SETTLE:
         return True

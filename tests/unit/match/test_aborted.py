@@ -387,3 +387,29 @@ def test_an_exception_in_a_call_that_all_peers_completed_is_the_rank_s_own(excep
     found = causes(verdict(calls, [ranks[0], raised, ranks[1]]))
     dead = [finding.culprit_ranks for finding in found if finding.category is Category.RANK_DEAD]
     assert dead == ([(1,)] if is_dead else [])
+
+
+CANCELLED: dict[str, Any] = {"ending": Ending.RAISED, "exception": "KeyboardInterrupt"}
+
+
+def test_a_call_that_fails_because_the_job_is_cancelled_accuses_no_rank() -> None:
+    """Ctrl-C: the ranks end one by one, and those that end first close their connections to the others."""
+    failed = call(2, 5, CallState.FAILED, age=None, duration=1.2, error="collective_failed")
+    ranks = [rank(0, 4, **CANCELLED), rank(1, 4, **CANCELLED), rank(2, 5, done=4, **CANCELLED)]
+    assert verdict([failed], ranks) == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "failed"),
+    [
+        ({"ending": Ending.RAISED, "exception": "RuntimeError: [gloo] closed"}, {"duration": 1.2}),
+        (CANCELLED, {"duration": 5.0}),
+        (CANCELLED, {"duration": 1.2, "error": "timeout"}),
+    ],
+    ids=["not cancelled itself", "had waited for the window", "timed out"],
+)
+def test_a_stopped_rank_that_others_had_waited_for_is_missing(ended: dict[str, Any], failed: dict[str, Any]) -> None:
+    calls = [call(r, 5, CallState.FAILED, age=None, **{"error": "collective_failed", **failed}) for r in (0, 2)]
+    ranks = [rank(0, 5, done=4, **ended), rank(1, 4, **CANCELLED), rank(2, 5, done=4, **ended)]
+    found = cause(calls, ranks)
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
