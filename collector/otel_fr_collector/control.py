@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from otel_fr.control.v1 import control_pb2
 from otel_fr_collector.jobs.origins import make_run_id
 from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.shares import Holdings, Owner
+from otel_fr_collector.throttle import Throttle
+
+_log = logging.getLogger(__name__)
 
 MAX_PENDING = 16
 """Commands queued for one monitor; when it does not read, the oldest are dropped."""
@@ -16,7 +22,7 @@ MAX_WATCHERS = 65_536
 
 
 class TooManyWatchersError(Exception):
-    """No more monitors can be served."""
+    """There are `MAX_WATCHERS` already, and none of them gives way to this one (`otel_fr_collector.shares`)."""
 
 
 class Watcher:
@@ -44,34 +50,69 @@ class Watcher:
 
 
 class Control:
-    """The monitors that watch, by job and run: tokens are checked for jobs, so no job gets another's commands."""
+    """The monitors that watch, by job and run: tokens are checked for jobs, so no job gets another's commands.
 
-    def __init__(self) -> None:
+    Args:
+        tenant_of: the tenant of a job's name.
+    """
+
+    def __init__(self, tenant_of: Callable[[str], str] = tenant_of) -> None:
+        self._tenant_of = tenant_of
         self._watchers: dict[tuple[str, str], set[Watcher]] = {}
+        self._by_owner: dict[Owner, dict[Watcher, None]] = {}
+        self._held = Holdings()
+        self._log = Throttle()
         self._count = 0
 
     @contextlib.contextmanager
     def watch(self, request: control_pb2.WatchRequest) -> Iterator[Watcher]:
         """While the context is open, the monitor receives its run's commands, until `close`.
 
+        When there are `MAX_WATCHERS`, the tenant with the most loses one: the newest of its job with the most.
+
         Raises:
-            TooManyWatchersError: there are `MAX_WATCHERS` already.
+            TooManyWatchersError: none gives way to this one.
         """
-        if self._count >= MAX_WATCHERS:
-            raise TooManyWatchersError
         run_id = make_run_id(request.job_id, request.attempt, request.run_id)
+        owner = Owner(self._tenant_of(run_id.job), run_id.job)
+        if self._count >= MAX_WATCHERS:
+            self._make_room(owner)
         run = run_id.job, run_id.run
         watcher = Watcher()
         self._watchers.setdefault(run, set()).add(watcher)
+        self._by_owner.setdefault(owner, {})[watcher] = None
+        self._held.add(owner)
         self._count += 1
         try:
             yield watcher
         finally:
-            self._count -= 1
             own = self._watchers[run]
             own.discard(watcher)
             if not own:
                 del self._watchers[run]
+            self._release(owner, watcher)
+
+    def _make_room(self, newcomer: Owner) -> None:
+        loser = self._held.gives_way(newcomer)
+        if self._log.allows():
+            job = (loser or newcomer).job
+            _log.error("%d control streams are open, the limit: one of job %r is ended", MAX_WATCHERS, job)
+        if loser is None:
+            raise TooManyWatchersError
+        newest = next(reversed(self._by_owner[loser]))
+        newest.end()
+        self._release(loser, newest)
+
+    def _release(self, owner: Owner, watcher: Watcher) -> None:
+        """The watcher takes no room any more; it may have been released before."""
+        own = self._by_owner.get(owner, {})
+        if watcher not in own:
+            return
+        del own[watcher]
+        if not own:
+            del self._by_owner[owner]
+        self._held.add(owner, -1)
+        self._count -= 1
 
     def dump(self, run: RunId, incident: str, reason: str) -> int:
         """Ask all monitors of a run for their flight-recorder files; returns how many monitors."""

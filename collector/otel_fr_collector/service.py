@@ -71,7 +71,7 @@ class Service:
         self.store = store
         self.outlets = outlets
         self.links = links or Links()
-        self.control = Control()
+        self.control = Control(tenant_of)
         self.ingest = Ingest(self.runs, metrics, clock, wall)
         self._retention = retention or Retention()
         self._forwarder = forwarder

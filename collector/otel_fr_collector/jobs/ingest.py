@@ -11,11 +11,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.rank_report import MAX_PATH
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
-from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.rank_reports import keep_report
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
@@ -34,6 +35,8 @@ TURN_SECONDS = 0.01
 """Seconds of work after which the event loop runs other tasks."""
 PARSE_ON_LOOP = 1 << 20
 """Bytes of a request up to which it is parsed on the event loop (some milliseconds); larger ones are in a thread."""
+REPORT_ON_LOOP = 64 << 10
+"""Characters of a rank report up to which it is parsed on the event loop; one of 4 MiB takes a tenth of a second."""
 
 CheckJob = Callable[[str], None]
 
@@ -158,7 +161,7 @@ class Ingest:
         async for origin, items in self._of_ranks(request, counts, problems, turns):
             for item in items:
                 try:
-                    counts["otel_fr" if self._record(origin, item) else "other"] += 1
+                    counts["otel_fr" if await self._record(origin, item) else "other"] += 1
                 except ValueError as error:
                     counts["invalid"] += 1
                     self._metrics.rank_reports.labels("invalid").inc()
@@ -179,7 +182,7 @@ class Ingest:
         self._count(METRICS, {"other": count})
         return ExportMetricsServiceResponse().SerializeToString()
 
-    def _record(self, origin: Origin, item: bytes) -> bool:
+    async def _record(self, origin: Origin, item: bytes) -> bool:
         """Take a log record of a rank. False: it is not a rank report.
 
         Raises:
@@ -189,12 +192,16 @@ class Ingest:
         event = record.event_name
         if not event.startswith("torch."):
             return False
-        self._event(origin, record, event)
+        await self._event(origin, record, event)
         return True
 
-    def _event(self, origin: Origin, record: LogRecord, event: str) -> None:
-        now = self._clock()
-        report = parse_report(record.body, self._interner, now=now, wall=self._wall())
+    async def _event(self, origin: Origin, record: LogRecord, event: str) -> None:
+        now, wall, text = self._clock(), self._wall(), record.body
+        if len(text) > REPORT_ON_LOOP:
+            given = await decode_in_thread(functools.partial(rank_report.parse, text))
+        else:
+            given = rank_report.parse(text)
+        report = keep_report(given, self._interner, now=now, wall=wall)
         if report.rank != origin.rank:
             raise ValueError(f"report of rank {report.rank} under a resource of rank {origin.rank}")
         report.file = report.file or record.text(names.FILE_PATH)[:MAX_PATH]

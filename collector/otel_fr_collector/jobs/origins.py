@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import semconv as names
@@ -65,29 +66,35 @@ def make_run_id(job: str, attempt: int, run: str) -> RunId:
 def read_source(resource: Resource) -> Source:
     """What a resource says about its sender.
 
+    OpenTelemetry requires unique keys and leaves open which of several values counts. Here it is the first; where a
+    token is checked for the value, several are an error, because a backend may read another one.
+
     Raises:
-        SourceError: it has one of the attributes read here more than once (OpenTelemetry requires unique keys, and
-            leaves open which one counts), or its job id is not text.
+        SourceError: what the token is checked for has several values, or its job id is not text.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
-    seen: set[str] = set()
+    first: dict[str, AnyValue] = {}
+    ambiguous: set[str] = set()
     for item in resource.attributes:
         key = item.key
         if key not in _TEXTS and key not in _NUMBERS:
             continue
-        if key in seen:
-            raise SourceError(f"a resource has {key} more than once")
-        seen.add(key)
         kind = item.value.WhichOneof("value")
-        if kind == "string_value" and key in _TEXTS:
+        if first.setdefault(key, item.value) != item.value:
+            ambiguous.add(key)
+        elif kind == "string_value" and key in _TEXTS:
             texts[key] = item.value.string_value[:MAX_NAME]
         elif kind == "int_value" and key in _NUMBERS:
             numbers[key] = item.value.int_value
         elif key == names.JOB_ID:
             raise SourceError(f"a resource has a {key} that is not text")
     job, rank = texts.get(names.JOB_ID, ""), numbers.get(names.RANK)
-    if rank is None or not 0 <= rank <= MAX_RANK:
+    is_rank = rank is not None and 0 <= rank <= MAX_RANK
+    decisive = names.JOB_ID if job or is_rank else names.SERVICE_NAME
+    for key in ambiguous & {names.JOB_ID, decisive}:
+        raise SourceError(f"a resource has several values of {key}")
+    if rank is None or not is_rank:
         return Source(job or texts.get(names.SERVICE_NAME, ""), None)
     run = make_run_id(job, numbers.get(names.JOB_ATTEMPT, 0), texts.get(names.RUN_ID, ""))
     world = numbers.get(names.WORLD_SIZE)

@@ -102,7 +102,11 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
     Raises:
         ValueError: as `otel_fr.rank_report.parse`, or a group has too many members.
     """
-    given = rank_report.parse(text)
+    return keep_report(rank_report.parse(text), interner, now=now, wall=wall)
+
+
+def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float, wall: float) -> KeptReport:
+    """What is kept of a report that was read. Arguments and errors as for `parse_report`."""
     rank = given.rank
     calls = _CallReader(rank, interner, now, wall)
     report = KeptReport(

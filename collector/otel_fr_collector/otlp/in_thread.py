@@ -24,7 +24,7 @@ async def decode_in_thread(decode: Callable[[], _T]) -> _T:
     the request and all that was decoded of it until the next garbage collection.
 
     Raises:
-        MalformedError, TooManyError: as ``decode``.
+        MalformedError, TooManyError, ValueError: as ``decode``.
     """
     found = await asyncio.to_thread(_run, decode)
     if isinstance(found, _Refused):
@@ -39,3 +39,5 @@ def _run(decode: Callable[[], _T]) -> _T | _Refused:
         return _Refused(MalformedError, str(error))
     except TooManyError as error:
         return _Refused(TooManyError, str(error))
+    except ValueError as error:
+        return _Refused(ValueError, str(error))

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 
 from tests.support import floods
-from tests.support.collector_process import running
+from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.health import HealthWatch
-from tests.support.tenants import As, tokens_file
+from tests.support.incident_receivers import AlertSink
+from tests.support.paths import ROOT
+from tests.support.tenants import READER, As, tokens_file
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 MOST_RESIDENT = 400 * MIB
 SLOWEST_ANSWER = 1.5
+LATEST_ALERT = 20.0
+"""Seconds after the stall began; 1 s without a flood, and 1 to 2.5 s with it on two processors of which it has one."""
 
 
 def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path) -> None:
@@ -27,4 +37,45 @@ def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path
         tenant.send(LOGS, floods.many_groups(0, "team-a/"), compression=grpc.Compression.Gzip)
         assert collector.resident() < MOST_RESIDENT, f"{collector.resident() / MIB:.0f} MiB"
     assert watch.latencies
+    assert watch.slowest < SLOWEST_ANSWER
+
+
+@contextlib.contextmanager
+def flooding(collector: Collector, senders: int) -> Iterator[None]:
+    """Processes that send new jobs with dead ranks, 300 in each request, as fast as the collector takes them."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "flood.py"), "--flood", collector.grpc]
+    processes = [subprocess.Popen([*command, f"{number}"]) for number in range(senders)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_flood_of_dead_jobs_of_one_tenant_hardly_delays_the_alert_of_another(tmp_path: Path) -> None:
+    """It came 30 s later, or never: the flood evicted the run before its next report."""
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(contextlib.closing(AlertSink()))
+        options = ("--quiet", "--alertmanager", sink.url, *tokens_file(tmp_path))
+        collector = stack.enter_context(running(tmp_path, *options))
+
+        def alerted() -> set[str]:
+            return {alert["labels"]["job_id"] for post in list(sink.posts) for alert in post}
+
+        watch = stack.enter_context(HealthWatch(collector).running())
+        stack.enter_context(flooding(collector, senders=4))
+        evicted = "otel_fr_collector_evicted_total"
+        reads = {"Authorization": f"Bearer {READER}"}
+        assert wait_for(
+            lambda: f'{evicted}{{kind="runs"}} 0.0' not in collector.fetch("/metrics", **reads).body.decode()
+        )
+        with As(collector, "team-b").job(4, "team-b/light") as job:
+            job.step()
+            job.all_reported()
+            job.step()
+            job.skip(2)
+            began = time.monotonic()
+            assert wait_for(lambda: "team-b/light" in alerted())
+            assert time.monotonic() - began < LATEST_ALERT
     assert watch.slowest < SLOWEST_ANSWER

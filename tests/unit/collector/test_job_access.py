@@ -164,3 +164,31 @@ def test_what_is_taken_in_with_a_token_is_of_its_jobs(
         return
     assert all(job.startswith(TEAM.prefix) for job in jobs(service))
     assert OTHER not in named
+
+
+TWICE = [
+    [of(RANK, (semconv.JOB_ID, OWN), (semconv.JOB_ID, OWN))],
+    [of(RANK, (semconv.JOB_ID, OWN), (semconv.HOST_NAME, "a"), (semconv.HOST_NAME, "b"))],
+    [of(RANK, (semconv.JOB_ID, OWN), SERVICE, (semconv.SERVICE_NAME, OTHER))],
+    [of(SERVICE, SERVICE)],
+    [of(SERVICE, (semconv.HOST_NAME, "a"), (semconv.HOST_NAME, 7))],
+    [of((semconv.JOB_ID, OWN), SERVICE, (semconv.SERVICE_NAME, OTHER))],
+]
+
+
+@pytest.mark.parametrize("resources", TWICE)
+@pytest.mark.parametrize(("signal", "request_of"), [(TRACES, spans_of), (LOGS, report_of)])
+def test_a_repeated_attribute_is_rejected_only_where_the_token_is_checked_for_it(
+    resources: list[Resource], signal: str, request_of: Callable[..., bytes]
+) -> None:
+    """Some SDKs send host.name or service.name twice; that says nothing about another tenant."""
+    service = take(TEAM, signal, request_of(*resources))
+    assert jobs(service) == ({OWN} if any(item.key == semconv.RANK for item in resources[0].attributes) else set())
+
+
+@pytest.mark.parametrize("first", [OWN, OTHER])
+def test_two_service_names_are_rejected_where_they_stand_for_the_job(first: str) -> None:
+    names = [(semconv.SERVICE_NAME, name) for name in (first, OTHER if first == OWN else OWN)]
+    with pytest.raises(RejectedError) as refused:
+        take(TEAM, TRACES, spans_of(of(*names)))
+    assert refused.value.reason is Reason.MALFORMED

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import Any
 
 import pytest
+from otel_fr_collector import control as control_module
+from otel_fr_collector.control import Control, TooManyWatchersError, Watcher
 from otel_fr_collector.incidents import judge as judge_module
 from otel_fr_collector.jobs import groups as groups_module
 from otel_fr_collector.jobs.calls import RankCall
@@ -18,6 +21,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
+from otel_fr.control.v1 import control_pb2
 from otel_fr.match import CallState, Finding, Group, Signature, compare, diagnose
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
@@ -141,3 +145,27 @@ def test_pieces_are_compared_a_few_at_a_time_once_the_members_are_known(monkeypa
     assert len(found) > 2
     assert [key[2] for key in group.incomplete] == [3]
     assert group.disagreeing == 1
+
+
+def watch_of(job: str) -> control_pb2.WatchRequest:
+    return control_pb2.WatchRequest(job_id=job, run_id=job)
+
+
+def test_control_streams_of_one_tenant_do_not_shut_out_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_module, "MAX_WATCHERS", 10)
+    control = Control()
+
+    async def commands(watcher: Watcher) -> list[bytes]:
+        return [command async for command in watcher]
+
+    with contextlib.ExitStack() as stack:
+        watchers = [stack.enter_context(control.watch(watch_of(f"team-a/{number % 2}"))) for number in range(10)]
+        with pytest.raises(TooManyWatchersError):
+            stack.enter_context(control.watch(watch_of("team-a/0")))
+        stack.enter_context(control.watch(watch_of("team-b/1")))
+        assert control.dump(RunId("team-b/1", 0, "team-b/1"), "i", "r") == 1
+        assert asyncio.run(commands(watchers[9])) == []  # it was told to connect again
+        watchers[8].end()
+        assert control.dump(RunId("team-a/0", 0, "team-a/0"), "i", "r") == 5
+        assert len(asyncio.run(commands(watchers[8]))) == 0
+    assert (control._count, control._by_owner, control._watchers) == (0, {}, {})
