@@ -23,6 +23,7 @@ class GroupInfo:
         enqueued, completed: last sequence number of a collective enqueued / completed; None: not recorded.
         first_recorded: sequence number of the oldest collective in the file if older ones were overwritten; else None.
         destroyed: the rank had destroyed it when the file was written.
+        messages: sequence number of the last send or receive enqueued; 0: none; None: not recorded.
     """
 
     key: str
@@ -34,6 +35,7 @@ class GroupInfo:
     completed: int | None = None
     first_recorded: int | None = None
     destroyed: bool = False
+    messages: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

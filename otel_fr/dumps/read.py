@@ -252,6 +252,7 @@ def _own_groups(facts: Mapping[str, Any]) -> dict[str, GroupInfo]:
             completed=integer(item.get("completed")),
             first_recorded=integer(item.get("first_recorded")),
             destroyed=item.get("gone") is True,
+            messages=None if item.get("gone") is True else integer(item.get("p2p")),
         )
     return found
 
@@ -284,12 +285,15 @@ def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: 
     ranges = resolve.sequence_ranges(dump.entries)
     dump.uncounted = frozenset(dump.groups.keys() - reported.keys() - ranges.keys())
     for key, group in dump.groups.items():
-        found = ranges.get(key, resolve.SequenceRange(None, None, None, False))
+        found = ranges.get(key, resolve.SequenceRange(None, None, None, None, False))
         enqueued, completed = reported.get(key, (None, None))
         if found.others:
             enqueued = completed = None  # pg_status may count its sends and receives
         group.enqueued = max((n for n in (found.newest, enqueued) if n is not None), default=None)
         group.completed = max((n for n in (found.completed, completed) if n is not None), default=None)
+        group.messages = found.messages if source == "pytorch" else None
+        if found.messages is None and source == "pytorch" and not dump.partial:
+            group.messages = 0
         if found.oldest is not None:
             group.first_recorded = found.oldest if found.oldest > 1 else None
         elif enqueued:

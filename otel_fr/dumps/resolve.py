@@ -149,12 +149,14 @@ class SequenceRange(NamedTuple):
 
     Attributes:
         oldest, newest: of its collectives; completed: the highest completed one. None: no such entry.
+        messages: the highest of its sends and receives; None: it has none.
         others: it has sends, receives or monitored barriers too.
     """
 
     oldest: int | None
     newest: int | None
     completed: int | None
+    messages: int | None
     others: bool
 
 
@@ -165,17 +167,19 @@ def sequence_ranges(entries: Entries) -> Mapping[str, SequenceRange]:
     newest, completed = _highest(entries, collective), _highest(entries, collective & (entries.state == COMPLETED))
     oldest = np.full(count, -_MISSING, np.int64)
     np.minimum.at(oldest, entries.group[collective], entries.sequence_id[collective])
+    messages = _highest(entries, entries.stream == P2P)
     others = np.zeros(count, np.bool_)
     others[entries.group[~collective]] = True
-    rows = zip(oldest.tolist(), newest.tolist(), completed.tolist(), others.tolist(), strict=True)
+    rows = zip(oldest.tolist(), newest.tolist(), completed.tolist(), messages.tolist(), others.tolist(), strict=True)
     return {
         key: SequenceRange(
             None if newest == _MISSING else oldest,
             None if newest == _MISSING else newest,
             None if completed == _MISSING else completed,
+            None if messages == _MISSING else messages,
             others,
         )
-        for key, (oldest, newest, completed, others) in zip(entries.groups, rows, strict=True)
+        for key, (oldest, newest, completed, messages, others) in zip(entries.groups, rows, strict=True)
     }
 
 

@@ -7,12 +7,12 @@ and now wait for that rank in later calls, is blocked by its own device, not by 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_fr.match.instances import NEEDS_EVERY_RANK, Completions, Instance, InstanceKey, is_waiting
-from otel_fr.match.model import CallState, Evidence
+from otel_fr.match.model import Call, CallState, Evidence, Rank
 from otel_fr.match.waiting import Node
 
 MIN_BEHIND = 2
@@ -45,7 +45,8 @@ class LateCall(NamedTuple):
         ahead: the furthest of them, and its last completed number.
         needs_every_rank: none could complete it before the device of this rank did its part.
         all_others: all other members completed it.
-        long_ago: they have been idle for longer than the window since, so it is no lag between two ranks' reports.
+        long_ago: they have been idle, or ended, for longer than the window since, so it is no lag between two ranks'
+            reports.
     """
 
     key: InstanceKey
@@ -88,6 +89,9 @@ def _late_calls(
 ) -> Iterator[LateCall]:
     for key in keys:
         instance = instances[key]
+        if instance.p2p is not None:
+            yield from _late_half(evidence, instance, rank)
+            continue
         ahead = next(completions.of(instance), None)
         if ahead is not None:
             needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
@@ -95,8 +99,28 @@ def _late_calls(
             only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)
             others = [r for r, _ in completions.of(instance)] if only else []
             all_others = only and len(others) + 1 >= len(instance.members)
-            long_ago = all_others and all((evidence.ranks[r].idle or 0.0) >= evidence.window for r in others)
+            long_ago = all_others and all(_still_for(evidence.ranks[r]) >= evidence.window for r in others)
             yield LateCall(key, ahead, needs_every_rank, all_others, long_ago)
+
+
+def _late_half(evidence: Evidence, instance: Instance, rank: int) -> Iterator[LateCall]:
+    """A message that the peer has completed.
+
+    A call that no thread waits for, whose end gloo does not show, has no age that makes its rank wait; without ages,
+    such a call is not known from others.
+    """
+    own = instance.call(rank)
+    for peer in instance.members:
+        if peer != rank and peer in instance.calls and own.age is not None:
+            half = instance.call(peer)
+            if half.state is CallState.COMPLETED:
+                long_ago = _still_for(evidence.ranks[peer]) >= evidence.window
+                yield LateCall(instance.key, (peer, half.sequence_id), False, True, long_ago)
+
+
+def _still_for(info: Rank) -> float:
+    """Seconds since the rank last enqueued or ended a call, of which other ranks' evidence is newer."""
+    return (info.idle or 0.0) + (info.ended_for or 0.0)
 
 
 def stuck_devices(
@@ -142,6 +166,43 @@ def stuck_devices(
             behind = [*keys, *wanted.get(rank, ())]
             found.append(StuckDevice(rank=rank, first=first.key, ahead=first.ahead, groups=groups, behind=behind))
     return found
+
+
+def common_device(evidence: Evidence, instances: Sequence[Instance]) -> tuple[int, Instance] | None:
+    """The only rank that is in all of these collectives, which all members joined and which do not complete.
+
+    If a device executes the calls of each group in a queue of its own, as calls show that completed before older ones,
+    a collective of ranks whose devices are not blocked completes.
+
+    Returns:
+        the rank, and the first of the collectives in its own order; None: there is no such rank, or no such queues.
+    """
+    if any(instance.stream != "collective" for instance in instances) or not _has_queues(evidence):
+        return None
+    heads: dict[str, Instance] = {}
+    for instance in instances:
+        known = heads.setdefault(instance.group.id, instance)
+        if instance.sequence_id < known.sequence_id:
+            heads[instance.group.id] = instance
+    shared = set.intersection(*[set(instance.members) for instance in heads.values()])
+    if len(shared) != 1 or len(heads) < 2:
+        return None
+    (rank,) = shared
+    return rank, min(heads.values(), key=lambda instance: instance.call(rank).record)
+
+
+def _has_queues(evidence: Evidence) -> bool:
+    """True if a rank completed a collective although an older one of another group is in flight."""
+    calls = [call for call in evidence.calls if call.stream == "collective"]
+    oldest: dict[int, Call] = {}
+    for call in calls:
+        waits = call.state is CallState.IN_FLIGHT and is_waiting(call, evidence.window)
+        if waits and (call.rank not in oldest or call.record < oldest[call.rank].record):
+            oldest[call.rank] = call
+    return any(
+        call.state is CallState.COMPLETED and call.rank in oldest and call.record > oldest[call.rank].record
+        for call in calls
+    )
 
 
 def _others_wait(evidence: Evidence, instance: Instance, rank: int, late: Mapping[int, object]) -> bool:

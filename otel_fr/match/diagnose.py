@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from otel_fr.match import consequences, out_of_step, sentences
+from otel_fr.match import consequences, out_of_step, sentences, unseen_waits
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
-from otel_fr.match.device import OpenCalls, StuckDevice, open_calls, stuck_devices
+from otel_fr.match.device import OpenCalls, StuckDevice, common_device, open_calls, stuck_devices
 from otel_fr.match.endings import stayed_away
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.joined import is_stalled, stragglers
@@ -87,8 +87,13 @@ class _Diagnosis(Case):
                 caller, instance, blocker = sends[0]
                 step = steps[(steps.index(sends[0]) + 1) % len(steps)][1]
                 category = Category.UNMATCHED_P2P
-                if self._kept_pattern(blocker, instance, step):
+                out = self.steps.culprits.intersection((caller, blocker))
+                if out == {caller}:
+                    culprits, summary = (caller,), sentences.one_message_more_text(caller, blocker, instance, step)
+                elif not out and self._kept_pattern(blocker, instance, step):
                     culprits, summary = (caller,), sentences.one_more_text(caller, blocker, instance, step)
+                elif self.steps.rivals == tuple(sorted((caller, blocker))):
+                    culprits, summary = self.steps.rivals, self.unmatched_text(instance, blocker)
                 else:
                     culprits, summary = (blocker,), self.unmatched_text(instance, blocker)
             else:
@@ -194,7 +199,7 @@ class _Diagnosis(Case):
         ordered = sorted(
             open_nodes,
             key=lambda n: (
-                self._may_wait_unseen(n),
+                not n.dead and all(unseen_waits.may_wait(self, rank) for rank in n.culprits),
                 bool(n.targets),
                 self._earlier(n, open_nodes),
                 len(n.instance.members),
@@ -203,24 +208,30 @@ class _Diagnosis(Case):
         )
         for node in ordered:
             culprits = [rank for rank in node.culprits if rank not in blamed]
-            if not culprits:
-                self.cause_of[node.instance.key] = blamed[node.culprits[0]]
+            known = [rank for rank in node.culprits if rank in blamed]
+            if not culprits or (known and all(unseen_waits.may_wait(self, rank) for rank in culprits)):
+                self.cause_of[node.instance.key] = blamed[known[0]]
                 continue
             if node.undecided and not node.dead:
                 continue
-            extra = out_of_step.ranks_beyond_the_end(self, node, culprits)
-            if extra:
+            unseen = not node.dead and all(unseen_waits.may_wait(self, rank) for rank in node.culprits)
+            astray = self._astray(node, culprits)
+            extra = [] if node.dead else out_of_step.ranks_beyond(self, node, culprits, unseen=unseen)
+            if extra and astray is None:
                 if extra[0] not in blamed:
                     out_of_step.name_beyond(self, node, extra)
                     blamed.update(dict.fromkeys(extra, node.instance.name))
                 self.cause_of[node.instance.key] = blamed[extra[0]]
                 continue
-            unseen = self._may_wait_unseen(node)
             if unseen and self.deaths and not self.causes:
                 continue  # the deaths are the cause, which no instance shows
+            if not node.dead:
+                culprits = unseen_waits.others(self, culprits)
+            if unseen and (same := unseen_waits.name_stall(self, node, culprits)):
+                blamed.update(dict.fromkeys(same, self.cause_of[node.instance.key]))
+                continue
             category = self._category(node, culprits)
-            astray = self._astray(node, culprits) if category is Category.UNMATCHED_P2P else None
-            if astray is not None:
+            if astray is not None and category is Category.UNMATCHED_P2P:
                 culprits, summary = list(astray.culprits), sentences.misdirected_text(astray)
             elif node.instance.p2p is not None and not node.dead:
                 has_passed = category is Category.UNMATCHED_P2P
@@ -249,26 +260,10 @@ class _Diagnosis(Case):
             if ahead is None:
                 blamed.update(dict.fromkeys(culprits, self.cause_of[node.instance.key]))
 
-    def _may_wait_unseen(self, node: Node) -> bool:
-        """True if all culprits are alive, and none of their calls is known to have ended.
-
-        Their backend does not show when calls end, so such a rank may wait in a call that all members joined. It is
-        no culprit if another cause is known.
-        """
-        infos = [self.evidence.ranks.get(rank) for rank in node.culprits]
-        return not node.dead and all(
-            info is not None
-            and info.ending is Ending.RUNNING
-            and not info.python_blocked
-            and any(own.enqueued for own in info.progress.values())
-            and not any(own.completed for own in info.progress.values())
-            for info in infos
-        )
-
     def _astray(self, node: Node, culprits: list[int]) -> MisdirectedMessage | None:
         """The misdirected message in this node, if the culprits ended cleanly and so left no call out."""
         infos = [self.evidence.ranks.get(rank) for rank in culprits]
-        if any(info is None or info.ending is not Ending.CLEAN for info in infos):
+        if node.instance.p2p is None or any(info is None or info.ending is not Ending.CLEAN for info in infos):
             return None
         if any(n is not node and not set(culprits).isdisjoint(n.culprits) for n in self.nodes.values()):
             return None  # others wait for them too: they ended early
@@ -363,6 +358,13 @@ class _Diagnosis(Case):
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):
             if out_of_step.name_in_stall(self, [first, *rest]):
                 continue
+            turned = inverted([self.nodes[key] for key in (first, *rest)])
+            if (
+                turned is None
+                and not self.causes
+                and (out_of_step.name_rivals(self, [first, *rest]) or self._common_device([first, *rest]))
+            ):
+                continue
             node = self.nodes[first]
             calls = [node.instance.call(rank) for rank in node.instance.members]
             failed = sorted({call.error or "error" for call in calls if call.state is CallState.FAILED})
@@ -370,7 +372,6 @@ class _Diagnosis(Case):
             if failed:
                 summary += self.raised_text(node.waiting)
             category = Category.STALLED_COLLECTIVE
-            turned = inverted([self.nodes[key] for key in (first, *rest)])
             culprits: tuple[int, ...] = ()
             if turned is not None:
                 culprits = tuple(rank for rank in turned[2:] if rank in self.steps.culprits) or turned[2:]
@@ -380,6 +381,24 @@ class _Diagnosis(Case):
             finding.age = self.age(node)
             self.add(finding)
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
+
+    def _common_device(self, keys: list[InstanceKey]) -> bool:
+        """Add the rank whose device blocks all these instances, which all members joined; False: it is not known."""
+        instances = [self.nodes[key].instance for key in keys]
+        if self.steps.shared or self.steps.alike:
+            return False  # then it is the order of calls
+        found = common_device(self.evidence, instances)
+        if found is None:
+            return False
+        rank, first = found
+        waiting = [r for r in self.nodes[first.key].waiting if r != rank]
+        finding = self.finding(
+            first, Category.RANK_STUCK, (rank,), waiting, sentences.common_text(rank, first, len(instances), waiting)
+        )
+        finding.stuck_on, finding.age = "device", self.age(self.nodes[first.key])
+        self.add(finding)
+        self.cause_of.update(dict.fromkeys(keys, finding.key))
+        return True
 
     def _stragglers(self, node: Node, late: list[Call]) -> None:
         culprits = tuple(c.rank for c in late)

@@ -27,6 +27,13 @@ class MisdirectedMessage:
     culprits: tuple[int, ...]
 
     @property
+    def strangeness(self) -> int:
+        """How many messages the culprit has exchanged with the peer that it names, less those with the other."""
+        if self.tags_differ or self.astray.p2p is None or self.other.p2p is None:
+            return 0
+        return self.astray.p2p[3] - self.other.p2p[3]
+
+    @property
     def tags_differ(self) -> bool:
         return len(self.culprits) > 1
 
@@ -34,7 +41,9 @@ class MisdirectedMessage:
 def misdirected_message(nodes: Mapping[InstanceKey, Node], cycle: Iterable[InstanceKey]) -> MisdirectedMessage | None:
     """The misdirected message behind a cycle of waiting ranks; None: there is none, or it is not unique.
 
-    Of several, the one whose two calls have the closest sequence numbers is returned, since ranks of one job run alike.
+    Of several, the one is returned whose culprit has exchanged the fewest messages with the peer that it names,
+    compared with the other; of these, the one whose two calls have the closest sequence numbers, since ranks of one job
+    run alike.
     A call to a peer with which its rank has exchanged more messages than with the other is not misdirected.
     """
     lone = [nodes[key].instance for key in cycle if len(key) == 6 and len(nodes[key].instance.calls) == 1]
@@ -46,7 +55,7 @@ def misdirected_message(nodes: Mapping[InstanceKey, Node], cycle: Iterable[Insta
         if wanted.signature.operation == "recv":
             of_source.setdefault((wanted.group, receive.members[0]), []).append((wanted, receive))
             of_destination.setdefault((wanted.group, wanted.rank), []).append((wanted, receive))
-    nearest, best = 0, list[MisdirectedMessage]()
+    nearest, best = (0, 0), list[MisdirectedMessage]()
     for sent, send in calls:
         if sent.signature.operation != "send":
             continue
@@ -54,11 +63,11 @@ def misdirected_message(nodes: Mapping[InstanceKey, Node], cycle: Iterable[Insta
         same_destination = of_destination.get((sent.group, send.members[1]), [])
         others = [(wanted, receive) for wanted, receive in same_destination if receive.members[0] != sent.rank]
         for wanted, receive in chain(same_source, others):
-            distance = abs(sent.sequence_id - wanted.sequence_id)
-            if best and distance > nearest:
-                continue
             pair = _misdirected(send, receive)
-            if pair is None or compare(send.group, sent, wanted) is not None:
+            if pair is None:
+                continue
+            distance = (pair.strangeness, abs(sent.sequence_id - wanted.sequence_id))
+            if (best and distance > nearest) or compare(send.group, sent, wanted) is not None:
                 continue
             best = [*best, pair] if best and distance == nearest else [pair]
             nearest = distance

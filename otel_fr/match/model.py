@@ -121,6 +121,7 @@ class Progress:
 
     Attributes:
         enqueued, completed: sequence number of the last collective enqueued / completed; 0: none yet.
+        messages: sequence number of the last send or receive enqueued; 0: none yet. A rank's own count.
         first_recorded: the oldest collective still in the rank's recorder; None: no older one was dropped.
         destroyed: the rank has destroyed the group.
     """
@@ -129,6 +130,7 @@ class Progress:
     completed: int | None = None
     first_recorded: int | None = None
     destroyed: bool = False
+    messages: int | None = None
 
 
 class ThreadException(NamedTuple):
@@ -155,6 +157,7 @@ class Rank:
         exiting: alive, but its interpreter is ending. exit_message: what it passed to ``sys.exit``, if that is text.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
         idle: seconds since it last enqueued or ended a call; None: unknown.
+        ended_for: seconds since it ended in which newer evidence of all running ranks arrived; None: not known.
         site: ``"file:line function"``, the current line of its main thread.
         stack: text, main thread first.
         progress: by group id; a group is missing if the rank has not used it.
@@ -174,6 +177,7 @@ class Rank:
     exit_message: str = ""
     python_blocked: bool = False
     idle: float | None = None
+    ended_for: float | None = None
     site: str = ""
     stack: str = ""
     progress: dict[str, Progress] = dataclasses.field(default_factory=dict)

@@ -121,13 +121,23 @@ def _add_missing(case: Case, node: Node, ranks: tuple[int, ...], details: str) -
     case.cause_of[node.instance.key] = finding.key
 
 
-def ranks_beyond_the_end(case: Case, node: Node, missing: list[int]) -> list[int]:
-    """The ranks that wait in this node in a call too many: all others ended well after fewer; empty: not known."""
-    ranks = case.evidence.ranks
-    ended = [rank in ranks and ranks[rank].ending is Ending.CLEAN for rank in missing]
-    if node.instance.stream == "p2p" or not all(ended):
+def ranks_beyond(case: Case, node: Node, missing: list[int], *, unseen: bool) -> list[int]:
+    """The ranks that wait in this node in a call too many; empty: not known.
+
+    Args:
+        missing: the ranks that they wait for. They ended well after fewer calls, or went on to a later call, or
+            (``unseen``) seem to be in no call because their backend does not show when calls end.
+    """
+    if not unseen and not all(_has_passed(case, rank) for rank in missing):
         return []
-    return [rank for rank in node.waiting if rank in case.steps.culprits]
+    culprits = case.steps.culprits
+    return [rank for rank in node.waiting if rank in culprits] if culprits.isdisjoint(missing) else []
+
+
+def _has_passed(case: Case, rank: int) -> bool:
+    """It ended well, or waits in another call."""
+    info, last = case.evidence.ranks.get(rank), case.lasts.get(rank)
+    return info is not None and (info.ending is Ending.CLEAN or (last is not None and last.in_call))
 
 
 def name_beyond(case: Case, node: Node, ranks: list[int]) -> None:
@@ -135,8 +145,13 @@ def name_beyond(case: Case, node: Node, ranks: list[int]) -> None:
     others = [rank for rank in node.instance.members if rank not in node.instance.calls]
     infos = [case.evidence.ranks.get(rank) for rank in others]
     ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
-    summary = sentences.one_call_more_text(ranks, others, node.instance, case.age(node), ended=ended)
-    finding = case.finding(node.instance, Category.MISSING_RANK, ranks, node.waiting, summary)
+    if node.instance.p2p is None:
+        category = Category.MISSING_RANK
+        summary = sentences.one_call_more_text(ranks, others, node.instance, case.age(node), ended=ended)
+    else:
+        category = Category.UNMATCHED_P2P
+        summary = sentences.one_message_more_text(ranks[0], others[0], node.instance, None)
+    finding = case.finding(node.instance, category, ranks, node.waiting, summary)
     finding.age = case.age(node)
     case.add(finding)
     case.cause_of[node.instance.key] = finding.key
@@ -152,11 +167,12 @@ def name_in_stall(case: Case, keys: list[InstanceKey]) -> bool:
         False: nothing shows that a rank is out of step.
     """
     culprits = case.steps.culprits.intersection(rank for key in keys for rank in case.nodes[key].waiting)
+    culprits = culprits or (frozenset() if case.causes else case.steps.culprits)
     if not culprits:
         return False
     ahead, behind = list[Node](), list[tuple[Node, tuple[int, ...]]]()
     for key, node in case.nodes.items():
-        if key in case.cause_of or node.behind is not None or node.instance.stream != "collective":
+        if key in case.cause_of or node.behind is not None:
             continue
         absent = tuple(rank for rank in [*sorted(node.next), *node.idle] if rank in culprits)
         if absent and not culprits.issuperset(node.waiting):
@@ -173,4 +189,24 @@ def name_in_stall(case: Case, keys: list[InstanceKey]) -> bool:
     else:
         return False
     case.cause_of.update(dict.fromkeys(keys, case.cause_of[node.instance.key]))
+    return True
+
+
+def name_rivals(case: Case, keys: list[InstanceKey]) -> bool:
+    """Add both ranks of which one is out of step, where collectives that all members joined make no progress.
+
+    Returns:
+        False: there are no such two ranks.
+    """
+    rivals = case.steps.rivals
+    waiting = {rank for key in keys for rank in case.nodes[key].waiting}
+    if waiting.isdisjoint(rivals):
+        return False
+    key = next((key for key in keys if set(rivals) <= set(case.nodes[key].instance.members)), keys[0])
+    node = case.nodes[key]
+    summary = sentences.rivals_text(rivals, node.instance, node.waiting, case.age(node))
+    finding = case.finding(node.instance, Category.DEADLOCK, rivals, sorted(waiting), summary)
+    finding.age = case.age(node)
+    case.add(finding)
+    case.cause_of.update(dict.fromkeys(keys, finding.key))
     return True

@@ -253,6 +253,16 @@ def one_more_text(caller: int, other: int, message: Instance, step: Instance) ->
     return text + (f", or skipped {instance_text(step)}" if caller in step.members else "")
 
 
+def one_message_more_text(caller: int, other: int, message: Instance, step: Instance | None) -> str:
+    """An extra message, made by a rank that is out of step; ``step``: what it may have left out before instead."""
+    made = message.call(caller).signature.operation
+    text = f"rank {caller} waits in {instance_text(message)}, which has no counterpart: unlike the other ranks,"
+    text += f" rank {caller} made one {made} too many"
+    if step is not None and caller in step.members:
+        return f"{text}, or skipped {instance_text(step)}"
+    return f"{text} (or rank {other} left out its {'recv' if made == 'send' else 'send'})"
+
+
 def device_text(
     instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int], others: list[Group]
 ) -> str:
@@ -265,12 +275,44 @@ def device_text(
     text = (
         f"{ranks_text(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
         f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)} and did not complete it,"
-        f" while rank {ahead[0]} has completed number {ahead[1]}"
+        f" while rank {ahead[0]} has completed {'its half' if instance.p2p else f'number {ahead[1]}'}"
     )
     if others:
         more = count_text(len(others) - 1, "more group")
         text += f"; the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else "")
     return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it" if waiting else text
+
+
+def rivals_text(rivals: Iterable[int], instance: Instance, waiting: Iterable[int], seconds: float | None) -> str:
+    """Two ranks that should have run alike, where a collective that all members joined does not complete."""
+    return (
+        f"{ranks_text(rivals)} have not enqueued the same calls: one of them left out a call, made one too many or"
+        f" called in another order; {waiting_text(waiting, seconds, instance_text(instance))}"
+    )
+
+
+def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int]) -> str:
+    """The only rank that is in all of ``count`` instances that do not complete."""
+    return (
+        f"rank {rank} is blocked on the device: it is the only rank in all {count} calls that all their members joined"
+        f" and that do not complete; {waiting_text(waiting, None, instance_text(first))}"
+    )
+
+
+def unseen_stall_text(last: Instance, wanted: Instance, waiting: Iterable[int]) -> str:
+    """A collective that all joined, whose end is not known, and a later one that some of them are missing from."""
+    return (
+        f"all members joined {instance_text(last)}, and none has enqueued another call since; the backend does not"
+        f" show whether it completed; {waiting_text(list(waiting), None, instance_text(wanted))}"
+    )
+
+
+def many_unseen_text(instance: Instance, waiting: Iterable[int], seconds: float | None, missing: Iterable[int]) -> str:
+    """Most members are missing from a collective, and the backend does not show where they wait."""
+    return (
+        f"{waiting_text(waiting, seconds, instance_text(instance))}; {ranks_text(missing)} did not join it: they may"
+        " wait in an earlier call, because the backend does not show when calls end"
+    )
 
 
 def inverted_text(first: Instance, second: Instance, one: int, other: int, culprits: tuple[int, ...] = ()) -> str:

@@ -333,9 +333,10 @@ def _comes_before(
 
 
 def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[InstanceKey]]]:
-    """Connected sets of blocked instances, each as (the one that most ranks reached first, the others).
+    """Connected sets of blocked instances, each as (the one that blocks the others, the others).
 
-    Two instances are connected if a rank, or a chain of ranks and instances, waits in both.
+    That is one that all ranks that wait in it reached first, or else the one that most ranks reached first. Two
+    instances are connected if a rank, or a chain of ranks and instances, waits in both.
     """
     order: dict[int, list[InstanceKey]] = {}
     for key, node in nodes.items():
@@ -354,6 +355,6 @@ def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[In
                 together[key] = None
                 todo.extend(k for rank in nodes[key].waiting for k in order.pop(rank, []))
         keys = sorted(together, key=position.__getitem__)
-        front = max(keys, key=lambda k: firsts[k])
+        front = max(keys, key=lambda k: (firsts[k] == len(nodes[k].waiting), firsts[k]))
         found.append((front, [key for key in keys if key != front]))
     return found

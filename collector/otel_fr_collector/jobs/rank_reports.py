@@ -31,12 +31,17 @@ many takes some 10 ms."""
 
 @dataclass(slots=True)
 class KeptGroupProgress:
-    """The rank's progress in one group. ``group`` has no ranks if the report does not name them."""
+    """The rank's progress in one group. ``group`` has no ranks if the report does not name them.
+
+    Attributes:
+        messages: sequence number of the last send or receive enqueued.
+    """
 
     group: Group
     enqueued: int = 0
     completed: int = 0
     is_destroyed: bool = False
+    messages: int = 0
 
 
 @dataclass(slots=True)
@@ -185,7 +190,7 @@ def _groups(given: Iterable[rank_report.ReportedGroup], interner: Interner) -> l
     for one in given:
         name, description = one.name[:MAX_GROUP_NAME], one.description[:MAX_GROUP_NAME]
         group = Group(interner.text(one.id), name, description, members.read(one.ranks))
-        found.append(KeptGroupProgress(group, one.enqueued, one.completed, one.is_destroyed))
+        found.append(KeptGroupProgress(group, one.enqueued, one.completed, one.is_destroyed, one.p2p_enqueued))
     return found
 
 

@@ -45,7 +45,8 @@ class RankState:
     file: str = ""
     progress: dict[str, list[int]] = field(default_factory=dict)
     """By group id: last number enqueued, last completed, from reports and spans alike; and the number of the last
-    report in which the group was live, or `DESTROYED`."""
+    report in which the group was live, or `DESTROYED`; the last number of a message and of a collective that a report
+    showed enqueued (-1: no report did)."""
     latest: dict[str, CompactCall] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""
     previous_record: int = -1
@@ -63,6 +64,12 @@ class RankState:
         last = self.progress[group][2]
         newest = self.report.number if self.ended is not None and self.report is not None else 0
         return last == DESTROYED or 0 < last < newest
+
+    def messages(self, group: str) -> int | None:
+        """The number of its last send or receive in a group that is in `progress`; None: a span shows that it went on
+        since the report that has this number."""
+        own = self.progress[group]
+        return own[3] if own[4] == own[0] else None
 
     def text_weight(self, report: KeptReport) -> int:
         """What its texts take besides those of its report, in units of one call."""

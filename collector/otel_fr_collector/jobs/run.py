@@ -218,7 +218,7 @@ class Run:
             if self.usage.progress_entries >= MAX_PROGRESS_ENTRIES or not self.usage.has_room(PROGRESS_BYTES):
                 self.usage.refuse("progress", self.progress_entries, MAX_PROGRESS_ENTRIES)
                 return None
-            own = state.progress[group] = [0, 0, 0]
+            own = state.progress[group] = [0, 0, 0, 0, -1]
             self.progress_entries += 1
             self.usage.progress_entries += 1
         own[0] = max(own[0], enqueued)
@@ -286,6 +286,7 @@ class Run:
                 own = self.note_progress(state, item.group.id, item.enqueued, item.completed)
                 if own is not None:
                     own[2] = DESTROYED if item.is_destroyed else report.number
+                    own[3:] = item.messages, -1 if item.is_destroyed else item.enqueued
         report.groups = []  # their content is kept above; a thousand reports of a thousand groups would be large
         self._end_calls(before, report)
         for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:

@@ -133,10 +133,12 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         thread_exceptions=state.thread_exceptions,
         python_blocked=state.python_blocked,
         idle=report.idle + since if report and report.idle is not None else None,
+        ended_for=max(0.0, now - state.ended - SILENCE) if state.ended is not None else None,
         site=state.site,
         stack=state.stack,
         progress={
-            gid: Progress(own[0], own[1], destroyed=state.has_destroyed(gid)) for gid, own in state.progress.items()
+            gid: Progress(own[0], own[1], destroyed=state.has_destroyed(gid), messages=state.messages(gid))
+            for gid, own in state.progress.items()
         },
         complete=report is not None and report.inflight_more == 0 and not silent,
         file=state.file,

@@ -92,7 +92,7 @@ class SavedRun:
                 stack_arrived=now - age - item["stack_age"],
                 thread_exceptions=tuple([ThreadException(*one) for one in item.get("thread_exceptions") or ()]),
                 progress={
-                    group: [own[0], own[1], DESTROYED if group in destroyed else 0]
+                    group: [own[0], own[1], DESTROYED if group in destroyed else 0, 0, -1]
                     for group, own in item["standings"].items()
                 },
                 is_exiting=bool(item["is_exiting"]),

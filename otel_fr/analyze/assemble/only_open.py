@@ -29,6 +29,7 @@ def complete_open_only(dumps: Sequence[Dump]) -> list[Dump]:
         ranges = sequence_ranges(dump.entries)
         for key, group in dump.groups.items():
             found = ranges.get(key)
+            group.messages = None  # those that completed are not in the file
             if found is not None and found.oldest is not None:
                 group.completed = max(group.completed or 0, found.oldest - 1)
             elif not dump.entries and key in dump.uncounted:

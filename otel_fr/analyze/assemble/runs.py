@@ -300,7 +300,7 @@ def _idle(dump: Dump) -> float | None:
 
 
 def _progress(info: GroupInfo) -> Progress:
-    return Progress(info.enqueued, info.completed, info.first_recorded, info.destroyed)
+    return Progress(info.enqueued, info.completed, info.first_recorded, info.destroyed, info.messages)
 
 
 def _drop_outdated(
@@ -317,7 +317,7 @@ def _drop_outdated(
         for group, progress in rank.progress.items():
             sequence_id, other = last_completed.get(group, (0, 0))
             if progress.enqueued is not None and progress.enqueued < sequence_id and rank.ending is Ending.RUNNING:
-                progress.enqueued = progress.completed = None
+                progress.enqueued = progress.completed = progress.messages = None
                 rank.complete = False
                 text = f"its file is older than that of rank {other}, which completed a later collective"
                 outdated.append((dump.rank, text))

@@ -12,6 +12,8 @@ happened, if it names the faulty rank, and besides it only ranks of such explana
 * The same job, with another rank's device stuck or with a collective that the network does not execute, comes to the
   same state (`explanations.other_devices`). Then no rank needs to be named, and the verdict must be about a collective
   that the faulty rank is in.
+* All other ranks completed what the faulty rank has in flight, and ended well, and the evidence is from files: the
+  faulty rank's file may be older than theirs. Then an undecided verdict that names this rank first is accepted.
 * Calls in flight have no ages in the evidence, and each rank's oldest one is joined by all its members, or waits only
   for ranks of which that holds: they may have been running, and an open question is accepted.
 
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_fr.match import CallState, Category, Ending, Finding, diagnose, open_questions
+from otel_fr.match import CallState, Case, Category, Ending, Finding, diagnose, open_questions, suspects
 from tests.support.random_jobs.explanations import explains, other_devices
 from tests.support.random_jobs.faults import Fault
 from tests.support.random_jobs.simulation import SimulatedCall, Simulation
@@ -94,7 +96,7 @@ def _outcome(
             return "right"
         if not trial.visible:
             return "unseen"
-        return "ambiguous" if is_open and _may_be_running(trial) else "silent"
+        return "ambiguous" if (is_open and _may_be_running(trial)) or _may_be_outdated(trial) else "silent"
     if trial.truth is None:
         return "wrong"
     if trial.truth in named and not any(_can_be_called(trial, finding) for finding in causes):
@@ -118,9 +120,24 @@ def _can_be_called(trial: Trial, finding: Finding) -> bool:
         return category is Category.RANK_DEAD
     if fault.blocks_python:
         return category is Category.RANK_STUCK
-    if fault.rank in fault.stops.device:  # with ends that are not shown, it is only known to be behind
-        return category is Category.RANK_STUCK or (not trial.view.ends_shown and category is Category.MISSING_RANK)
+    if fault.rank in fault.stops.device:
+        return category is Category.RANK_STUCK or (_may_be_elsewhere(trial) and category in _ELSEWHERE)
     return category not in (Category.RANK_DEAD, Category.RANK_STUCK, Category.STALLED_COLLECTIVE)
+
+
+_ELSEWHERE = (Category.MISSING_RANK, Category.UNMATCHED_P2P)
+
+
+def _may_be_elsewhere(trial: Trial) -> bool:
+    """Nothing shows that the rank whose device is stuck waits for it: it may be anywhere in its program.
+
+    That is so if the backend does not show when calls end, and for a message that its peer completed, because a backend
+    may show the end of a message only to a thread that waits for it.
+    """
+    record, takes_part = trial.fault.stops.device[trial.fault.rank]
+    calls = trial.job.calls[trial.fault.rank]
+    in_message = record < len(calls) and calls[record].op.is_message and takes_part
+    return in_message or not trial.view.ends_shown
 
 
 # Second explanations.
@@ -169,6 +186,18 @@ def _recorded(job: Simulation, fault: Fault, view: View) -> set[int]:
 def _is_nameless(trial: Trial) -> bool:
     """Another device, or the network, explains what the evidence can show of a device that is stuck."""
     return other_devices(trial.job, trial.fault, trial.behaviour, ends_shown=trial.view.ends_shown)
+
+
+def _may_be_outdated(trial: Trial) -> bool:
+    """All other ranks completed their calls and ended well, and the undecided verdict names the faulty rank first.
+
+    Nothing in the files shows that the faulty rank's file is not older than these ranks' ends.
+    """
+    others = [rank for rank in trial.job.calls if rank != trial.truth]
+    ended = all(rank in trial.ends.infos and trial.ends.infos[rank].ending is Ending.CLEAN for rank in others)
+    if trial.view.form != "files" or not ended or trial.truth in trial.ends.at:
+        return False
+    return [suspect.ranks for suspect in suspects(Case(trial.evidence))[:1]] == [(trial.truth,)]
 
 
 def _may_be_running(trial: Trial) -> bool:

@@ -57,13 +57,21 @@ def evidence(
     lags = lags or {}
     moments = {rank: min(now - lags.get(rank, 0.0), ends.at.get(rank, now)) for rank in job.calls}
     known = {rank: _until(calls, moments[rank]) for rank, calls in job.calls.items()}
-    ranks = {rank: _rank(rank, known[rank], moments[rank], now, view, ends) for rank in job.calls}
+    ranks = {
+        rank: _rank(rank, known[rank], moments[rank], now, now - max(lags.values(), default=0.0), view, ends)
+        for rank in job.calls
+    }
     if view.form == "files":
         for rank, calls in known.items():
             lost = calls[: max(0, len(calls) - view.ring)]
             if any(call.ended > moments[rank] for call in lost):
                 ranks[rank].complete = False
             known[rank] = calls[len(lost) :]
+            if not view.ages:  # only the newest call in a file shows how many its rank has enqueued
+                kept = {call.op.group.id for call in known[rank] if call.op.is_message}
+                for call in lost:
+                    if call.op.is_message and call.op.group.id not in kept:
+                        ranks[rank].progress[call.op.group.id].messages = None
     chosen = _of_files(known, moments, view) if view.form == "files" else _live(known, moments, view)
     joined = set[Place]()
     if view.form == "live" and not view.ends_shown:
@@ -79,21 +87,27 @@ def _until(calls: list[SimulatedCall], moment: float) -> list[SimulatedCall]:
     return calls[: bisect_right(calls, moment, key=lambda call: call.enqueued)]
 
 
-def _rank(rank: int, calls: list[SimulatedCall], moment: float, now: float, view: View, ends: Ends) -> Rank:
+def _rank(
+    rank: int, calls: list[SimulatedCall], moment: float, now: float, seen_by: float, view: View, ends: Ends
+) -> Rank:
+    """``seen_by``: the time up to which all ranks are known."""
     info = replace(ends.infos[rank]) if rank in ends.infos else Rank(rank)
     info.progress = {}
     if rank in ends.at and ends.at[rank] > moment:  # its end is not known yet
         info = Rank(rank, thread_exceptions=info.thread_exceptions)
     for call in calls:
-        if call.op.is_message:
-            continue
         progress = info.progress.get(call.op.group.id)
         if progress is None:
-            progress = info.progress[call.op.group.id] = Progress(0, 0)
+            progress = info.progress[call.op.group.id] = Progress(0, 0, messages=0)
+        if call.op.is_message:
+            progress.messages = call.number
+            continue
         progress.enqueued = call.number
         if call.ended <= moment and call.state is CallState.COMPLETED and view.ends_shown:
             progress.completed = max(progress.completed or 0, call.number)
     moved = max((max(c.enqueued, c.ended if c.ended <= moment else 0.0) for c in calls[-40:]), default=0.0)
+    if info.ending is not Ending.RUNNING and view.form == "live":
+        info.ended_for = max(0.0, seen_by - ends.at[rank])
     info.idle = (ends.at.get(rank, now) if info.ending is not Ending.RUNNING else now) - moved
     return info
 

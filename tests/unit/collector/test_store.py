@@ -231,7 +231,7 @@ def test_an_incident_is_read_back_as_it_was_written(
     st.sampled_from(Ending),
     texts,
     st.none() | ranks,
-    st.dictionaries(texts, st.tuples(ranks, ranks, st.sampled_from([0, DESTROYED])).map(list)),
+    st.dictionaries(texts, st.tuples(ranks, ranks, st.sampled_from([0, DESTROYED]), st.just(0), st.just(-1)).map(list)),
 )
 def test_a_rank_that_ended_is_read_back_as_it_was_written(
     ending: Ending, text: str, number: int | None, progress: dict[str, list[int]]

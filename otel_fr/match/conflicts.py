@@ -1,0 +1,160 @@
+"""Ranks that cannot have run the same program, found from how many calls of several axes each has made.
+
+An axis is a group, all groups of one kind, or the messages between two ranks. Of two ranks that run one program, none
+has made more calls of one axis and fewer of another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+MAX_CLASSES = 64
+"""Different progress of the ranks of two axes that is compared in pairs; with more, the ranks do not run alike."""
+
+Axis = Mapping[int, int]
+"""Rank -> how many calls of one group, or of its only group of one kind, it has enqueued."""
+
+
+class Conflict(NamedTuple):
+    """Two sets of ranks that cannot have run the same program; each rank of one conflicts with each of the other."""
+
+    ours: tuple[int, ...]
+    theirs: tuple[int, ...]
+
+
+Stands = Mapping[tuple[str, int], Mapping[int, Mapping[str, int]]]
+"""(axis, number of a call in it) -> rank that joined it -> axis -> how many calls of it the rank had made before."""
+
+
+def between_ends(
+    pairs: Mapping[str, Axis], axes: Mapping[str, Axis], stands: Stands, ended: set[int]
+) -> list[Conflict]:
+    """Conflicts between the two ends of messages (``pairs``)."""
+    ranks = {rank for axis in pairs.values() for rank in axis}
+    near = {name: {r: count for r, count in axis.items() if r in ranks} for name, axis in axes.items()}
+    return find_conflicts({**near, **pairs}, stands, ended, pairs) if pairs else []
+
+
+def find_conflicts(
+    axes: Mapping[str, Axis], stands: Stands, ended: set[int], only: Container[str] | None = None
+) -> list[Conflict]:
+    """Conflicts between the ranks of any two axes, and with ranks that ended before others' calls.
+
+    Args:
+        only: axes of which each conflict must show in one; None: all.
+    """
+    members: dict[tuple[str, str], list[int]] = defaultdict(list)
+    of_rank: dict[int, list[str]] = defaultdict(list)
+    for name in sorted(axes):
+        for rank in axes[name]:
+            of_rank[rank].append(name)
+    for rank in sorted(of_rank):
+        for pair in combinations(of_rank[rank], 2):
+            members[pair].append(rank)
+    found: list[Conflict] = []
+    for (first, second), ranks in members.items():
+        if len(ranks) > 1 and (only is None or first in only or second in only):
+            found += _crossing(axes[first], axes[second], ranks)
+    for (name, number), before in stands.items():
+        if name not in axes:
+            continue
+        others: dict[str, list[int]] = defaultdict(list)
+        for rank in axes[name]:
+            for other in of_rank[rank]:
+                if other != name and (only is None or name in only or other in only):
+                    others[other].append(rank)
+        for other, ranks in others.items():
+            joined = {rank: before[rank][other] for rank in ranks if other in before.get(rank, ())}
+            found += _around(axes[name], number, axes[other], joined, ranks)
+    for name, axis in axes.items():
+        if only is None or name in only:
+            found += _after_the_end(axis, ended)
+    return found
+
+
+def _crossing(first: Axis, second: Axis, ranks: list[int]) -> list[Conflict]:
+    """Ranks of which one is ahead in the first axis and the other in the second."""
+    classes: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank in ranks:
+        classes[first[rank], second[rank]].append(rank)
+    if not 1 < len(classes) <= MAX_CLASSES:
+        return []
+    return [
+        Conflict(tuple(classes[a]), tuple(classes[b]))
+        for a, b in combinations(sorted(classes), 2)
+        if (a[0] - b[0]) * (a[1] - b[1]) < 0
+    ]
+
+
+def _around(axis: Axis, number: int, other: Axis, before: Mapping[int, int], ranks: list[int]) -> list[Conflict]:
+    """Ranks that made another number of calls of the other axis before call ``number`` of the first.
+
+    Args:
+        before: rank that joined the call -> calls of the other axis that it had made before. ranks: those of both axes.
+    """
+    by_count: dict[int, list[int]] = defaultdict(list)
+    for rank, count in before.items():
+        by_count[count].append(rank)
+    if len(by_count) > MAX_CLASSES:
+        return []
+    found = [Conflict(tuple(by_count[a]), tuple(by_count[b])) for a, b in combinations(sorted(by_count), 2)]
+    rest = [rank for rank in ranks if rank not in before]
+    for count, joined in by_count.items():
+        wrong = [r for r in rest if (other[r] > count if axis[r] < number else other[r] < count)]
+        if wrong:
+            found.append(Conflict(tuple(joined), tuple(wrong)))
+    return found
+
+
+def _after_the_end(axis: Axis, ended: set[int]) -> list[Conflict]:
+    """Ranks that made more calls than ranks that ended without an error."""
+    classes: dict[int, list[int]] = defaultdict(list)
+    for rank, count in axis.items():
+        if rank in ended:
+            classes[count].append(rank)
+    if not 0 < len(classes) <= MAX_CLASSES:
+        return []
+    found = []
+    for count, finished in classes.items():
+        beyond = tuple(rank for rank, other in axis.items() if other > count)
+        if beyond:
+            found.append(Conflict(tuple(finished), beyond))
+    return found
+
+
+def fewest(conflicts: Sequence[Conflict]) -> frozenset[int]:
+    """The ranks that have a part in all conflicts, fewer than half of those in conflict; empty if that is not clear.
+
+    Ranks in conflict with the most others are taken first. Ranks with a part in the same conflicts are taken together,
+    so that half of a large job against the other half costs no more than two ranks.
+    """
+    parts: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for index, conflict in enumerate(conflicts):
+        for side, ranks in enumerate(conflict):
+            for rank in ranks:
+                parts[rank].append((index, side))
+    alike: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
+    for rank, own in sorted(parts.items()):
+        alike[tuple(own)].append(rank)
+    classes = list(alike.values())
+    on_side: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for number, places in enumerate(alike):
+        for index, side in places:
+            on_side[index, side].add(number)
+    opponents = {
+        number: set[int]().union(*(on_side[index, 1 - side] for index, side in places))
+        for number, places in enumerate(alike)
+    }
+    taken: list[int] = []
+    while opponents:
+        weights = {number: sum(len(classes[other]) for other in others) for number, others in opponents.items()}
+        most = max(weights.values())
+        top = {number for number, weight in weights.items() if weight == most}
+        taken += [rank for number in top for rank in classes[number]]
+        if 2 * len(taken) >= len(parts):
+            return frozenset()
+        opponents = {n: left for n, others in opponents.items() if n not in top and (left := others - top)}
+    return frozenset(taken)
