@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from otel_fr_collector.jobs.rank_reports import KeptReport
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import ESTABLISHED, Runs
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr.control.v1 import control_pb2
 from otel_fr.match import CallState, Finding, Group, Signature, compare, diagnose
+from tests.support import floods
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
 
@@ -169,3 +172,23 @@ def test_control_streams_of_one_tenant_do_not_shut_out_those_of_another(monkeypa
         assert control.dump(RunId("team-a/0", 0, "team-a/0"), "i", "r") == 5
         assert len(asyncio.run(commands(watchers[8]))) == 0
     assert (control._count, control._by_owner, control._watchers) == (0, {}, {})
+
+
+def test_no_step_takes_long_in_a_flood_of_dead_jobs() -> None:
+    """One step took 2 s of processor time, in which nothing else was answered."""
+    now = [1_000.0]
+    service = Service(metrics := Metrics(), Outlets(metrics), clock=lambda: now[0])
+
+    async def play() -> float:
+        slowest = 0.0
+        for number in range(8):
+            await service.take(LOGS, floods.dead_jobs(number, "team-a/"))
+            for _ in range(20):
+                now[0] += 0.1
+                began = time.process_time()
+                service.step()
+                slowest = max(slowest, time.process_time() - began)
+        return slowest
+
+    assert asyncio.run(play()) < 0.3
+    assert service.book.known()
