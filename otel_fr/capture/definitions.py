@@ -1,44 +1,102 @@
-"""Definitions of signatures for the ring, from the arguments of an operator; computed once for equal calls."""
+"""What calls with equal arguments have in common, computed at the first of them: for the ring, and for counting."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from otel_fr.capture.completion import EndMode, end_mode
 from otel_fr.capture.groups import LiveGroup
 from otel_fr.capture.operations import REDUCE_OPS, Operator, flatten, scalar_type
 from otel_fr.ring import SignatureDef
 
 
-def definition_of(operator: Operator, group: LiveGroup, args: tuple[Any, ...], backend: str) -> SignatureDef:
+class TensorForm(NamedTuple):
+    """What the ring keeps of a tensor. ``size``: in bytes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A call's arguments, as far as they are recorded.
+
+    Attributes:
+        tensors: by position of the argument, lists flattened.
+        device: type of the first tensor's device; "cpu" without tensors.
+        reduce_op: number of ``ReduceOp.RedOpType``.
+        root, peer: ranks in the group.
+    """
+
+    tensors: dict[int, list[TensorForm]]
+    device: str
+    reduce_op: int | None = None
+    root: int | None = None
+    peer: int | None = None
+    tag: int | None = None
+    output_splits: tuple[int, ...] = ()
+    input_splits: tuple[int, ...] = ()
+
+    def forms(self, positions: Iterable[int]) -> list[TensorForm]:
+        """The tensors at these positions, in their order."""
+        return [form for position in positions for form in self.tensors[position]]
+
+
+def arguments_of(operator: Operator, args: tuple[Any, ...]) -> Arguments:
+    """Read the arguments of an operator."""
+
+    def at(position: int) -> Any:
+        return args[position] if position >= 0 else None
+
+    found = {position: list(flatten(args[position])) for position in operator.tensors}
+    forms = {
+        position: [
+            TensorForm(
+                tuple(int(n) for n in tensor.shape), scalar_type(tensor.dtype), tensor.numel() * tensor.element_size()
+            )
+            for tensor in tensors
+        ]
+        for position, tensors in found.items()
+    }
+    first = next((tensor for tensors in found.values() for tensor in tensors), None)
+    return Arguments(
+        tensors=forms,
+        device="cpu" if first is None else first.device.type,
+        reduce_op=args[operator.reduce_op]._get_method("op")() if operator.reduce_op >= 0 else None,
+        root=at(operator.root),
+        peer=at(operator.peer),
+        tag=at(operator.tag),
+        output_splits=tuple(at(operator.output_splits) or ()),
+        input_splits=tuple(at(operator.input_splits) or ()),
+    )
+
+
+def definition_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend: str) -> SignatureDef:
     """The definition of a call's arguments that the ring keeps."""
-    inputs = [tensor for position in operator.inputs for tensor in flatten(args[position])]
-    outputs = [tensor for position in operator.outputs for tensor in flatten(args[position])]
-
-    def rank_at(position: int) -> int | None:
-        return group.global_rank(args[position]) if position >= 0 else None
-
-    def splits_at(position: int) -> tuple[int, ...] | None:
-        return tuple(args[position]) or None if position >= 0 else None
-
+    inputs = arguments.forms(operator.inputs)
+    outputs = arguments.forms(operator.outputs)
+    number = arguments.reduce_op
     reduce_op = None
-    if operator.reduce_op >= 0:
-        number = args[operator.reduce_op]._get_method("op")()
+    if number is not None:
         reduce_op = REDUCE_OPS[number] if 0 <= number < len(REDUCE_OPS) else str(number)
     return SignatureDef(
         operation=operator.public_name(len(outputs)),
         backend=backend,
-        input_sizes=tuple(tuple(int(n) for n in tensor.shape) for tensor in inputs),
-        output_sizes=tuple(tuple(int(n) for n in tensor.shape) for tensor in outputs),
-        input_dtypes=tuple(scalar_type(tensor.dtype) for tensor in inputs),
-        output_dtypes=tuple(scalar_type(tensor.dtype) for tensor in outputs),
+        input_sizes=tuple(form.shape for form in inputs),
+        output_sizes=tuple(form.shape for form in outputs),
+        input_dtypes=tuple(form.dtype for form in inputs),
+        output_dtypes=tuple(form.dtype for form in outputs),
         reduce_op=reduce_op,
-        root=rank_at(operator.root),
-        peer=rank_at(operator.peer),
-        tag=args[operator.tag] if operator.tag >= 0 else None,
-        input_splits=splits_at(operator.input_splits),
-        output_splits=splits_at(operator.output_splits),
-        input_bytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs),
-        output_bytes=sum(tensor.numel() * tensor.element_size() for tensor in outputs),
+        root=None if arguments.root is None else group.global_rank(arguments.root),
+        peer=None if arguments.peer is None else group.global_rank(arguments.peer),
+        tag=arguments.tag,
+        input_splits=arguments.input_splits or None,
+        output_splits=arguments.output_splits or None,
+        input_bytes=sum(form.size for form in inputs),
+        output_bytes=sum(form.size for form in outputs),
         any_source=operator.name == "recv_any_source_",
     )
 
@@ -57,3 +115,41 @@ def steps_of(operator: Operator, backend: str, group: LiveGroup, inputs: int) ->
     if backend == "gloo" and operator.name in ("reduce_scatter_", "reduce_scatter_tensor_coalesced_"):
         return max(1, inputs), max(1, inputs)
     return 1, 1
+
+
+class CallKind(NamedTuple):
+    """What is the same for all calls with one signature.
+
+    Attributes:
+        definition: for the ring; None: no collective, and not recorded.
+        step, op_step: PyTorch's sequence and operation numbers that one call takes.
+        coalesces: the backend gives all members of a batch one number.
+        pair: (operator, peer, tag), for a send or receive.
+    """
+
+    definition: SignatureDef | None
+    mode: EndMode
+    step: int
+    op_step: int
+    timeout_ms: int
+    coalesces: bool
+    pair: tuple[int, int, int]
+
+
+NOT_A_CALL = CallKind(None, EndMode.IGNORE, 0, 0, 0, False, (0, 0, 0))
+"""Of meta tensors."""
+
+
+def kind_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend: str, timeout_ms: int) -> CallKind:
+    """Describe a call. ``backend``, ``timeout_ms``: of the group for the tensors' device."""
+    definition = definition_of(operator, group, arguments, backend)
+    step, op_step = steps_of(operator, backend, group, len(definition.input_sizes))
+    return CallKind(
+        definition=definition,
+        mode=end_mode(backend, operator.name != "monitored_barrier_"),
+        step=step,
+        op_step=op_step,
+        timeout_ms=timeout_ms,
+        coalesces=backend != "gloo",
+        pair=(operator.code, -1 if definition.peer is None else definition.peer, definition.tag or 0),
+    )

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_fr.capture.completion import EndMode, FutureCallback, end_mode
-from otel_fr.capture.definitions import definition_of, steps_of
+from otel_fr.capture.completion import EndMode, FutureCallback
+from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of
 from otel_fr.capture.groups import Batch, LiveGroup, backend_of, describe, member_ranks
-from otel_fr.capture.operations import Operator, flatten, key_function
+from otel_fr.capture.operations import Operator, key_function
 from otel_fr.capture.signatures import CachedSignature
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.waits import Waits
@@ -339,39 +339,32 @@ class Recorder:
     ) -> CachedSignature:
         if self._signature_count >= MAX_SIGNATURES or self._generation != self._writer.generation:
             self._evict_signatures()
-        tensors = [tensor for position in operator.tensors for tensor in flatten(args[position])]
-        device = tensors[0].device if tensors else self._device("cpu")
-        if device.type == "meta":
-            signature = CachedSignature(
-                ref=0,
-                generation=self._generation,
-                mode=IGNORE,
-                step=0,
-                op_step=0,
-                timeout_ms=0,
-                coalesces=False,
-                pair=(0, 0, 0),
-            )
-        else:
-            if device.type not in group.backends:
-                group.backends[device.type] = backend_of(self._c10d, process_group, device)
-            backend, timeout_ms = group.backends[device.type]
-            definition = definition_of(operator, group, args, backend)
-            step, op_step = steps_of(operator, backend, group, len(definition.input_sizes))
-            ref = self._writer.define_signature((group.index, key), definition)
-            signature = CachedSignature(
-                ref=ref,
-                generation=self._writer.generation,
-                mode=end_mode(backend, operator.name != "monitored_barrier_"),
-                step=step,
-                op_step=op_step,
-                timeout_ms=timeout_ms,
-                coalesces=backend != "gloo",
-                pair=(operator.code, -1 if definition.peer is None else definition.peer, definition.tag or 0),
-            )
+        kind = self._kind_of(operator, process_group, group, arguments_of(operator, args))
+        ref = 0
+        if kind.definition is not None:
+            ref = self._writer.define_signature((group.index, key), kind.definition)
+        signature = CachedSignature(
+            ref=ref,
+            generation=self._writer.generation if kind.definition is not None else self._generation,
+            mode=kind.mode,
+            step=kind.step,
+            op_step=kind.op_step,
+            timeout_ms=kind.timeout_ms,
+            coalesces=kind.coalesces,
+            pair=kind.pair,
+        )
         group.signatures[key] = signature
         self._signature_count += 1
         return signature
+
+    def _kind_of(self, operator: Operator, process_group: Any, group: LiveGroup, arguments: Arguments) -> CallKind:
+        if arguments.device == "meta":
+            return NOT_A_CALL
+        found = group.backends.get(arguments.device)
+        if found is None:
+            device = self._device(arguments.device)
+            found = group.backends[arguments.device] = backend_of(self._c10d, process_group, device)
+        return kind_of(operator, group, arguments, *found)
 
     def _evict_signatures(self) -> None:
         for group in self.groups.values():

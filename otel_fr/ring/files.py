@@ -7,7 +7,10 @@ import errno
 import mmap
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
+
+from otel_fr.ring.layout import Layout
 
 
 def private_folder(base: Path) -> Path:
@@ -49,3 +52,24 @@ def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
         raise
     finally:
         os.close(handle)
+
+
+def create_ring(folders: Sequence[Path], name: str, layout: Layout) -> tuple[Path, mmap.mmap]:
+    """A new file for a ring in the first of ``folders`` that can hold it: its path, and its mapping, all zeros.
+
+    Raises:
+        OSError: no folder can hold the file; each is named with its reason.
+        ValueError: ``name`` is not a file name.
+    """
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} is not a file name")
+    failures: list[str] = []
+    number = errno.ENOENT
+    for base in folders:
+        try:
+            return create_file(private_folder(base), name, layout.file_size)
+        except OSError as error:
+            failures.append(f"{base}: {error.strerror or error}")
+            number = error.errno or number
+    reasons = "; ".join(failures) or "none given"
+    raise OSError(number, f"no folder can hold a ring of {layout.file_size} bytes ({reasons})")

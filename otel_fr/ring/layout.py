@@ -192,6 +192,12 @@ def pack_header(layout: Layout, wall_offset_ns: int, pid: int, pid_start_ns: int
     return head + struct.pack("<II", zlib.crc32(head), 0)
 
 
+def own_header(layout: Layout) -> bytes:
+    """The header of a file that this process writes from now on."""
+    pid = os.getpid()
+    return pack_header(layout, wall_offset_ns(), pid, process_start_ns(pid) or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The unchanging header of a file, checked."""

@@ -5,16 +5,14 @@ Nothing here locks, waits, or calls the operating system once the file is create
 
 from __future__ import annotations
 
-import errno
 import mmap
-import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from otel_fr.ring.definition_writer import DefinitionWriter
-from otel_fr.ring.files import create_file, private_folder
+from otel_fr.ring.files import create_ring
 from otel_fr.ring.layout import (
     HEADER_COMPLETE,
     KIND_COLLECTIVE,
@@ -37,9 +35,7 @@ from otel_fr.ring.layout import (
     Layout,
     RecordState,
     StaleGeneration,
-    pack_header,
-    process_start_ns,
-    wall_offset_ns,
+    own_header,
 )
 
 _SLOT_WORDS: Final = SLOT_SIZE // 8
@@ -66,8 +62,7 @@ class RingWriter(DefinitionWriter):
         self._slots = layout.slots
         self._slot_offset = layout.slots_start
         self._slot_words = layout.slots_start // 8 + SLOT_ENDED_WORD
-        pid = os.getpid()
-        header = pack_header(layout, wall_offset_ns(), pid, process_start_ns(pid) or 0)
+        header = own_header(layout)
         mapping[: len(header)] = header
         self._words[WORD_TAIL] = 1
         self._start_generation(1)
@@ -90,24 +85,12 @@ class RingWriter(DefinitionWriter):
             ValueError: capacity or name is out of range.
         """
         layout = Layout.of(capacity)
-        if not name or name in (".", "..") or "/" in name or "\0" in name:
-            raise ValueError(f"{name!r} is not a file name")
-        failures: list[str] = []
-        number = errno.ENOENT
-        for base in folders:
-            try:
-                path, mapping = create_file(private_folder(base), name, layout.file_size)
-            except OSError as error:
-                failures.append(f"{base}: {error.strerror or error}")
-                number = error.errno or number
-                continue
-            try:
-                return cls(path, mapping, layout, meta)
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
-        reasons = "; ".join(failures) or "none given"
-        raise OSError(number, f"no folder can hold a ring of {layout.file_size} bytes ({reasons})")
+        path, mapping = create_ring(folders, name, layout)
+        try:
+            return cls(path, mapping, layout, meta)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
     @property
     def head(self) -> int:

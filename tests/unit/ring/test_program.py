@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from otel_fr.capture.native.writer import CompiledRingWriter
 from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_MONITORED,
@@ -25,6 +26,7 @@ from otel_fr.ring import (
     SiteDef,
     StaleGeneration,
 )
+from tests.support.engines import needs_ring_writer
 from tests.support.ring_model import signature_of
 
 _BIG = "x" * 60_000
@@ -47,11 +49,13 @@ class Group:
 class RingMachine(RuleBasedStateMachine):
     """The ring next to a list that never forgets."""
 
+    writer_type: type[RingWriter] | type[CompiledRingWriter] = RingWriter
+
     @initialize(capacity=st.integers(1, 12))
     def create(self, capacity: int) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.capacity = capacity
-        self.writer = RingWriter.create([Path(self.folder.name)], "ring", capacity, {"rank": 1})
+        self.writer = self.writer_type.create([Path(self.folder.name)], "ring", capacity, {"rank": 1})
         self.size = self.writer.path.stat().st_size
         self.reader = RingReader.open(self.writer.path)
         self.groups: dict[int, Group] = {}
@@ -220,7 +224,15 @@ class RingMachine(RuleBasedStateMachine):
             assert self.writer.path.stat().st_size == self.size
 
 
-RingMachine.TestCase.settings = settings(
+class CompiledRingMachine(RingMachine):
+    """The same with the compiled writer."""
+
+    writer_type = CompiledRingWriter
+
+
+_SETTINGS = settings(
     max_examples=40, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+RingMachine.TestCase.settings = CompiledRingMachine.TestCase.settings = _SETTINGS
 TestRingPrograms = RingMachine.TestCase
+TestCompiledRingPrograms = needs_ring_writer(CompiledRingMachine.TestCase)

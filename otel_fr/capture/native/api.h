@@ -1,0 +1,69 @@
+/* Between the ring writer (a CPython extension, free of torch) and the kernel (bound to one torch, free of Python). */
+#ifndef OTEL_FR_API_H
+#define OTEL_FR_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define OFR_API_VERSION 1
+
+/* What is known of a call before it is passed on. Sizes in words of 8 bytes. */
+typedef struct {
+  const char *group; /* the process group's c10d name */
+  size_t group_length;
+  const uint64_t *key; /* equal for calls with equal signature in one group; capture/native/key.py reads it */
+  size_t key_words;
+  int64_t timeout_ms; /* <= 0: that of the group */
+  uint32_t code;      /* of the operator */
+  uint32_t kind;      /* KIND_* of the ring */
+} OfrCall;
+
+/* A recorded call that has not ended. */
+typedef struct {
+  void *recorder;
+  uint64_t ticket;
+  int64_t group_index;
+  uint64_t sequence; /* of a collective; 0: it has none */
+  uint32_t mode;     /* capture/completion.py: EndMode */
+  uint32_t slot;     /* of the signature, for `no_future` */
+  uint64_t epoch;    /* of the signatures, for `no_future` */
+  uint32_t has_no_future;
+} OfrPending;
+
+typedef struct {
+  uint32_t version;
+  /* Not 0: calls are recorded. May be read at any time. */
+  const uint32_t *on;
+  /* Records a call. 0: it is not recorded. Never fails; holds no lock when it returns. */
+  int (*begin)(const OfrCall *call, OfrPending *pending);
+  /* Records an end, from any thread: RecordState, monotonic ns (0: unknown). */
+  void (*end)(const OfrPending *pending, uint32_t state, int64_t ended_ns);
+  /* The Work of this call, and so of calls with its signature, has no future. */
+  void (*no_future)(const OfrPending *pending);
+  /* This thread's last Work is held by Python until the thread's next call. */
+  void (*hold)(void);
+  /* Counts an error of otel-fr's own. */
+  void (*failed)(void);
+} OfrApi;
+
+/* Where an operator's arguments are: indexes of its schema; -1: it has none such. */
+typedef struct {
+  const char *name; /* without the namespace */
+  uint32_t code;
+  uint32_t kind;
+  int32_t group;
+  int32_t timeout;
+  int32_t reduce_op;
+  int32_t tensor_count;
+  int32_t tensors[4];
+  int32_t number_count; /* root, peer, tag: those it has */
+  int32_t numbers[3];
+  int32_t list_count; /* output splits, input splits */
+  int32_t lists[2];
+} OfrOperator;
+
+/* RecordState and EndMode, as in Python. */
+enum { OFR_COMPLETED = 1, OFR_FAILED = 2, OFR_UNKNOWN = 3 };
+enum { OFR_MODE_IGNORE = 0, OFR_MODE_WORK = 1, OFR_MODE_RETURN = 2, OFR_MODE_UNKNOWN = 3 };
+
+#endif

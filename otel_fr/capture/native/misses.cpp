@@ -1,0 +1,164 @@
+#include "misses.hpp"
+
+#include "frames.h"
+
+namespace otel_fr {
+namespace {
+
+constexpr Py_ssize_t kNoMain = 64;  // attempts to classify the main thread's frames
+
+// Raises what a signal handler raised while a hook ran, as soon as Python code runs again.
+int raise_later(void* exception) {
+  auto* value = static_cast<PyObject*>(exception);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value)), value);
+  Py_DECREF(value);
+  return -1;
+}
+
+// The handlers catch every Exception; what is left is KeyboardInterrupt, SystemExit.
+void keep_exception() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value && traceback) PyException_SetTraceback(value, traceback);
+  if (value && Py_AddPendingCall(raise_later, Py_NewRef(value))) Py_DECREF(value);
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
+const PyThreadState* state_of(unsigned long thread) {
+  PyInterpreterState* interpreter = PyInterpreterState_Main();
+  for (PyThreadState* state = PyInterpreterState_ThreadHead(interpreter); state; state = PyThreadState_Next(state))
+    if (state->thread_id == thread) return state;
+  return nullptr;
+}
+
+}  // namespace
+
+PythonMisses::PythonMisses(PyObject* handlers, PyObject* batches, unsigned long main_thread)
+    : handlers_(Py_NewRef(handlers)),
+      batches_(Py_NewRef(batches)),
+      open_batches_(batches_),
+      main_thread_(main_thread) {}
+
+void PythonMisses::clear() {
+  open_batches_ = nullptr;
+  Py_CLEAR(handlers_);
+  Py_CLEAR(batches_);
+}
+
+// The result, or null: none, or an exception.
+PyObject* PythonMisses::called(const char* method, const char* format, ...) {
+  if (!handlers_) return nullptr;
+  PyObject* handlers = Py_NewRef(handlers_);
+  PyObject* function = PyObject_GetAttrString(handlers, method);
+  Py_DECREF(handlers);
+  PyObject* result = nullptr;
+  if (function) {
+    va_list values;
+    va_start(values, format);
+    PyObject* arguments = Py_VaBuildValue(format, values);
+    va_end(values);
+    if (arguments) result = PyObject_CallObject(function, arguments);
+    Py_XDECREF(arguments);
+    Py_DECREF(function);
+  }
+  if (!result) {
+    keep_exception();
+  } else if (result == Py_None) {
+    Py_CLEAR(result);
+  }
+  return result;
+}
+
+bool PythonMisses::define_group(const OfrCall& call) {
+  Gil gil;
+  PyObject* result = called("define_group", "(s#)", call.group, static_cast<Py_ssize_t>(call.group_length));
+  Py_XDECREF(result);
+  return result;
+}
+
+bool PythonMisses::define_signature(const OfrCall& call, Signature* signature) {
+  Gil gil;
+  PyObject* result = called("define_signature", "(s#Iy#)", call.group, static_cast<Py_ssize_t>(call.group_length),
+                            call.code, reinterpret_cast<const char*>(call.key),
+                            static_cast<Py_ssize_t>(call.key_words * 8));
+  if (!result) return false;
+  int coalesces = 0;
+  unsigned long long timeout = 0;
+  long long peer = 0, tag = 0;
+  bool good = PyArg_ParseTuple(result, "IIIIIKpLL", &signature->ref, &signature->generation, &signature->mode,
+                               &signature->step, &signature->op_step, &timeout, &coalesces, &peer, &tag);
+  Py_DECREF(result);
+  if (!good) PyErr_Clear();
+  signature->timeout_ms = timeout;
+  signature->coalesces = coalesces;
+  signature->peer = peer;
+  signature->tag = tag;
+  return good;
+}
+
+bool PythonMisses::define_site(bool of_main, uint32_t* ref, uint32_t* generation) {
+  Gil gil;
+  PyObject* result = called("define_site", "(i)", static_cast<int>(of_main));
+  bool good = result && PyArg_ParseTuple(result, "II", ref, generation);
+  if (!good) PyErr_Clear();
+  Py_XDECREF(result);
+  return good;
+}
+
+bool PythonMisses::define_thread(uint32_t* ref, uint32_t* generation) {
+  Gil gil;
+  PyObject* result = called("define_thread", "()");
+  bool good = result && PyArg_ParseTuple(result, "II", ref, generation);
+  if (!good) PyErr_Clear();
+  Py_XDECREF(result);
+  return good;
+}
+
+bool PythonMisses::classify(const void* code) {
+  Gil gil;
+  PyObject* result = called("is_library", "(O)", static_cast<PyObject*>(const_cast<void*>(code)));
+  if (!result) return false;
+  bool is_library = PyObject_IsTrue(result) == 1;
+  Py_DECREF(result);
+  if (!recorder_->set_library(code, is_library)) Py_XDECREF(called("forget_codes", "(O)", code));
+  return true;
+}
+
+bool PythonMisses::main_site(SiteKey* site) {
+  Gil gil;
+  // The main thread's frames stay as they are only while it cannot run Python code, so they are read again after each
+  // call of a handler.
+  for (Py_ssize_t i = 0; i < kNoMain; ++i) {
+    recorder_->walk(state_of(main_thread_), site);
+    if (!site->unknown) return true;
+    if (!classify(site->unknown)) return false;
+  }
+  site->size = 0;
+  return true;
+}
+
+bool PythonMisses::batch(const OfrCall& call, uint64_t* batch) {
+  Gil gil;
+  PyObject* result = called("batch", "(s#)", call.group, static_cast<Py_ssize_t>(call.group_length));
+  if (!result) return false;
+  *batch = PyLong_AsUnsignedLongLong(result);
+  Py_DECREF(result);
+  if (PyErr_Occurred()) PyErr_Clear();
+  return true;
+}
+
+// Without the GIL: a batch of this thread was opened by this thread, and those of others are not asked for.
+bool PythonMisses::in_batch() {
+  PyObject* batches = open_batches_;
+  return batches && PyDict_GET_SIZE(batches) != 0;
+}
+
+void PythonMisses::release() {
+  Gil gil;
+  Py_XDECREF(called("release", "()"));
+}
+
+}  // namespace otel_fr

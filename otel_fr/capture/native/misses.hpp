@@ -1,0 +1,55 @@
+// What the recorder asks of Python: capture/native/recorder.py, `Handlers`.
+#pragma once
+
+#include <Python.h>
+
+#include "recorder.hpp"
+
+namespace otel_fr {
+
+// The GIL, also in a thread that Python does not know; an exception that is being raised stays as it is.
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) { PyErr_Fetch(&type_, &value_, &traceback_); }
+  ~Gil() {
+    PyErr_Restore(type_, value_, traceback_);
+    PyGILState_Release(state_);
+  }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+  PyObject *type_, *value_, *traceback_;
+};
+
+class PythonMisses final : public Misses {
+ public:
+  // `batches`: torch's dict of the groups that coalesce.
+  PythonMisses(PyObject* handlers, PyObject* batches, unsigned long main_thread);
+
+  void set_recorder(Recorder* recorder) { recorder_ = recorder; }
+
+  bool define_group(const OfrCall& call) override;
+  bool define_signature(const OfrCall& call, Signature* signature) override;
+  bool define_site(bool of_main, uint32_t* ref, uint32_t* generation) override;
+  bool define_thread(uint32_t* ref, uint32_t* generation) override;
+  bool classify(const void* code) override;
+  bool main_site(SiteKey* site) override;
+  bool batch(const OfrCall& call, uint64_t* batch) override;
+  bool in_batch() override;
+  void release() override;
+
+  // Under the GIL: refers to no Python object any more. Calls of other methods fail then.
+  void clear();
+
+ private:
+  PyObject* called(const char* method, const char* format, ...);
+
+  PyObject *handlers_, *batches_;
+  std::atomic<PyObject*> open_batches_;
+  unsigned long main_thread_;
+  Recorder* recorder_ = nullptr;
+};
+
+}  // namespace otel_fr

@@ -1,0 +1,186 @@
+#include "ring.hpp"
+
+#include <cstring>
+
+#include "crc32.hpp"
+
+namespace otel_fr {
+namespace {
+
+// otel_fr/ring/layout.py
+constexpr uint64_t kWordHead = 128, kWordTail = 129, kWordGeneration = 130, kWordUsed = 131, kWordUntracked = 132;
+constexpr uint64_t kStatusCounters = 16;
+constexpr uint64_t kRowWords = 8, kSlotSize = 96, kDefinitionSize = 16, kHalfStart = 8;
+constexpr uint32_t kGroupDefinition = 1;
+constexpr uint64_t kU32 = 0xFFFFFFFF;
+enum Row { kRowGroup, kRowEnqueued, kRowCompleted, kRowP2P, kRowIssued, kRowEnded, kRowLastIssue, kRowLastEnd };
+
+struct SlotBytes {
+  uint64_t ticket;
+  int64_t issued_ns;
+  uint64_t coll_seq, p2p_seq, op_id;
+  uint32_t group, signature, site, generation, pair_index;
+  uint8_t kind, flags;
+  uint16_t zero;
+  uint32_t timeout_ms, thread, crc, pad;
+  int64_t waited;
+  uint64_t ended;
+};
+static_assert(sizeof(SlotBytes) == kSlotSize, "a slot has no padding");
+constexpr size_t kBodySize = 72;
+constexpr uint64_t kWaitedWord = 10, kEndedWord = 11;
+
+struct DefinitionHeader {
+  uint32_t length, generation, kind, crc;
+};
+
+}  // namespace
+
+Ring::Ring(uint8_t* base, const Layout& layout)
+    : base_(base), words_(reinterpret_cast<uint64_t*>(base)), layout_(layout) {
+  for (uint64_t row = layout.rows; row-- > 0;) free_rows_.push_back(layout.progress / 8 + row * kRowWords);
+  store(kWordTail, 1);
+  start_generation(1);
+}
+
+// Every word that a reader may look at any time is one store; `release`, so that it finds what was stored before.
+void Ring::store(uint64_t word, uint64_t value) { __atomic_store_n(words_ + word, value, __ATOMIC_RELEASE); }
+
+void Ring::put(uint64_t offset, const void* data, size_t size) { std::memcpy(base_ + offset, data, size); }
+
+void Ring::count(int counter, uint64_t n) {
+  __atomic_fetch_add(words_ + (layout_.status + kStatusCounters) / 8 + counter, n, __ATOMIC_RELAXED);
+}
+
+int64_t Ring::add_group(std::string payload, std::string shortened) {
+  if (payload == shortened) count(kTruncated, 1);
+  int64_t index = next_group_++;
+  RingGroup& group = groups_[index];
+  group.payload = std::move(payload);
+  group.shortened = std::move(shortened);
+  if (!free_rows_.empty()) {
+    group.row = free_rows_.back();
+    free_rows_.pop_back();
+    // The row's group is written last: a reader never sees a group with the numbers of the one before it.
+    for (uint64_t word = group.row + kRowEnqueued; word < group.row + kRowWords; ++word) store(word, 0);
+  } else {
+    store(kWordUntracked, words_[kWordUntracked] + 1);
+  }
+  define_group(group);
+  return index;
+}
+
+void Ring::remove_group(int64_t index) {
+  auto found = groups_.find(index);
+  if (found == groups_.end()) return;
+  if (uint64_t row = found->second.row) {
+    store(row + kRowGroup, 0);
+    free_rows_.push_back(row);
+  } else {
+    store(kWordUntracked, words_[kWordUntracked] - 1);
+  }
+  groups_.erase(found);
+}
+
+RingGroup* Ring::group(int64_t index) {
+  auto found = groups_.find(index);
+  return found == groups_.end() ? nullptr : &found->second;
+}
+
+void Ring::define_group(RingGroup& group) {
+  if (!fits(group.payload.size())) flip();
+  // A new generation defines every group that has a row, this one too.
+  if (!group.ref) write_group(group, group.payload);
+}
+
+void Ring::write_group(RingGroup& group, const std::string& payload) {
+  group.ref = write(kGroupDefinition, payload.data(), payload.size());
+  if (group.row) store(group.row + kRowGroup, uint64_t{generation_} << 32 | group.ref);
+}
+
+bool Ring::fits(size_t size) const { return used_ + kDefinitionSize + size <= layout_.half_size; }
+
+uint32_t Ring::define(uint32_t kind, const void* payload, size_t size) {
+  if (!fits(size)) flip();
+  return write(kind, payload, size);
+}
+
+uint32_t Ring::write(uint32_t kind, const void* payload, size_t size) {
+  DefinitionHeader header{static_cast<uint32_t>(size), generation_, kind, 0};
+  header.crc = crc32(payload, size, crc32(&header, 12));
+  uint64_t offset = used_;
+  put(half_ + offset, &header, kDefinitionSize);
+  put(half_ + offset + kDefinitionSize, payload, size);
+  used_ = offset + ((kDefinitionSize + size + 7) & ~uint64_t{7});
+  store(kWordUsed, used_);
+  return static_cast<uint32_t>(offset / 8);
+}
+
+void Ring::flip() {
+  store(kWordTail, generation_first_);
+  generation_first_ = head_ + 1;
+  for (auto& entry : groups_) entry.second.ref = 0;
+  start_generation(generation_ + 1);
+  // In short form past an eighth of the half: all rows' groups then leave room for the largest other definitions.
+  uint64_t room = layout_.half_size / 8;
+  for (auto& entry : groups_) {
+    RingGroup& group = entry.second;
+    if (!group.row) continue;
+    bool full = used_ + group.payload.size() <= room;
+    if (!full) count(kTruncated, 1);
+    write_group(group, full ? group.payload : group.shortened);
+  }
+  count(kFlips, 1);
+}
+
+void Ring::start_generation(uint32_t generation) {
+  generation_ = generation;
+  half_ = layout_.definitions + (generation & 1) * layout_.half_size;
+  used_ = kHalfStart;
+  store(half_ / 8, generation);
+  store(kWordUsed, kHalfStart);
+  store(kWordGeneration, generation);
+}
+
+bool Ring::has_reference(RingGroup& group, uint32_t generation) {
+  if (!group.ref) define_group(group);
+  return generation == generation_;
+}
+
+uint64_t Ring::append(RingGroup& group, const Slot& slot) {
+  if (slot.generation != generation_ || !has_reference(group, slot.generation)) return kStale;
+  uint64_t ticket = head_ + 1;
+  SlotBytes bytes{ticket,    slot.issued_ns, slot.coll_seq,   slot.p2p_seq,    slot.op_id, group.ref, slot.signature,
+                  slot.site, generation_,    slot.pair_index, slot.kind,       slot.flags, 0,
+                  static_cast<uint32_t>(slot.timeout_ms > kU32 ? kU32 : slot.timeout_ms), slot.thread, 0, 0, 0, 0};
+  bytes.crc = crc32(&bytes, kBodySize);
+  put(layout_.slots_start + ticket % layout_.slots * kSlotSize, &bytes, kSlotSize);
+  head_ = ticket;
+  store(kWordHead, ticket);
+  if (uint64_t row = group.row) {
+    if (slot.kind == kCollective) store(row + kRowEnqueued, slot.coll_seq);
+    if (slot.kind == kP2P) store(row + kRowP2P, slot.p2p_seq);
+    store(row + kRowIssued, words_[row + kRowIssued] + 1);
+    store(row + kRowLastIssue, static_cast<uint64_t>(slot.issued_ns));
+  }
+  return ticket;
+}
+
+void Ring::complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns) {
+  uint64_t slot = layout_.slots_start / 8 + ticket % layout_.slots * (kSlotSize / 8);
+  if (head_ - ticket < layout_.capacity) store(slot + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
+  RingGroup* found = group(group_index);
+  if (!found || !found->row) return;
+  uint64_t row = found->row;
+  store(row + kRowEnded, words_[row + kRowEnded] + 1);
+  store(row + kRowLastEnd, static_cast<uint64_t>(ended_ns));
+  if (state == 1 && coll_seq > words_[row + kRowCompleted]) store(row + kRowCompleted, coll_seq);
+}
+
+void Ring::wait(uint64_t ticket, int64_t waited_ns) {
+  if (head_ - ticket >= layout_.capacity) return;
+  uint64_t slot = layout_.slots_start / 8 + ticket % layout_.slots * (kSlotSize / 8);
+  store(slot + kWaitedWord, static_cast<uint64_t>(waited_ns));
+}
+
+}  // namespace otel_fr

@@ -1,0 +1,83 @@
+// The writer of a ring file: docs/ring-format.md, and otel_fr/ring/writer.py, whose order of stores this has.
+//
+// Not thread safe: the caller holds a lock. Nothing here waits or calls the operating system.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace otel_fr {
+
+enum Kind : uint32_t { kCollective = 0, kP2P = 1, kMonitored = 2 };
+
+struct Layout {
+  uint64_t capacity, slots, half_size, status, progress, rows, definitions, slots_start, file_size;
+};
+
+// A call, as a slot has it.
+struct Slot {
+  uint64_t coll_seq, p2p_seq, op_id;
+  int64_t issued_ns;
+  uint64_t timeout_ms;
+  uint32_t signature, site, thread, generation, pair_index;
+  uint8_t kind, flags;
+};
+
+struct RingGroup {
+  std::string payload, shortened;
+  uint32_t ref = 0;  // in this generation; 0: none yet
+  uint64_t row = 0;  // first word of its progress row; 0: none
+};
+
+class Ring {
+ public:
+  static constexpr int kFlips = 3, kTruncated = 2, kDropped = 1, kHookErrors = 0;  // COUNTERS of layout.py
+  static constexpr uint64_t kStale = 0;
+
+  // `base`: the mapped file, with its header, the rest zeros. Starts the first generation.
+  Ring(uint8_t* base, const Layout& layout);
+
+  uint64_t head() const { return head_; }
+  uint32_t generation() const { return generation_; }
+
+  // `payload`: of the group's definition; may be `shortened` itself, which then counts as truncated.
+  int64_t add_group(std::string payload, std::string shortened);
+  void remove_group(int64_t index);
+  RingGroup* group(int64_t index);
+
+  // Reference of a new definition. May start a generation, in which all earlier references are stale.
+  uint32_t define(uint32_t kind, const void* payload, size_t size);
+
+  // Gives the group a reference if it has none. False: that has retired `generation`.
+  bool has_reference(RingGroup& group, uint32_t generation);
+
+  // The call's ticket; `kStale`: its references are of an earlier generation.
+  uint64_t append(RingGroup& group, const Slot& slot);
+  void complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns);
+  void wait(uint64_t ticket, int64_t waited_ns);
+  void count(int counter, uint64_t n);
+
+ private:
+  void store(uint64_t word, uint64_t value);
+  void put(uint64_t offset, const void* data, size_t size);
+  bool fits(size_t size) const;
+  uint32_t write(uint32_t kind, const void* payload, size_t size);
+  void write_group(RingGroup& group, const std::string& payload);
+  void define_group(RingGroup& group);
+  void start_generation(uint32_t generation);
+  void flip();
+
+  uint8_t* base_;
+  uint64_t* words_;
+  Layout layout_;
+  uint64_t head_ = 0;
+  uint64_t half_ = 0, used_ = 0, generation_first_ = 1;
+  uint32_t generation_ = 1;
+  int64_t next_group_ = 0;
+  std::map<int64_t, RingGroup> groups_;  // in the order of their creation
+  std::vector<uint64_t> free_rows_;
+};
+
+}  // namespace otel_fr
