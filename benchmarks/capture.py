@@ -2,9 +2,10 @@
 
     python benchmarks/capture.py [--rounds 15] [--calls 2000]
 
-Three variants of the same call take turns in one process, so that other load on the machine affects all alike:
-bare; an empty Python kernel at the same place in the dispatcher; otel-fr. (PyTorch's own recorder does not record this
-group.) The monitor is not started: it is another process, and benchmarks/monitor.py measures it.
+The variants of the same call take turns in one process, so that other load on the machine affects all alike: bare; an
+empty Python kernel at the same place in the dispatcher; the Python engine; the compiled engine, where it can run, with
+and without call sites. (PyTorch's own recorder does not record this group.) No monitor runs: it is another process, and
+benchmarks/monitor.py measures it.
 """
 
 from __future__ import annotations
@@ -14,31 +15,36 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
-from unittest import mock
-
-os.environ["OTEL_FR_ENABLED"] = "1"
-os.environ["OTEL_FR_RING_DIR"] = os.environ.get("OTEL_FR_RING_DIR") or (
-    "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-)
 
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from otel_fr.capture import hook, session
-from otel_fr.capture.dispatcher import Kernels
+from otel_fr.capture import engines
+from otel_fr.capture.dispatcher import Kernels, operators_of
+from otel_fr.capture.recorder import Recorder
 
-LIMIT_US = 10.0
-"""Added per collective, in Python (median)."""
+LIMIT_US = 1.0
+"""Added per collective by the compiled engine, with its call site."""
+LIMIT_WITHOUT_SITE_US = 0.2
+LIMIT_PYTHON = 2.0
+"""Times what an empty Python kernel adds."""
+
+CAPACITY = 20_000
+LIBRARIES = (f"{Path(str(torch.__file__)).parent}/", f"{Path(engines.__file__).parent}/")
 
 
-def _no_monitor(ring: object) -> Any:
-    raise OSError("not part of this measurement")
+@contextmanager
+def bare() -> Iterator[None]:
+    yield
 
 
-def _empty_kernel() -> Any:
+@contextmanager
+def empty_kernel() -> Iterator[None]:
     library = torch.library.Library("c10d", "IMPL")
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     for name in ("allreduce_", "_allgather_base_"):
@@ -48,40 +54,76 @@ def _empty_kernel() -> Any:
             return redispatch(keyset & after, *args)
 
         library.impl(name, kernel, "BackendSelect", with_keyset=True)
-    return library
+    yield
+    library._destroy()
+
+
+def _recorder(engine: engines.Engine, folder: Path) -> Recorder:
+    c10d = dist.distributed_c10d
+    writer = engine.create_ring([folder], engine.name, CAPACITY, {"rank": 0})
+    recorder, kernels = engine.start(c10d, torch, writer, LIBRARIES)
+    kernels.remove()
+    recorder.group_created(dist.group.WORLD.group_name, dist.group.WORLD)
+    return recorder
+
+
+def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
+    """Each engages a way of recording, for as long as its context."""
+    python_recorder = _recorder(engines.choose("python", torch), folder)
+
+    @contextmanager
+    def python() -> Iterator[None]:
+        kernels = Kernels(torch, python_recorder)
+        yield
+        kernels.remove()
+
+    found: dict[str, Callable[[], Any]] = {"bare": bare, "empty": empty_kernel, "python": python}
+    engine = engines.choose("auto", torch)
+    if engine.library is None:
+        print(f"no compiled engine: {engine.reason}")
+        return found
+    compiled_recorder: Any = _recorder(engine, folder)
+    operators = [operator for operator, _ in operators_of(torch)]
+
+    def compiled(with_sites: bool) -> Callable[[], Any]:
+        from otel_fr.capture.native.dispatcher import CompiledKernels
+
+        @contextmanager
+        def engaged() -> Iterator[None]:
+            compiled_recorder.native.with_sites = with_sites
+            kernels = CompiledKernels(torch, compiled_recorder, engine.library, operators)
+            yield
+            kernels.remove()
+
+        return engaged
+
+    return {**found, "compiled": compiled(True), "no site": compiled(False)}
 
 
 def _microseconds(call: Callable[[], object], count: int) -> float:
-    begin = time.perf_counter_ns()
+    begin = time.thread_time_ns()
     for _ in range(count):
         call()
-    return (time.perf_counter_ns() - begin) / count / 1000
+    return (time.thread_time_ns() - begin) / count / 1000
 
 
-def measure(name: str, call: Callable[[], object], rounds: int, count: int) -> float:
-    """Print one line for a call; returns what otel-fr adds, in microseconds (median)."""
-    current = hook._state.session
-    assert current is not None
-    current._kernels.remove()
-    results: dict[str, list[float]] = {"bare": [], "empty": [], "otel-fr": []}
+def measure(
+    name: str, call: Callable[[], object], variants: dict[str, Callable[[], Any]], rounds: int, count: int
+) -> dict[str, float]:
+    """Print one line for a call; returns what each variant adds to the bare one, in microseconds (median)."""
+    results: dict[str, list[float]] = {key: [] for key in variants}
     for _ in range(rounds):
-        call()
-        results["bare"].append(_microseconds(call, count))
-        empty = _empty_kernel()
-        call()
-        results["empty"].append(_microseconds(call, count))
-        empty._destroy()
-        kernels = Kernels(torch, current.recorder)
-        call()
-        results["otel-fr"].append(_microseconds(call, count))
-        kernels.remove()
-    bare, empty_us, ours = (statistics.median(results[key]) for key in ("bare", "empty", "otel-fr"))
-    added = statistics.median(o - b for o, b in zip(results["otel-fr"], results["bare"], strict=True))
-    work = statistics.median(o - e for o, e in zip(results["otel-fr"], results["empty"], strict=True))
-    print(
-        f"{name:24} bare {bare:6.2f} us   empty kernel {empty_us:6.2f} us ({empty_us / bare:.2f}x)   "
-        f"otel-fr {ours:6.2f} us ({ours / bare:.2f}x)   added {added:5.2f} us, own work {work:5.2f} us"
-    )
+        for key, engage in variants.items():
+            with engage():
+                call()
+                results[key].append(_microseconds(call, count))
+    added = {
+        key: statistics.median(own - bare for own, bare in zip(values, results["bare"], strict=True))
+        for key, values in results.items()
+        if key != "bare"
+    }
+    texts = [f"{key} +{value:.2f}" for key, value in added.items()]
+    print(f"{name:24} bare {statistics.median(results['bare']):6.2f} us   {'   '.join(texts)}", flush=True)
     return added
 
 
@@ -90,20 +132,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=2000)
     options = parser.parse_args()
-    mock.patch.object(session, "start_monitor", _no_monitor).start()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     tensor = torch.ones(1024)
     output = torch.ones(4096)
-    added = [
-        measure("all_reduce", lambda: dist.all_reduce(tensor), options.rounds, options.calls),
-        measure(
-            "all_gather_into_tensor",
-            lambda: dist.group.WORLD._allgather_base(output, tensor),
-            options.rounds,
-            options.calls,
-        ),
-    ]
-    print(f"target: {LIMIT_US:g} us added; highest here {max(added):.2f} us")
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(tensor),
+        "all_gather_into_tensor": lambda: dist.group.WORLD._allgather_base(output, tensor),
+    }
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        variants = _variants(Path(folder))
+        rows = [measure(name, call, variants, options.rounds, options.calls) for name, call in calls.items()]
+    ratio = max(row["python"] / row["empty"] for row in rows)
+    print(f"Python engine: {ratio:.2f} x what an empty Python kernel adds; target {LIMIT_PYTHON:g}")
+    if "compiled" in rows[0]:
+        highest = max(row["compiled"] for row in rows)
+        without = max(row["no site"] for row in rows)
+        print(f"compiled engine: {highest:.2f} us added; target {LIMIT_US:g}")
+        print(f"the same without call sites: {without:.2f} us; target {LIMIT_WITHOUT_SITE_US:g}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top`` and ``otel-fr incidents``. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
+CAPTURE_ENGINES = ("auto", "compiled", "python")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -64,6 +65,15 @@ def _integer(env: Mapping[str, str], names: tuple[str, ...], default: int) -> in
     return int(_number(env, names, default, 0, 2**31))
 
 
+def _choice(env: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """The variable's value, in small letters; the first of ``values`` if it is none of them, which causes a warning."""
+    text = env.get(name, "").strip().lower() or values[0]
+    if text in values:
+        return text
+    _log.warning("%s=%r is not one of %s; using %s", name, text, ", ".join(values), values[0])
+    return values[0]
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of one rank, read once when its first process group is created.
@@ -75,6 +85,7 @@ class Config:
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
         dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
+        capture_engine: one of `CAPTURE_ENGINES`.
     """
 
     rank: int = 0
@@ -89,6 +100,7 @@ class Config:
     dump_prefix: str | None = None
     dump_whole_name: bool = False
     ring_dir: Path | None = None
+    capture_engine: str = "auto"
     export: bool = True
 
     @classmethod
@@ -97,10 +109,6 @@ class Config:
         job_id = env.get("OTEL_FR_JOB_ID", "") or env.get("TORCHELASTIC_RUN_ID", "")
         if job_id in ("", "none"):  # torchrun's run id when none was given
             job_id = env.get("SLURM_JOB_ID", "") or env.get("LSB_JOBID", "") or env.get("PBS_JOBID", "")
-        dump_format = env.get("OTEL_FR_DUMP_FORMAT", "").strip().lower() or "pickle"
-        if dump_format not in DUMP_FORMATS:
-            _log.warning("OTEL_FR_DUMP_FORMAT=%r is not one of %s; using pickle", dump_format, ", ".join(DUMP_FORMATS))
-            dump_format = "pickle"
         own_dir = env.get("OTEL_FR_DUMP_DIR", "").strip()
         torch_prefix = env.get("TORCH_FR_DUMP_TEMP_FILE", "").strip()
         comms_prefix = env.get("TORCHCOMM_FR_DUMP_TEMP_FILE", "").strip()
@@ -116,7 +124,7 @@ class Config:
             buffer_size=int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE)),
             stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),
             dump_dir=Path(own_dir) if own_dir else None,
-            dump_format=dump_format,
+            dump_format=_choice(env, "OTEL_FR_DUMP_FORMAT", DUMP_FORMATS),
             dump_prefix=prefix,
             dump_whole_name=bool(
                 prefix
@@ -124,6 +132,7 @@ class Config:
                 and env.get("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", "").strip().lower() in _TRUE
             ),
             ring_dir=Path(ring_dir) if ring_dir else None,
+            capture_engine=_choice(env, "OTEL_FR_CAPTURE_ENGINE", CAPTURE_ENGINES),
             export=any(env.get(name, "").strip() for name in _ENDPOINTS)
             and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

@@ -19,6 +19,17 @@ from otel_fr.capture.recorder import PendingCall, Recorder
 from otel_fr.ring import RecordState
 
 
+def operators_of(torch: ModuleType) -> list[tuple[Operator, Any]]:
+    """The collective operators that this torch has, each with its overload."""
+    found = []
+    for name in NAMES:
+        packet = getattr(torch.ops.c10d, name, None)
+        if packet is not None:  # else an operator of another torch version
+            overload = packet.default
+            found.append((Operator.of(name, tuple(item.name for item in overload._schema.arguments)), overload))
+    return found
+
+
 class Kernels:
     """otel-fr's kernels in torch's dispatcher."""
 
@@ -32,14 +43,9 @@ class Kernels:
         self._library: Any = torch.library.Library("c10d", "IMPL")
         count = 0
         try:
-            for name in NAMES:
-                packet = getattr(torch.ops.c10d, name, None)
-                if packet is None:
-                    continue  # an operator of another torch version
-                overload = packet.default
-                operator = Operator.of(name, tuple(argument.name for argument in overload._schema.arguments))
+            for operator, overload in operators_of(torch):
                 kernel = _kernel(recorder, torch._C._distributed_c10d.Work, operator, overload._handle, after)
-                self._library.impl(name, kernel, "BackendSelect", with_keyset=True)
+                self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
                 count += 1
             if not count:
                 raise RuntimeError("this torch has none of the c10d operators")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from datetime import timedelta
 from types import ModuleType
@@ -25,16 +26,34 @@ def forget_created() -> None:
     _generations.clear()
 
 
+_batch_numbers = itertools.count(1)
+
+
 class Batch(list[Any]):
     """Replaces the empty list that a coalescing manager keeps for its group, to distinguish batches: a list has no
     identity but its address, which the next batch may reuse."""
 
-    __slots__ = ("coll_seq", "p2p_seq")
+    __slots__ = ("coll_seq", "number", "p2p_seq")
 
     def __init__(self, items: list[Any]) -> None:
         super().__init__(items)
+        self.number = next(_batch_numbers)
         self.coll_seq = 0
         self.p2p_seq = 0
+
+
+def batch_in(batches: dict[Any, Any], name: str) -> Batch | None:
+    """The batch that is open in the group ``name``; None: none is.
+
+    Args:
+        batches: torch's, by ``ProcessGroup``.
+    """
+    for group, batch in list(batches.items()):
+        if group.group_name == name:
+            if type(batch) is not Batch:
+                batch = batches[group] = Batch(batch)
+            return batch
+    return None
 
 
 class LiveGroup:

@@ -16,7 +16,8 @@ from otel_fr.capture.operations import Operator, key_function
 from otel_fr.capture.signatures import CachedSignature
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.waits import Waits
-from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, RingWriter, StaleGeneration
+from otel_fr.capture.writers import Writer
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, StaleGeneration
 
 _log = logging.getLogger("otel_fr")
 
@@ -41,7 +42,7 @@ class Recorder:
         groups: live groups by c10d name.
     """
 
-    def __init__(self, c10d: ModuleType, torch: ModuleType, writer: RingWriter, libraries: tuple[str, ...]) -> None:
+    def __init__(self, c10d: ModuleType, torch: ModuleType, writer: Writer, libraries: tuple[str, ...]) -> None:
         self.on = True
         self.follow_ends = True
         self.lock = threading.RLock()
@@ -68,6 +69,7 @@ class Recorder:
         with self.lock:
             self.group_gone(name)
             ours = self.groups[name] = LiveGroup(name, group.size(), group.rank())
+            self._added(name)
             ranks = member_ranks(self._c10d, group)
             if ranks is not None:
                 self._define_group(ours, group, ranks)
@@ -76,14 +78,25 @@ class Recorder:
         ours.ranks = ranks
         ours.index = self._writer.add_group(describe(self._c10d, group, ours.name, ranks, self._local_id))
         self._local_id += 1
+        self._defined(ours.name, ours.index)
 
     def group_gone(self, name: str | None) -> None:
         """Remove a group; None: all of them."""
         with self.lock:
             for gone in [name] if name is not None else list(self.groups):
                 group = self.groups.pop(gone, None)
-                if group is not None and group.index >= 0:
-                    self._writer.remove_group(group.index)
+                if group is not None:
+                    self._removed(gone, group.index)
+
+    def _added(self, name: str) -> None:
+        """The group is known from now on."""
+
+    def _defined(self, name: str, index: int) -> None:
+        """The group is in the ring."""
+
+    def _removed(self, name: str, index: int) -> None:
+        if index >= 0:
+            self._writer.remove_group(index)
 
     # ---- calls
 
@@ -339,7 +352,7 @@ class Recorder:
     ) -> CachedSignature:
         if self._signature_count >= MAX_SIGNATURES or self._generation != self._writer.generation:
             self._evict_signatures()
-        kind = self._kind_of(operator, process_group, group, arguments_of(operator, args))
+        kind = self.kind_of(operator, group, arguments_of(operator, args), process_group)
         ref = 0
         if kind.definition is not None:
             ref = self._writer.define_signature((group.index, key), kind.definition)
@@ -357,7 +370,8 @@ class Recorder:
         self._signature_count += 1
         return signature
 
-    def _kind_of(self, operator: Operator, process_group: Any, group: LiveGroup, arguments: Arguments) -> CallKind:
+    def kind_of(self, operator: Operator, group: LiveGroup, arguments: Arguments, process_group: Any) -> CallKind:
+        """What the call has in common with those of equal arguments."""
         if arguments.device == "meta":
             return NOT_A_CALL
         found = group.backends.get(arguments.device)

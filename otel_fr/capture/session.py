@@ -25,15 +25,13 @@ from typing import Any, Final
 
 from otel_fr import identity
 from otel_fr._version import __version__
-from otel_fr.capture import groups
-from otel_fr.capture.dispatcher import Kernels
+from otel_fr.capture import engines, groups
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
-from otel_fr.capture.recorder import Recorder
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.config import Config
-from otel_fr.ring import ProcessState, RingWriter, pid_namespace
+from otel_fr.ring import ProcessState, pid_namespace
 
 _log = logging.getLogger("otel_fr")
 
@@ -47,6 +45,7 @@ class Session:
     """The recording of one process: its parts, and how they are shut down.
 
     Attributes:
+        engine: how calls are recorded.
         recorder: what the operators' kernels call.
     """
 
@@ -66,12 +65,14 @@ class Session:
             folders = [config.ring_dir]
             with contextlib.suppress(OSError):  # the writer reports what is wrong
                 config.ring_dir.mkdir(parents=True, exist_ok=True)
-        self._writer = RingWriter.create(folders, f"rank{meta['rank']}-{self._pid}.ring", config.buffer_size, meta)
+        engine = self.engine = engines.choose(config.capture_engine, torch)
+        meta["capture_engine"] = engine.name
+        _log.info("otel-fr: the %s engine records this rank (%s)", engine.name, engine.reason)
+        self._writer = engine.create_ring(folders, f"rank{meta['rank']}-{self._pid}.ring", config.buffer_size, meta)
         try:
             # Only the package between the user's call and the operator, not all of otel-fr: the demo is user code.
             libraries = tuple(f"{Path(str(file)).parent}/" for file in (torch.__file__, __file__))
-            self.recorder = Recorder(c10d, torch, self._writer, libraries)
-            self._kernels = Kernels(torch, self.recorder)
+            self.recorder, self._kernels = engine.start(c10d, torch, self._writer, libraries)
         except BaseException:
             self._writer.unlink()
             raise

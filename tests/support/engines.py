@@ -1,13 +1,59 @@
-"""What the tests of the compiled capture engine need: they skip where it was not built."""
+"""What the tests of the compiled capture engine need: they skip where it cannot be built.
+
+The kernel is compiled once, into a cache of the tests, which takes about 20 s.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import importlib.util
+from pathlib import Path
 
 import pytest
+
+from tests.support.paths import ROOT
 
 HAS_RING_WRITER = importlib.util.find_spec("otel_fr.capture.native._ringwriter") is not None
 
 needs_ring_writer = pytest.mark.skipif(
     not HAS_RING_WRITER, reason="the ring writer is not compiled: no C++ compiler was found at installation"
 )
+
+CACHE = ROOT / "build" / "test-cache"
+"""``XDG_CACHE_HOME`` of the processes that are to find the kernel."""
+
+ENGINES = ("python", "compiled")
+
+
+@functools.cache
+def _kernel() -> Path:
+    import torch
+
+    from otel_fr.capture.native import build, store
+
+    folder = store.cache_folder({"XDG_CACHE_HOME": str(CACHE)})
+    store.make_private(folder)
+    with open(folder / ".tests", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build.build(build.Target.of(torch), folder)
+
+
+def kernel() -> Path:
+    """The compiled kernel for the installed torch; the test skips if there can be none."""
+    from otel_fr.capture.native.build import BuildError
+
+    if not HAS_RING_WRITER:
+        pytest.skip("the ring writer is not compiled: no C++ compiler was found at installation")
+    try:
+        return _kernel()
+    except BuildError as error:
+        pytest.skip(f"no kernel: {error}")
+
+
+def settings(engine: str) -> dict[str, str]:
+    """The environment in which a process records with this engine; the test skips if it cannot."""
+    if engine == "python":
+        return {"OTEL_FR_CAPTURE_ENGINE": "python"}
+    kernel()
+    return {"OTEL_FR_CAPTURE_ENGINE": engine, "XDG_CACHE_HOME": str(CACHE)}

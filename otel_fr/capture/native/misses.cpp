@@ -15,8 +15,12 @@ int raise_later(void* exception) {
   return -1;
 }
 
-// The handlers catch every Exception; what is left is KeyboardInterrupt, SystemExit.
-void keep_exception() {
+// An error of ours is not the caller's. What is none (KeyboardInterrupt, SystemExit) came from a signal handler.
+void keep_exception(Recorder* recorder) {
+  if (PyErr_ExceptionMatches(PyExc_Exception)) {
+    PyErr_Clear();
+    return recorder->failed();
+  }
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
@@ -65,7 +69,7 @@ PyObject* PythonMisses::called(const char* method, const char* format, ...) {
     Py_DECREF(function);
   }
   if (!result) {
-    keep_exception();
+    keep_exception(recorder_);
   } else if (result == Py_None) {
     Py_CLEAR(result);
   }

@@ -1,6 +1,7 @@
 // What the recorder asks of Python: capture/native/recorder.py, `Handlers`.
 #pragma once
 
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "recorder.hpp"

@@ -1,8 +1,4 @@
 // The Python module `otel_fr.capture.native._ringwriter`: its types, and the table for the kernel.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-
 #include "misses.hpp"
 #include "recorder.hpp"
 

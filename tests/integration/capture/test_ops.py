@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.engines import ENGINES
+from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
 from tests.support.waiting import PATIENCE
 
@@ -28,9 +30,9 @@ def line_of(text: str) -> int:
     return number
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The results of both ranks."""
+@pytest.fixture(scope="module", params=ENGINES)
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The results of both ranks, with each engine."""
     folder = tmp_path_factory.mktemp("capture")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
     env.update(
@@ -40,11 +42,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         OTEL_FR_BUFFER_SIZE="2000",
         TORCH_FR_BUFFER_SIZE="2000",  # switches PyTorch's own recorder on
         OMP_NUM_THREADS="1",
+        **engine_settings(request.param),
     )
     command = [str(TORCHRUN), "--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     results = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert {result["facts"]["meta"]["capture_engine"] for result in results} == {request.param}
     for number, result in enumerate(results):
         result["ring_left"] = list(folder.glob(f"otel-fr-*/rank{number}-*"))
     return results

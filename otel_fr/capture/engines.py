@@ -1,0 +1,114 @@
+"""Which capture engine records this process: the compiled one where it can run, else Python.
+
+docs/capture-engines.md describes both.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from otel_fr.capture.dispatcher import Kernels, operators_of
+from otel_fr.capture.recorder import Recorder
+from otel_fr.ring import RingWriter
+
+if TYPE_CHECKING:
+    from otel_fr.capture.native.library import KernelLibrary
+    from otel_fr.capture.native.writer import CompiledRingWriter
+
+_log = logging.getLogger("otel_fr")
+
+PYTHON = "python"
+COMPILED = "compiled"
+
+
+class Installed(Protocol):
+    """Kernels in torch's dispatcher."""
+
+    def remove(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How this process records.
+
+    Attributes:
+        name: `PYTHON` or `COMPILED`.
+        reason: why this one, for people.
+        library: of the compiled engine.
+    """
+
+    name: str
+    reason: str
+    library: KernelLibrary | None = None
+
+    def create_ring(
+        self, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]
+    ) -> RingWriter | CompiledRingWriter:
+        """As `RingWriter.create`."""
+        if self.library is None:
+            return RingWriter.create(folders, name, capacity, meta)
+        from otel_fr.capture.native.writer import CompiledRingWriter
+
+        return CompiledRingWriter.create(folders, name, capacity, meta)
+
+    def start(
+        self, c10d: ModuleType, torch: ModuleType, writer: RingWriter | CompiledRingWriter, libraries: tuple[str, ...]
+    ) -> tuple[Recorder, Installed]:
+        """The recorder and its kernels, installed.
+
+        Args:
+            writer: from `create_ring`.
+            libraries: folders whose frames are never user code, each with a trailing separator.
+
+        Raises:
+            RuntimeError: torch rejects the kernels, or has none of the operators.
+        """
+        if self.library is None:
+            recorder = Recorder(c10d, torch, writer, libraries)
+            return recorder, Kernels(torch, recorder)
+        from otel_fr.capture.native.dispatcher import CompiledKernels
+        from otel_fr.capture.native.recorder import CompiledRecorder
+        from otel_fr.capture.native.writer import CompiledRingWriter
+
+        assert isinstance(writer, CompiledRingWriter)
+        operators = [operator for operator, _ in operators_of(torch)]
+        by_code = {operator.code: operator for operator in operators}
+        compiled = CompiledRecorder(c10d, torch, writer, libraries, by_code, self.library)
+        return compiled, CompiledKernels(torch, compiled, self.library, operators)
+
+
+def choose(setting: str, torch: ModuleType) -> Engine:
+    """The engine for this process.
+
+    Args:
+        setting: one of `otel_fr.config.CAPTURE_ENGINES`.
+    """
+    if setting == PYTHON:
+        return Engine(PYTHON, "OTEL_FR_CAPTURE_ENGINE=python")
+    engine = _compiled(torch)
+    if engine.name == PYTHON and setting == COMPILED:
+        _log.warning("otel-fr: OTEL_FR_CAPTURE_ENGINE=compiled cannot be met, so Python records: %s", engine.reason)
+    return engine
+
+
+def _compiled(torch: ModuleType) -> Engine:
+    try:
+        importlib.import_module("otel_fr.capture.native._ringwriter")
+    except ImportError as error:
+        return Engine(PYTHON, f"this installation has no compiled ring writer ({error})")
+    from otel_fr.capture.native import store
+    from otel_fr.capture.native.library import KernelLibrary
+
+    failures = []
+    for path in store.candidates(torch):
+        try:
+            return Engine(COMPILED, str(path), KernelLibrary(path, str(torch.__version__)))
+        except OSError as error:
+            failures.append(str(error))
+    return Engine(PYTHON, "; ".join(failures) or f"there is no compiled kernel for torch {torch.__version__}")

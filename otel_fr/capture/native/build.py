@@ -1,0 +1,178 @@
+"""Compiles a kernel for one torch.
+
+    python -m otel_fr.capture.native.build [--folder FOLDER]
+
+Without a folder, the kernel goes to this user's cache, where ranks find it at their next start. Needs a C++ compiler and
+torch's headers, which its wheel has; torch itself is not imported when ``--torch``, ``--version`` and ``--abi`` say what
+it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from otel_fr.capture.native import store
+
+_COMPILERS: Final = ("c++", "g++", "clang++")
+_OPTIONS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+TIMEOUT: Final = 900
+"""Seconds; it takes 10 to 30 of a core's time."""
+_MESSAGE: Final = 4000
+"""Characters of the compiler's output that are kept."""
+
+
+class BuildError(Exception):
+    """The kernel could not be compiled; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A torch to compile for.
+
+    Attributes:
+        root: its package folder.
+        version: without what follows "+".
+        new_abi: compiled with the C++11 ABI of the C++ library.
+    """
+
+    root: Path
+    version: str
+    new_abi: bool
+
+    @classmethod
+    def of(cls, torch: ModuleType) -> Target:
+        """The running torch."""
+        root = Path(str(torch.__file__)).parent
+        return cls(root, store.base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+
+    @property
+    def file_name(self) -> str:
+        """See `store.file_name`."""
+        return store.file_name(self.version, self.new_abi)
+
+
+def find_compiler(env: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The command of the C++ compiler: CXX, or the first that is found; None: there is none."""
+    own = shlex.split(env.get("CXX", ""))
+    if own and shutil.which(own[0]):
+        return own
+    return next(([found] for name in _COMPILERS if (found := shutil.which(name))), None)
+
+
+def command(target: Target, compiler: list[str], output: Path) -> list[str]:
+    """What compiles the kernel."""
+    include = target.root / "include"
+    libraries = target.root / "lib"
+    return [
+        *compiler,
+        *_OPTIONS,
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(target.new_abi)}",
+        str(store.FOLDER / "kernel.cpp"),
+        "-isystem",
+        str(include),
+        "-isystem",
+        str(include / "torch" / "csrc" / "api" / "include"),
+        f"-L{libraries}",
+        "-ltorch_cpu",
+        "-lc10",
+        "-o",
+        str(output),
+    ]
+
+
+def build(target: Target, folder: Path) -> Path:
+    """Compile the kernel into ``folder``, unless it is there. Returns its path.
+
+    Raises:
+        BuildError: there is no compiler, or it fails.
+        OSError: the folder cannot be written.
+    """
+    path = folder / target.file_name
+    if path.is_file():
+        return path
+    compiler = find_compiler()
+    if compiler is None:
+        raise BuildError("no C++ compiler was found (CXX, c++, g++, clang++)")
+    # Moved into place when it is whole, so that no process loads half a library.
+    handle, name = tempfile.mkstemp(prefix=".building-", suffix=".so", dir=folder)
+    os.close(handle)
+    unfinished = Path(name)
+    try:
+        done = subprocess.run(
+            command(target, compiler, unfinished),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT,
+            check=False,
+        )
+        if done.returncode:
+            raise BuildError(f"{' '.join(compiler)} failed: {done.stderr[-_MESSAGE:].strip()}")
+        unfinished.chmod(0o700)
+        unfinished.replace(path)
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"{' '.join(compiler)} did not end within {TIMEOUT} s") from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def only_builder(folder: Path) -> Iterator[bool]:
+    """True in one process at a time of those that use the folder; the others do not wait."""
+    with open(folder / ".lock", "w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where the kernel goes (default: this user's cache)")
+    parser.add_argument("--torch", type=Path, help="torch's package folder (default: that of the torch installed here)")
+    parser.add_argument("--version", help="its version")
+    parser.add_argument("--abi", type=int, choices=(0, 1), help="1: it uses the C++11 ABI of the C++ library")
+    options = parser.parse_args(arguments)
+    if options.torch is None:
+        import torch
+
+        target = Target.of(torch)
+    else:
+        target = Target(options.torch, str(options.version).split("+")[0], options.abi != 0)
+    try:
+        folder = options.folder or store.cache_folder()
+        if options.folder is None:
+            store.make_private(folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+        with only_builder(folder) as alone:
+            if not alone:
+                print("another process compiles it", file=sys.stderr)
+                return 0
+            print(build(target, folder))
+    except (BuildError, OSError) as error:
+        print(f"otel-fr: no kernel for torch {target.version}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,230 @@
+// Kernels at torch's BackendSelect key: each call of a c10d operator is recorded and passed on, exactly once.
+//
+// Bound to one version of torch (libtorch_cpu and libc10 only); free of Python. The recorder is the table of api.h.
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/library.h>
+#include <torch/version.h>
+
+#include <time.h>
+
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "api.h"
+
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using c10::OperatorHandle;
+using torch::jit::Stack;
+
+const OfrApi* api = nullptr;
+
+int64_t monotonic_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+// The key of a call's signature; capture/native/key.py reads it.
+class Key {
+ public:
+  void add(uint64_t word) { words_.push_back(word); }
+
+  void add_tensor(const at::Tensor& tensor) {
+    ++tensors_;
+    if (!tensor.defined()) return add(UINT64_MAX);
+    auto sizes = tensor.sizes();
+    const c10::Device device = tensor.device();
+    add(static_cast<uint64_t>(tensor.scalar_type()) | static_cast<uint64_t>(device.type()) << 8 |
+        static_cast<uint64_t>(static_cast<uint8_t>(device.index())) << 16 | uint64_t{tensor.itemsize()} << 24 |
+        uint64_t{sizes.size()} << 40);
+    for (int64_t size : sizes) add(static_cast<uint64_t>(size));
+  }
+
+  // A tensor, a list of them, or a list of lists: the number of tensors, then each.
+  void add_tensors(const IValue& value) {
+    size_t at = words_.size();
+    uint64_t before = tensors_;
+    add(0);
+    add_nested(value);
+    words_[at] = (value.isTensor() ? 0 : 1) | (tensors_ - before) << 1;
+  }
+
+  const uint64_t* data() const { return words_.data(); }
+  size_t size() const { return words_.size(); }
+
+ private:
+  void add_nested(const IValue& value) {
+    if (value.isTensor()) return add_tensor(value.toTensor());
+    if (value.isNone()) return;
+    for (const IValue& item : value.toListRef()) add_nested(item);
+  }
+
+  c10::SmallVector<uint64_t, 64> words_;
+  uint64_t tensors_ = 0;
+};
+
+template <class T>
+const T& object_of(const IValue& value) {
+  return static_cast<const T&>(*value.toObjectRef().getSlot(0).toCapsule());
+}
+
+class Kernel final : public c10::OperatorKernel {
+ public:
+  explicit Kernel(const OfrOperator& op)
+      : op_(op), after_(DispatchKeySet(DispatchKeySet::FULL_AFTER, DispatchKey::BackendSelect)) {}
+
+  void operator()(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
+    OfrPending call;
+    bool recorded = false;
+    if (*api->on) {
+      try {
+        recorded = begin(handle, *stack, &call);
+      } catch (...) {  // the collective continues
+        api->failed();
+      }
+    }
+    if (!recorded) return handle.redispatchBoxed(keys & after_, stack);
+    try {
+      handle.redispatchBoxed(keys & after_, stack);
+    } catch (...) {
+      api->end(&call, OFR_FAILED, monotonic_ns());
+      throw;
+    }
+    try {
+      follow(*stack, call);
+    } catch (...) {
+      api->end(&call, OFR_UNKNOWN, 0);
+      api->failed();
+    }
+  }
+
+ private:
+  bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending) const {
+    const size_t count = handle.schema().arguments().size();
+    const IValue* arguments = &stack[stack.size() - count];
+    const std::string& group = object_of<c10d::ProcessGroup>(arguments[op_.group]).getGroupName();
+    Key key;
+    uint64_t reduce_op = 0;
+    if (op_.reduce_op >= 0)
+      reduce_op = 1 + static_cast<uint64_t>(object_of<c10d::ReduceOp>(arguments[op_.reduce_op]).op_);
+    key.add(op_.code | reduce_op << 32);
+    for (int i = 0; i < op_.tensor_count; ++i) key.add_tensors(arguments[op_.tensors[i]]);
+    for (int i = 0; i < op_.number_count; ++i) key.add(static_cast<uint64_t>(arguments[op_.numbers[i]].toInt()));
+    for (int i = 0; i < op_.list_count; ++i) {
+      const IValue& list = arguments[op_.lists[i]];
+      size_t items = list.isIntList() ? list.toIntList().size() : 0;
+      key.add(items);
+      if (items)
+        for (int64_t item : list.toIntVector()) key.add(static_cast<uint64_t>(item));
+    }
+    OfrCall call{};
+    call.group = group.data();
+    call.group_length = group.size();
+    call.key = key.data();
+    call.key_words = key.size();
+    call.timeout_ms = op_.timeout >= 0 && arguments[op_.timeout].isInt() ? arguments[op_.timeout].toInt() : -1;
+    call.code = op_.code;
+    call.kind = op_.kind;
+    return api->begin(&call, pending) != 0;
+  }
+
+  static void follow(const Stack& stack, const OfrPending& call) {
+    if (call.mode == OFR_MODE_RETURN) return api->end(&call, OFR_COMPLETED, monotonic_ns());
+    if (call.mode != OFR_MODE_WORK) return api->end(&call, OFR_UNKNOWN, 0);
+    const IValue& result = stack.back();
+    if (!call.has_no_future) {
+      if (auto future = future_of(result)) {
+        // Without the streams of the future's devices: nothing is read from it but whether it failed.
+        future->addCallback(
+            [call](c10::ivalue::Future& done) {
+              int64_t now = monotonic_ns();
+              api->end(&call, done.hasError() ? OFR_FAILED : OFR_COMPLETED, now);
+            },
+            /*uses_future=*/false);
+        return;
+      }
+      api->no_future(&call);
+    }
+    follow_in_python(result, call);
+  }
+
+  // Null: this Work has none. It depends on the operator and torch's version.
+  static c10::intrusive_ptr<c10::ivalue::Future> future_of(const IValue& work) {
+    try {
+      return const_cast<c10d::Work&>(object_of<c10d::Work>(work)).getFuture();
+    } catch (const std::exception&) {
+      return nullptr;
+    }
+  }
+
+  // Through an operator that Python implements, so that this library needs no symbol of libtorch_python.
+  static void follow_in_python(const IValue& work, const OfrPending& call) {
+    static const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow("otel_fr::follow", "");
+    Stack arguments{work, static_cast<int64_t>(call.ticket), call.group_index, static_cast<int64_t>(call.sequence)};
+    schema.callBoxed(&arguments);
+    if (!arguments.empty() && arguments.back().isBool() && arguments.back().toBool()) api->hold();
+  }
+
+  const OfrOperator op_;
+  const DispatchKeySet after_;
+};
+
+std::unique_ptr<torch::Library> library;
+// A thread may still be in a kernel that was removed, so none is freed.
+std::vector<c10::BoxedKernel>& kernels() {
+  static auto* all = new std::vector<c10::BoxedKernel>();
+  return *all;
+}
+
+}  // namespace
+
+#define OTEL_FR_EXPORT extern "C" __attribute__((visibility("default")))
+
+// The version that this was compiled for.
+OTEL_FR_EXPORT const char* otel_fr_torch_version() { return TORCH_VERSION; }
+
+OTEL_FR_EXPORT uint32_t otel_fr_api_version() { return OFR_API_VERSION; }
+
+// Name of a scalar type or device type; null: there is none of that number.
+OTEL_FR_EXPORT const char* otel_fr_scalar_type(int32_t number) {
+  return number < 0 || number >= static_cast<int32_t>(c10::ScalarType::NumOptions)
+      ? nullptr
+      : c10::toString(static_cast<c10::ScalarType>(number));
+}
+
+OTEL_FR_EXPORT const char* otel_fr_device_type(int32_t number) {
+  static std::string names[static_cast<int>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)];
+  if (number < 0 || number >= static_cast<int32_t>(c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES)) return nullptr;
+  names[number] = c10::DeviceTypeName(static_cast<c10::DeviceType>(number), true);
+  return names[number].c_str();
+}
+
+// Installs a kernel for each of the operators, which must exist. 0: done; otherwise `error` says why not.
+OTEL_FR_EXPORT int otel_fr_install(const OfrApi* table, const OfrOperator* operators, size_t count, char* error,
+                                   size_t error_size) {
+  try {
+    TORCH_CHECK(table->version == OFR_API_VERSION, "the ring writer has another interface");
+    TORCH_CHECK(!library, "kernels are installed already");
+    api = table;
+    library = std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", DispatchKey::BackendSelect, __FILE__,
+                                               static_cast<uint32_t>(__LINE__));
+    for (size_t i = 0; i < count; ++i) {
+      kernels().push_back(c10::BoxedKernel::makeFromFunctor(std::make_unique<Kernel>(operators[i])));
+      library->impl(operators[i].name, torch::CppFunction::makeFromBoxedKernel(kernels().back()));
+    }
+    return 0;
+  } catch (const std::exception& reason) {
+    library.reset();
+    std::snprintf(error, error_size, "%s", reason.what());
+    return 1;
+  }
+}
+
+OTEL_FR_EXPORT void otel_fr_remove() { library.reset(); }

@@ -1,0 +1,207 @@
+"""The recorder of the compiled engine: what the C++ part asks of Python, once for each new thing it meets."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from functools import wraps
+from types import CodeType, ModuleType
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from otel_fr.capture.groups import batch_in, member_ranks
+from otel_fr.capture.native import _ringwriter, key
+from otel_fr.capture.native.library import KernelLibrary
+from otel_fr.capture.native.writer import CompiledRingWriter
+from otel_fr.capture.operations import Operator
+from otel_fr.capture.recorder import Recorder
+from otel_fr.ring import RecordState
+from otel_fr.ring.layout import DefinitionKind
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _guarded(
+    function: Callable[Concatenate[Handlers, _P], _T],
+) -> Callable[Concatenate[Handlers, _P], _T | None]:
+    """A failure is counted, and the answer None: the call is counted, but not recorded."""
+
+    @wraps(function)
+    def guard(self: Handlers, /, *args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+        try:
+            return function(self, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - the collective continues
+            self.recorder.failed()
+            return None
+
+    return guard
+
+
+class Handlers:
+    """What the C++ part calls (misses.cpp), with the GIL and without its lock, on the thread that issues the call."""
+
+    def __init__(self, recorder: CompiledRecorder, operators: Mapping[int, Operator], library: KernelLibrary) -> None:
+        self.recorder = recorder
+        self._operators = operators
+        self._library = library
+        # Kept so that their addresses are not reused while the C++ part knows them.
+        self._codes: list[CodeType] = []
+
+    @_guarded
+    def define_group(self, name: str) -> bool | None:
+        """Define a group whose members torch did not know when it was registered."""
+        return self.recorder.define_late(name) or None
+
+    @_guarded
+    def define_signature(
+        self, name: str, code: int, words: bytes
+    ) -> tuple[int, int, int, int, int, int, bool, int, int] | None:
+        """The signature of a call in the group ``name``; the fields of C++'s ``Signature``."""
+        operator = self._operators[code]
+        arguments = key.arguments_of(operator, words, self._library.scalar_type, self._library.device_type)
+        recorder = self.recorder
+        group = recorder.groups.get(name)
+        if group is None:
+            return None
+        kind = recorder.kind_of(operator, group, arguments, recorder.process_group(name))
+        writer = self.recorder.writer
+        ref, generation = 0, writer.generation
+        if kind.definition is not None:
+            ref, generation = writer.define(DefinitionKind.SIGNATURE, kind.definition)
+        _, peer, tag = kind.pair
+        return (
+            ref,
+            generation,
+            int(kind.mode),
+            kind.step,
+            kind.op_step,
+            kind.timeout_ms,
+            kind.coalesces,
+            peer,
+            tag,
+        )
+
+    @_guarded
+    def define_site(self, of_main: bool) -> tuple[int, int]:
+        """The call site of this thread; ``of_main``: of the main thread."""
+        sites = self.recorder.sites
+        frame = sys._current_frames().get(threading.main_thread().ident or 0) if of_main else sys._getframe(1)
+        return self.recorder.writer.define(DefinitionKind.SITE, sites.describe(sites.user_frame(frame)))
+
+    @_guarded
+    def define_thread(self) -> tuple[int, int]:
+        """This thread."""
+        return self.recorder.writer.define_name(threading.get_ident(), threading.current_thread().name)
+
+    @_guarded
+    def is_library(self, code: CodeType) -> int:
+        """1: the code object is not the user's. Keeps it."""
+        self._codes.append(code)
+        return int(self.recorder.sites.is_library(code.co_filename))
+
+    @_guarded
+    def forget_codes(self, code: CodeType) -> None:
+        """The C++ part knows this code object only."""
+        self._codes = [code]
+
+    @_guarded
+    def batch(self, name: str) -> int:
+        """Number of the coalesced batch that is open in the group; 0: none is."""
+        batch = batch_in(self.recorder.batches, name)
+        return 0 if batch is None else batch.number
+
+    @_guarded
+    def release(self) -> None:
+        """This thread's last Work has reached its caller."""
+        self.recorder.waits.held.pop(threading.get_ident(), None)
+
+
+class CompiledRecorder(Recorder):
+    """`Recorder` with its calls recorded in C++."""
+
+    def __init__(
+        self,
+        c10d: ModuleType,
+        torch: ModuleType,
+        writer: CompiledRingWriter,
+        libraries: tuple[str, ...],
+        operators: Mapping[int, Operator],
+        library: KernelLibrary,
+    ) -> None:
+        """``operators``: those that have kernels, by code."""
+        self._native: _ringwriter.Recorder | None = None
+        super().__init__(c10d, torch, writer, libraries)
+        self.writer: Final = writer
+        self.batches: Final[dict[Any, Any]] = c10d._world._pg_coalesce_state
+        self._native = _ringwriter.Recorder(
+            writer.core, Handlers(self, operators, library), self.batches, threading.main_thread().ident or 0
+        )
+        self._unbox = self._types.Work.unbox
+
+    @property
+    def on(self) -> bool:
+        """False: calls are not recorded."""
+        return self._on
+
+    @on.setter
+    def on(self, value: bool) -> None:
+        self._on = value
+        if self._native is not None:
+            self._native.on = value
+
+    @property
+    def native(self) -> _ringwriter.Recorder:
+        """The C++ part."""
+        assert self._native is not None
+        return self._native
+
+    # ---- groups
+
+    def _added(self, name: str) -> None:
+        self.native.add_group(name)
+
+    def _defined(self, name: str, index: int) -> None:
+        self.native.set_index(name, index)
+
+    def _removed(self, name: str, index: int) -> None:
+        self.native.remove_group(name)
+
+    def define_late(self, name: str) -> bool:
+        """Define a group at its first call. False: it is not recorded."""
+        with self.lock:
+            group = self.groups.get(name)
+            if group is None:
+                return False
+            if group.index < 0:
+                process_group = self.process_group(name)
+                self._define_group(group, process_group, member_ranks(self._c10d, process_group) or ())
+            return True
+
+    def process_group(self, name: str) -> Any:
+        """torch's ``ProcessGroup`` of that name. Raises RuntimeError: there is none."""
+        return self._types._resolve_process_group(name)
+
+    # ---- calls
+
+    def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
+        """Record the end of a call, from any thread. Never raises."""
+        try:
+            if self.on:
+                self.writer.complete(ticket, group_index, sequence_id, state, ended_ns)
+        except Exception:  # noqa: BLE001
+            self.failed()
+
+    def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> bool:
+        """Record the end of a Work that has no future; see `Waits`. True: it is held until this thread's next call."""
+        if not self.follow_ends:
+            self.end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
+            return False
+        self.waits.follow(self._unbox(work), ticket, group_index, sequence_id)
+        return True
+
+    def close(self) -> None:
+        """Stop recording and close the ring. The file stays."""
+        self.native.activate(False)
+        self.native.close()
+        super().close()

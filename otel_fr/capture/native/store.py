@@ -1,0 +1,79 @@
+"""Where compiled kernels are: those that came with otel-fr, and those that were compiled on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+FOLDER: Final = Path(__file__).resolve().parent
+SOURCES: Final = ("api.h", "kernel.cpp")
+SHIPPED: Final = FOLDER / "kernels"
+_DIGITS: Final = 12
+"""Of the sources' hash: tells versions of otel-fr apart, and guards against nothing."""
+
+
+def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """The folder of kernels that were compiled on this machine. It need not exist."""
+    base = env.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "otel-fr" / "kernels"
+
+
+def base_version(torch: ModuleType) -> str:
+    """torch's version without what follows "+": CPU and CUDA builds have the same interfaces."""
+    return str(torch.__version__).split("+")[0]
+
+
+def file_name(version: str, new_abi: bool) -> str:
+    """Name of the library for a torch of this base version.
+
+    Args:
+        new_abi: torch was compiled with the C++11 ABI of the C++ library.
+    """
+    digest = hashlib.sha256()
+    for name in SOURCES:
+        digest.update((FOLDER / name).read_bytes())
+    return f"kernel-torch{version}-cxx11{int(new_abi)}-{digest.hexdigest()[:_DIGITS]}.so"
+
+
+def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> list[Path]:
+    """The libraries for the running torch that may be loaded, best first."""
+    name = file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+    found = [SHIPPED / name]
+    folder = cache_folder(env)
+    if is_private(folder) and is_own_file(folder / name):
+        found.append(folder / name)
+    return [path for path in found if path.is_file()]
+
+
+def is_private(folder: Path) -> bool:
+    """True if the folder is this user's, and only this user can change what is in it."""
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700
+
+
+def is_own_file(path: Path) -> bool:
+    """True if this is a regular file of this user that no other may write."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def make_private(folder: Path) -> None:
+    """Create the folder for this user alone. Raises OSError: it is another's, or no folder."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise OSError(f"{folder} is not a folder of this user")
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        os.chmod(folder, 0o700)

@@ -1,0 +1,49 @@
+"""What a recorder needs of a ring's writer: the Python and the compiled one have it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from otel_fr.ring import GroupDef, SignatureDef, SiteDef
+
+
+class Writer(Protocol):
+    """See `otel_fr.ring.RingWriter`."""
+
+    @property
+    def signatures(self) -> dict[Hashable, int]: ...
+    @property
+    def sites(self) -> dict[Hashable, int]: ...
+    @property
+    def threads(self) -> dict[int, int]: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def head(self) -> int: ...
+    def add_group(self, definition: GroupDef) -> int: ...
+    def remove_group(self, index: int) -> None: ...
+    def define_signature(self, key: Hashable, definition: SignatureDef) -> int: ...
+    def define_site(self, key: Hashable, definition: SiteDef) -> int: ...
+    def define_thread(self, ident: int, name: str) -> int: ...
+    def append(
+        self,
+        group_index: int,
+        sig_ref: int,
+        site_ref: int,
+        thread_ref: int,
+        generation: int,
+        kind: int,
+        flags: int,
+        coll_seq: int,
+        p2p_seq: int,
+        op_id: int,
+        pair_index: int,
+        timeout_ms: int,
+        issued_ns: int,
+        /,
+    ) -> int: ...
+    def complete(self, ticket: int, group_index: int, coll_seq: int, state: int, ended_ns: int, /) -> None: ...
+    def wait(self, ticket: int, waited_ns: int, /) -> None: ...
+    def count(self, name: str, n: int = 1) -> None: ...
+    def close(self) -> None: ...
