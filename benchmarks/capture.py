@@ -83,6 +83,7 @@ def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
         print(f"no compiled engine: {engine.reason}")
         return found
     compiled_recorder: Any = _recorder(engine, folder)
+    library = engine.library
     operators = [operator for operator, _ in operators_of(torch)]
 
     def compiled(with_sites: bool) -> Callable[[], Any]:
@@ -91,7 +92,7 @@ def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
         @contextmanager
         def engaged() -> Iterator[None]:
             compiled_recorder.native.with_sites = with_sites
-            kernels = CompiledKernels(torch, compiled_recorder, engine.library, operators)
+            kernels = CompiledKernels(torch, compiled_recorder, library, operators)
             yield
             kernels.remove()
 

@@ -33,7 +33,24 @@ def end_mode(backend: str, returns_work: bool) -> EndMode:
     return EndMode.RETURN if backend == "fake" else EndMode.UNKNOWN
 
 
-class FutureCallback:
+class Callbacks:
+    """The callbacks that wait for the end of calls."""
+
+    def outstanding(self) -> int:
+        """Number of callbacks that a backend still holds."""
+        raise NotImplementedError
+
+    def drain(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until none is outstanding. True: none is."""
+        deadline = time.monotonic() + seconds
+        while self.outstanding():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL)
+        return True
+
+
+class FutureCallback(Callbacks):
     """The callback of futures: ``functools.partial(callback.function, ticket, group index, sequence id)``.
 
     A thread of the backend calls it and then destroys it, and needs the GIL for both. If the interpreter is finalising
@@ -53,15 +70,6 @@ class FutureCallback:
     def outstanding(self) -> int:
         """Number of callbacks that a backend still holds: each partial object holds one reference to the function."""
         return max(0, self._references() - self._alone)
-
-    def drain(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` until none is outstanding. True: none is."""
-        deadline = time.monotonic() + seconds
-        while self.outstanding():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL)
-        return True
 
 
 def _callback(end: Callable[[int, int, int, int, int], None]) -> Callable[[int, int, int, Any], None]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from otel_fr.capture.completion import EndMode, FutureCallback
+from otel_fr.capture.completion import Callbacks, EndMode, FutureCallback
 from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of
 from otel_fr.capture.groups import Batch, LiveGroup, backend_of, describe, member_ranks
 from otel_fr.capture.operations import Operator, key_function
@@ -40,6 +40,7 @@ class Recorder:
         on: False: calls are not recorded.
         follow_ends: False: the interpreter is exiting, so no callback may be registered.
         groups: live groups by c10d name.
+        callbacks: of futures.
     """
 
     def __init__(self, c10d: ModuleType, torch: ModuleType, writer: Writer, libraries: tuple[str, ...]) -> None:
@@ -48,6 +49,7 @@ class Recorder:
         self.lock = threading.RLock()
         self.groups: dict[str, LiveGroup] = {}
         self.futures = FutureCallback(self.end)
+        self.callbacks: Callbacks = self.futures
         self.sites = Sites(libraries)
         self._c10d = c10d
         self._types = torch._C._distributed_c10d

@@ -235,13 +235,13 @@ class Session:
         Returns:
             False: callbacks are still outstanding.
         """
-        futures = self.recorder.futures
+        callbacks = self.recorder.callbacks
         try:
-            if futures.drain(EXIT_SECONDS / 2):
+            if callbacks.drain(EXIT_SECONDS / 2):
                 return True
             if not self._hooks.recorded:
                 _log.info("otel-fr: waiting for a collective that is still in flight at exit")
-                while not futures.drain(60.0):
+                while not callbacks.drain(60.0):
                     pass
                 return True
         except KeyboardInterrupt:

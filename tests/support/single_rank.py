@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.support import engines
 from tests.support.waiting import PATIENCE
 
 PRELUDE = """\
@@ -31,8 +32,13 @@ def ring():
 """
 
 
+ENGINE = "python"
+"""The capture engine of these programs; the fixture ``each_engine`` sets it."""
+
+
 def environment(folder: Path, **extra: str) -> dict[str, str]:
     """Rings and files go to ``folder``."""
+    extra = {**engines.settings(ENGINE), **extra}
     own = {"OTEL_FR_RING_DIR": str(folder), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), "HOME": str(folder)}
     return {**os.environ, "OMP_NUM_THREADS": "1", **own, **extra}
 

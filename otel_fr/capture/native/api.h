@@ -38,6 +38,8 @@ typedef struct {
   int (*begin)(const OfrCall *call, OfrPending *pending);
   /* Records an end, from any thread: RecordState, monotonic ns (0: unknown). */
   void (*end)(const OfrPending *pending, uint32_t state, int64_t ended_ns);
+  /* A callback waits for the end of a call (1), or exists no longer (-1). */
+  void (*watch)(void *recorder, int change);
   /* The Work of this call, and so of calls with its signature, has no future. */
   void (*no_future)(const OfrPending *pending);
   /* This thread's last Work is held by Python until the thread's next call. */

@@ -2,9 +2,9 @@
 
     python -m otel_fr.capture.native.build [--folder FOLDER]
 
-Without a folder, the kernel goes to this user's cache, where ranks find it at their next start. Needs a C++ compiler and
-torch's headers, which its wheel has; torch itself is not imported when ``--torch``, ``--version`` and ``--abi`` say what
-it is.
+Without a folder, the kernel goes to this user's cache, where ranks find it at their next start. Needs a C++ compiler
+and torch's headers, which its wheel has; torch itself is not imported when ``--torch``, ``--version`` and ``--abi`` say
+what it is.
 """
 
 from __future__ import annotations

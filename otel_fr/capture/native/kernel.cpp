@@ -75,6 +75,15 @@ const T& object_of(const IValue& value) {
   return static_cast<const T&>(*value.toObjectRef().getSlot(0).toCapsule());
 }
 
+// Counts a callback for as long as a future has it.
+struct Watch {
+  explicit Watch(void* of) : recorder(of) { api->watch(recorder, 1); }
+  ~Watch() { api->watch(recorder, -1); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+  void* const recorder;
+};
+
 class Kernel final : public c10::OperatorKernel {
  public:
   explicit Kernel(const OfrOperator& op)
@@ -143,7 +152,7 @@ class Kernel final : public c10::OperatorKernel {
       if (auto future = future_of(result)) {
         // Without the streams of the future's devices: nothing is read from it but whether it failed.
         future->addCallback(
-            [call](c10::ivalue::Future& done) {
+            [call, watch = std::make_shared<Watch>(call.recorder)](c10::ivalue::Future& done) {
               int64_t now = monotonic_ns();
               api->end(&call, done.hasError() ? OFR_FAILED : OFR_COMPLETED, now);
             },

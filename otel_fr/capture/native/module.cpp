@@ -310,6 +310,8 @@ int set_sites(PyRecorder* self, PyObject* value, void*) {
   return 0;
 }
 
+PyObject* get_watched(PyRecorder* self, void*) { return PyLong_FromLongLong(self->recorder->watched); }
+
 PyMethodDef recorder_methods[] = {
     {"add_group", method(recorder_add_group), METH_VARARGS, nullptr},
     {"set_index", method(recorder_set_index), METH_VARARGS, nullptr},
@@ -321,6 +323,7 @@ PyMethodDef recorder_methods[] = {
 PyGetSetDef recorder_getset[] = {
     {"on", reinterpret_cast<getter>(get_on), reinterpret_cast<setter>(set_on), nullptr, nullptr},
     {"with_sites", reinterpret_cast<getter>(get_sites), reinterpret_cast<setter>(set_sites), nullptr, nullptr},
+    {"watched", reinterpret_cast<getter>(get_watched), nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot recorder_slots[] = {{Py_tp_new, reinterpret_cast<void*>(recorder_new)},

@@ -361,6 +361,8 @@ void api_end(const OfrPending* pending, uint32_t state, int64_t ended_ns) {
   recorder->end(pending->ticket, pending->group_index, pending->sequence, state, ended_ns);
 }
 
+void api_watch(void* recorder, int change) { static_cast<Recorder*>(recorder)->watched += change; }
+
 void api_no_future(const OfrPending* pending) { static_cast<Recorder*>(pending->recorder)->no_future(*pending); }
 
 void api_hold() { thread_state.holds = true; }
@@ -375,7 +377,7 @@ void after_fork() {
   if (Recorder* recorder = active.exchange(nullptr)) recorder->on = 0;
 }
 
-const OfrApi table = {OFR_API_VERSION, &is_on, api_begin, api_end, api_no_future, api_hold, api_failed};
+const OfrApi table = {OFR_API_VERSION, &is_on, api_begin, api_end, api_watch, api_no_future, api_hold, api_failed};
 
 }  // namespace
 

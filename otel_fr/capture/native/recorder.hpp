@@ -93,6 +93,7 @@ class Recorder {
 
   std::atomic<uint32_t> on{1};
   std::atomic<bool> with_sites{true};
+  std::atomic<int64_t> watched{0};  // calls whose end a callback waits for
 
   // Of the kernel; see api.h.
   int begin(const OfrCall& call, OfrPending* pending);

@@ -9,6 +9,7 @@ from functools import wraps
 from types import CodeType, ModuleType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+from otel_fr.capture.completion import Callbacks
 from otel_fr.capture.groups import batch_in, member_ranks
 from otel_fr.capture.native import _ringwriter, key
 from otel_fr.capture.native.library import KernelLibrary
@@ -117,6 +118,16 @@ class Handlers:
         self.recorder.waits.held.pop(threading.get_ident(), None)
 
 
+class _NativeCallbacks(Callbacks):
+    """Those of the C++ part. They need no interpreter, but the destructors of groups wait for what they wait for."""
+
+    def __init__(self, native: _ringwriter.Recorder) -> None:
+        self._native = native
+
+    def outstanding(self) -> int:
+        return self._native.watched
+
+
 class CompiledRecorder(Recorder):
     """`Recorder` with its calls recorded in C++."""
 
@@ -137,6 +148,7 @@ class CompiledRecorder(Recorder):
         self._native = _ringwriter.Recorder(
             writer.core, Handlers(self, operators, library), self.batches, threading.main_thread().ident or 0
         )
+        self.callbacks = _NativeCallbacks(self._native)
         self._unbox = self._types.Work.unbox
 
     @property

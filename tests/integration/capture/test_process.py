@@ -368,6 +368,7 @@ def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[lis
     ("case", "timeout", "codes"),
     [("timeout", 2, [0, 0]), ("late", 60, [0, 0]), ("exits", 4, [3, 0])],
 )
+@pytest.mark.usefixtures("each_engine")
 def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, timeout: float, codes: list[int]) -> None:
     with_us = run_pair(tmp_path / "with", case, "1", timeout)
     without = run_pair(tmp_path / "without", case, "0", timeout)
@@ -377,6 +378,7 @@ def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, time
         assert without == (codes, with_us[1], without[2])
 
 
+@pytest.mark.usefixtures("each_engine")
 def test_a_rank_that_raises_does_not_wait_for_its_peers(tmp_path: Path) -> None:
     codes, _, seconds = run_pair(tmp_path / "raises", "raises", "1", 60)
     assert codes == [1, 0]

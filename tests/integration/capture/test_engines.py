@@ -1,0 +1,186 @@
+"""Both capture engines record the same of the same program."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.distributed.distributed_c10d import _coalescing_manager
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from otel_fr.capture import engines as capture_engines
+from otel_fr.capture import groups as capture_groups
+from otel_fr.ring import Record, RingReader
+from tests.support import engines
+
+_WORLD = 4
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn)
+_REDUCE = (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG, dist.ReduceOp.BXOR)
+_SUBGROUPS = ((0, 1), (0, 2, 3))
+_LIBRARIES = (f"{Path(str(torch.__file__)).parent}/", f"{Path(capture_engines.__file__).parent}/")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def groups() -> Iterator[list[Any]]:
+    """The default group and the subgroups of this process, on the fake backend."""
+    engines.kernel()
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=_WORLD)
+    made = [dist.group.WORLD, *[dist.new_group(ranks) for ranks in _SUBGROUPS]]
+    yield made
+    dist.destroy_process_group()
+
+
+def _tensor(choose: random.Random) -> Any:
+    shape = [choose.randrange(4) for _ in range(choose.randrange(3))]
+    return torch.empty(shape, dtype=choose.choice(_DTYPES))
+
+
+def _call(choose: random.Random, group: Any) -> None:
+    """One call; the fake backend takes any shapes."""
+    size = group.size()
+    a, b = _tensor(choose), _tensor(choose)
+    many = [_tensor(choose) for _ in range(choose.randint(1, 3))]
+    lists = [[_tensor(choose) for _ in range(size)]]
+    op = choose.choice(_REDUCE)
+    asynchronous = choose.random() < 0.3
+    timeout = choose.choice([None, 1, 77])
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    if timeout is not None:
+        options.timeout = torch.distributed.distributed_c10d.timedelta(seconds=timeout)
+    coalesced = dist.AllreduceCoalescedOptions()
+    coalesced.reduceOp = op
+    peer = choose.randrange(1, size)
+    calls: list[Callable[[], Any]] = [
+        lambda: dist.all_reduce(a, op, group, asynchronous),
+        lambda: group.allreduce([a], options),
+        lambda: group.allreduce_coalesced(many, coalesced),
+        lambda: dist.broadcast(a, group_src=choose.randrange(size), group=group),
+        lambda: dist.reduce(a, group_dst=choose.randrange(size), op=op, group=group),
+        lambda: group.allgather(lists, [a]),
+        lambda: group._allgather_base(a, b),
+        lambda: group.allgather_into_tensor_coalesced(many, many),
+        lambda: group.reduce_scatter([a], lists),
+        lambda: group._reduce_scatter_base(a, b),
+        lambda: group.reduce_scatter_tensor_coalesced(many, many),
+        lambda: group.alltoall(many, many),
+        lambda: group.alltoall_base(a, b, [choose.randrange(3) for _ in range(choose.randrange(3))], []),
+        lambda: dist.gather(a, lists[0], group_dst=0, group=group),
+        lambda: dist.scatter(a, lists[0], group_src=0, group=group),
+        lambda: dist.barrier(group),
+        lambda: group.send([a], peer, choose.randrange(3)),
+        lambda: group.recv([a], peer, choose.randrange(3)),
+        lambda: group.recv_anysource([a], choose.randrange(3)),
+        lambda: dist.all_reduce(torch.empty(3, device="meta"), group=group),
+        lambda: _batch(choose, group),
+        lambda: functional.wait_tensor(functional.all_reduce(a, "sum", group)),
+    ]
+    choose.choice(calls)()
+
+
+def _batch(choose: random.Random, group: Any) -> None:
+    with _coalescing_manager(group, torch.device("cpu"), async_ops=True):
+        for _ in range(choose.randrange(4)):
+            if choose.random() < 0.5:
+                group.send([torch.empty(2)], 1, 0)
+            else:
+                dist.all_gather_into_tensor(torch.empty(2 * group.size()), torch.empty(2), group)
+
+
+def _program(seed: int, steps: int, groups: list[Any]) -> None:
+    choose = random.Random(seed)
+    for _ in range(steps):
+        with contextlib.suppress(RuntimeError, LookupError, ValueError, TypeError):  # the call's own
+            _call(choose, choose.choice(groups))
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    values["ended_ns"] = values["ended_ns"] is not None
+    del values["issued_ns"]
+    return values
+
+
+def _recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], run: Callable[[], None]) -> Any:
+    """The records, progress and counters of what ``run`` did under an engine."""
+    capture_groups.forget_created()
+    with tempfile.TemporaryDirectory() as folder:
+        writer = engine.create_ring([Path(folder)], "ring", capacity, {"rank": 0})
+        recorder, kernels = engine.start(dist.distributed_c10d, torch, writer, _LIBRARIES)
+        try:
+            for group in groups:
+                recorder.group_created(group.group_name, group)
+            run()
+        finally:
+            kernels.remove()
+        reader = RingReader.open(writer.path)
+        progress = [dataclasses.astuple(row)[:6] for row in reader.groups()]
+        found = ([_fields(record) for record in reader.records()], progress, reader.counters)
+        reader.close()
+        recorder.close()
+        return found
+
+
+def _both(capacity: int, groups: list[Any], run: Callable[[], None]) -> tuple[Any, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(engines.CACHE))
+        engine = capture_engines.choose("compiled", torch)
+    assert engine.name == capture_engines.COMPILED, engine.reason
+    # On one line, for the call sites name it.
+    python, compiled = (
+        _recorded(each, capacity, groups, run) for each in (capture_engines.choose("python", torch), engine)
+    )
+    return python, compiled
+
+
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 120), capacity=st.sampled_from([7, 500]))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_random_programs_are_recorded_alike(groups: list[Any], seed: int, steps: int, capacity: int) -> None:
+    python, compiled = _both(capacity, groups, lambda: _program(seed, steps, groups))
+    assert compiled == python
+    assert python[2]["hook_errors"] == 0
+
+
+def test_threads_are_recorded_alike(groups: list[Any]) -> None:
+    def run() -> None:
+        def work(number: int) -> None:
+            _program(number, 150, [groups[number]])
+
+        threads = [threading.Thread(target=work, args=(n,), name=f"worker {n}") for n in range(len(groups))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def by_thread(found: Any) -> dict[str, list[Any]]:
+        own: dict[str, list[Any]] = {}
+        for record in found[0]:
+            own.setdefault(record["thread"], []).append({**record, "record_id": None})
+        return own
+
+    python, compiled = _both(2000, groups, run)
+    assert by_thread(compiled) == by_thread(python)
+    assert len(by_thread(python)) == len(groups)
+    assert compiled[1:] == python[1:]
+
+
+def test_new_shapes_without_end_are_recorded_alike(groups: list[Any]) -> None:
+    def run() -> None:
+        for size in range(9000):
+            dist.all_reduce(torch.empty(size % 7000 + 1))
+
+    python, compiled = _both(64, groups, run)
+    assert compiled == python
+    assert python[2]["flips"] > 0
