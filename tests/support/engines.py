@@ -28,15 +28,13 @@ ENGINES = ("python", "compiled")
 
 @functools.cache
 def _kernel() -> Path:
-    import torch
-
     from otel_fr.capture.native import build, store
 
     folder = store.cache_folder({"XDG_CACHE_HOME": str(CACHE)})
     store.make_private(folder)
     with open(folder / ".tests", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return build.build(build.Target.of(torch), folder)
+        return build.build(build.Target.installed(), folder)
 
 
 def kernel() -> Path:

@@ -1,10 +1,9 @@
 """Compiles a kernel for one torch.
 
-    python -m otel_fr.capture.native.build [--folder FOLDER]
+    python -m otel_fr.capture.native.build [--folder FOLDER] [--torch FOLDER]
 
 Without a folder, the kernel goes to this user's cache, where ranks find it at their next start. Needs a C++ compiler
-and torch's headers, which its wheel has; torch itself is not imported when ``--torch``, ``--version`` and ``--abi`` say
-what it is.
+and torch's headers, which its wheel has. torch itself is not imported.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ _COMPILERS: Final = ("c++", "g++", "clang++")
 _OPTIONS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 TIMEOUT: Final = 900
 """Seconds; it takes 10 to 30 of a core's time."""
+_VERSION: Final = re.compile(r"""^__version__ = ['"]([^'"]+)['"]""", re.MULTILINE)
+_ABI: Final = re.compile(r"_GLIBCXX_USE_CXX11_ABI=([01])")
 _MESSAGE: Final = 4000
 """Characters of the compiler's output that are kept."""
 
@@ -53,10 +56,31 @@ class Target:
     new_abi: bool
 
     @classmethod
-    def of(cls, torch: ModuleType) -> Target:
-        """The running torch."""
+    def running(cls, torch: ModuleType) -> Target:
+        """The torch of this process."""
         root = Path(str(torch.__file__)).parent
         return cls(root, store.base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+
+    @classmethod
+    def installed(cls, root: Path | None = None) -> Target:
+        """A torch in a package folder; None: the one that this Python would import.
+
+        Raises:
+            BuildError: there is none.
+        """
+        if root is None:
+            spec = importlib.util.find_spec("torch")
+            if spec is None or not spec.origin:
+                raise BuildError("torch is not installed here")
+            root = Path(spec.origin).parent
+        try:
+            version = _VERSION.search((root / "version.py").read_text())
+            abi = _ABI.search((root / "share" / "cmake" / "Torch" / "TorchConfig.cmake").read_text())
+        except OSError as error:
+            raise BuildError(f"{root} has no torch: {error}") from None
+        if version is None:
+            raise BuildError(f"{root / 'version.py'} does not name torch's version")
+        return cls(root, version[1].split("+")[0], abi is None or abi[1] == "1")
 
     @property
     def file_name(self) -> str:
@@ -148,16 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the kernel goes (default: this user's cache)")
     parser.add_argument("--torch", type=Path, help="torch's package folder (default: that of the torch installed here)")
-    parser.add_argument("--version", help="its version")
-    parser.add_argument("--abi", type=int, choices=(0, 1), help="1: it uses the C++11 ABI of the C++ library")
     options = parser.parse_args(arguments)
-    if options.torch is None:
-        import torch
-
-        target = Target.of(torch)
-    else:
-        target = Target(options.torch, str(options.version).split("+")[0], options.abi != 0)
     try:
+        target = Target.installed(options.torch)
         folder = options.folder or store.cache_folder()
         if options.folder is None:
             store.make_private(folder)
@@ -169,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
                 return 0
             print(build(target, folder))
     except (BuildError, OSError) as error:
-        print(f"otel-fr: no kernel for torch {target.version}: {error}", file=sys.stderr)
+        print(f"otel-fr: no kernel was compiled: {error}", file=sys.stderr)
         return 1
     return 0
 
