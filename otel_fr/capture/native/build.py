@@ -28,7 +28,7 @@ from typing import Final
 from otel_fr.capture.native import store
 
 _COMPILERS: Final = ("c++", "g++", "clang++")
-_OPTIONS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+_OPTIONS: Final = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 TIMEOUT: Final = 900
 """Seconds; it takes 10 to 30 of a core's time."""
 _VERSION: Final = re.compile(r"""^__version__ = ['"]([^'"]+)['"]""", re.MULTILINE)
