@@ -7,6 +7,8 @@ import signal
 
 from hypothesis import settings
 
+from tests.support.paths import ROOT
+
 # How long an example takes says more about what else the machine does than about the code. One commit has one result:
 # `pytest --hypothesis-profile random` looks for new counterexamples.
 settings.register_profile("reproducible", deadline=None, derandomize=True)
@@ -17,7 +19,11 @@ settings.load_profile("reproducible")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Ranks that tests start would else have a kernel compiled into the caller's cache; the tests of the engines choose.
+os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "test-cache")
+
 # Before any fixture: also what a whole module shares starts without the caller's settings.
 for _name in list(os.environ):
     if _name.startswith(("OTEL_", "TORCH_", "TORCHCOMM")) and not _name.startswith("OTEL_FR_TEST_"):
         del os.environ[_name]
+os.environ["OTEL_FR_CAPTURE_ENGINE"] = "python"

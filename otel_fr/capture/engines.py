@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from otel_fr.capture.dispatcher import Kernels, operators_of
 from otel_fr.capture.recorder import Recorder
+from otel_fr.config import Config
 from otel_fr.ring import RingWriter
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ class Engine:
         name: `PYTHON` or `COMPILED`.
         reason: why this one, for people.
         library: of the compiled engine.
+        may_build: a compiled kernel is all that is missing.
     """
 
     name: str
     reason: str
     library: KernelLibrary | None = None
+    may_build: bool = False
 
     def create_ring(
         self, folders: Sequence[Path], name: str, capacity: int, meta: Mapping[str, object]
@@ -97,6 +100,19 @@ def choose(setting: str, torch: ModuleType) -> Engine:
     return engine
 
 
+def report(engine: Engine, torch: ModuleType, config: Config) -> None:
+    """Log which engine records this rank; where only the kernel is missing, have it compiled. Never raises."""
+    reason = engine.reason
+    if engine.may_build and config.capture_engine != PYTHON and config.local_rank == 0:
+        try:
+            from otel_fr.capture.native import background
+
+            reason = f"{reason}; {background.start(torch)}"
+        except Exception as error:  # noqa: BLE001 - the job goes on, with Python
+            reason = f"{reason}; it is not compiled: {error}"
+    _log.info("otel-fr: the %s engine records this rank (%s)", engine.name, reason)
+
+
 def _compiled(torch: ModuleType) -> Engine:
     try:
         importlib.import_module("otel_fr.capture.native._ringwriter")
@@ -111,4 +127,5 @@ def _compiled(torch: ModuleType) -> Engine:
             return Engine(COMPILED, str(path), KernelLibrary(path, str(torch.__version__)))
         except OSError as error:
             failures.append(str(error))
-    return Engine(PYTHON, "; ".join(failures) or f"there is no compiled kernel for torch {torch.__version__}")
+    missing = f"there is no compiled kernel for torch {torch.__version__}"
+    return Engine(PYTHON, "; ".join(failures) or missing, may_build=not failures)

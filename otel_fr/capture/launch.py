@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _SHELL: Final = "/bin/sh"
 _ABOVE: Final = 10
@@ -22,7 +22,7 @@ _DETACH: Final = 'exec 0</dev/null; "$0" "$@" &'
 # job's C++ left inheritable are closed first: while the monitor held them, a dead rank's peers would not notice.
 _MAIN: Final = """
 import os, sys
-given = 4 if "--pidfd" in sys.argv else 3
+given = {given}
 for name in os.listdir("/proc/self/fd"):
     if int(name) > given:
         try:
@@ -31,13 +31,23 @@ for name in os.listdir("/proc/self/fd"):
             pass
 sys.path[:] = [path for path in sys.path if path]
 import runpy
-runpy.run_module("otel_fr.monitor", run_name="__main__", alter_sys=True)
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 """
 
 
-def _environment(base: Mapping[str, str]) -> dict[str, str]:
+def python_command(module: str, given: str = "2") -> list[str]:
+    """The command that runs a module of otel-fr in an interpreter of its own.
+
+    Args:
+        given: Python expression of the highest file descriptor that it gets.
+    """
+    return [sys.executable, "-c", _MAIN.format(module=module, given=given)]
+
+
+def helper_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that serves a rank, from the rank's."""
     env = dict(base)
-    # The monitor must not record itself, nor be instrumented, nor have torch plugins loaded.
+    # It must not record itself, nor be instrumented, nor have torch plugins loaded.
     env["OTEL_FR_ENABLED"] = "0"
     env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     env["OMP_NUM_THREADS"] = "1"
@@ -63,8 +73,9 @@ def start_monitor(ring: Path) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process: int | None = None
     try:
-        arguments = [sys.executable, "-c", _MAIN, "--ring", str(ring), "--fd", "3"]
-        actions: list[tuple[int, int, int]] = [
+        command = python_command("otel_fr.monitor", '4 if "--pidfd" in sys.argv else 3')
+        arguments = [*command, "--ring", str(ring), "--fd", "3"]
+        actions: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3),
             (os.POSIX_SPAWN_DUP2, 2, 1),
         ]
@@ -72,19 +83,7 @@ def start_monitor(ring: Path) -> socket.socket:
         if process is not None:
             arguments += ["--pidfd", "4"]
             actions.append((os.POSIX_SPAWN_DUP2, process, 4))
-        command = [_SHELL, "-c", _DETACH, *arguments]
-        env = _environment(os.environ)
-        try:
-            pid = os.posix_spawn(
-                _SHELL, command, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
-            )
-        except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
-            pid = os.posix_spawn(
-                _SHELL, command, env, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
-            )
-        # A job that ignores SIGCHLD, or whose handler waits for every child, leaves nothing to wait for: waitpid(2).
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        start_detached(arguments, helper_environment(os.environ), actions)
     except BaseException:
         ours.close()
         raise
@@ -93,6 +92,29 @@ def start_monitor(ring: Path) -> socket.socket:
         if process is not None:
             os.close(process)
     return ours
+
+
+def start_detached(arguments: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[Any, ...]] = ()) -> None:
+    """Start a process whose parent has ended when this returns; see `start_monitor`.
+
+    Args:
+        actions: on its file descriptors; those of ``posix_spawn``.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    command = [_SHELL, "-c", _DETACH, *arguments]
+    try:
+        pid = os.posix_spawn(
+            _SHELL, command, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
+        )
+    except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID
+        pid = os.posix_spawn(
+            _SHELL, command, env, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=_DEFAULT_SIGNALS
+        )
+    # A job that ignores SIGCHLD, or whose handler waits for every child, leaves nothing to wait for: waitpid(2).
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _own_pidfd() -> int | None:

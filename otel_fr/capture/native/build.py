@@ -167,12 +167,22 @@ def only_builder(folder: Path) -> Iterator[bool]:
             yield True
 
 
+def give_way() -> None:
+    """Let every other process of the machine go first, and be the first to end where memory ends."""
+    os.nice(19)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the kernel goes (default: this user's cache)")
     parser.add_argument("--torch", type=Path, help="torch's package folder (default: that of the torch installed here)")
+    parser.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.background:
+        give_way()
     try:
         target = Target.installed(options.torch)
         folder = options.folder or store.cache_folder()
@@ -184,7 +194,11 @@ def main(arguments: list[str] | None = None) -> int:
             if not alone:
                 print("another process compiles it", file=sys.stderr)
                 return 0
-            print(build(target, folder))
+            try:
+                print(build(target, folder))
+            except BuildError as error:
+                store.note_failure(folder / target.file_name, str(error))
+                raise
     except (BuildError, OSError) as error:
         print(f"otel-fr: no kernel was compiled: {error}", file=sys.stderr)
         return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,9 @@ from typing import Final
 FOLDER: Final = Path(__file__).resolve().parent
 SOURCES: Final = ("api.h", "kernel.cpp")
 SHIPPED: Final = FOLDER / "kernels"
+RETRY_SECONDS: Final = 7 * 86_400
+"""After a failure; the machine may have got another compiler."""
+_FAILED: Final = ".failed"
 _DIGITS: Final = 12
 """Of the sources' hash: tells versions of otel-fr apart, and guards against nothing."""
 
@@ -48,6 +52,22 @@ def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> list[P
     if is_private(folder) and is_own_file(folder / name):
         found.append(folder / name)
     return [path for path in found if path.is_file()]
+
+
+def note_failure(kernel: Path, reason: str) -> None:
+    """Remember that this kernel could not be compiled. Raises OSError."""
+    kernel.with_suffix(_FAILED).write_text(reason, encoding="utf-8")
+
+
+def failure(kernel: Path) -> str | None:
+    """Why this kernel could not be compiled when that was last tried; None: not tried, or longer ago than a week."""
+    path = kernel.with_suffix(_FAILED)
+    try:
+        if time.time() - path.stat().st_mtime > RETRY_SECONDS:
+            return None
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
 
 
 def is_private(folder: Path) -> bool:

@@ -1,0 +1,32 @@
+"""Has a missing kernel compiled for the next start, by a process that gives way to all others."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+from otel_fr.capture.launch import helper_environment, python_command, start_detached
+from otel_fr.capture.native import build, store
+
+
+def start(torch: ModuleType) -> str:
+    """Start to compile the kernel for the running torch, unless that cannot be. Never waits.
+
+    The process that it starts ends at once if another one compiles.
+
+    Returns:
+        what is done about it, for people.
+    """
+    if not sys.executable:
+        return "the path of this interpreter is not known"
+    if build.find_compiler() is None:
+        return "no C++ compiler was found"
+    target = build.Target.running(torch)
+    failed = store.failure(store.cache_folder() / target.file_name)
+    if failed is not None:
+        return f"it could not be compiled: {failed.splitlines()[0] if failed else 'no reason is known'}"
+    null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+    command = [*python_command("otel_fr.capture.native.build"), "--background", "--torch", str(target.root)]
+    start_detached(command, helper_environment(os.environ), null)
+    return "it is compiled in the background, for the next start"
