@@ -21,6 +21,7 @@ _COMMANDS = {
     "collector": ("otel_fr_collector.cli", "receive the ranks' telemetry and publish incidents live"),
     "top": ("otel_fr.console.top", "show a collector's jobs, refreshed every second"),
     "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow their changes"),
+    "doctor": ("otel_fr.doctor", "say what would record here, with which engine, and what is missing"),
     "demo": ("otel_fr.demo", "run a small job that hangs, and show the incident that explains it"),
 }
 _MONITOR = b"otel_fr.monitor"

@@ -26,7 +26,7 @@ CAPTURE_ENGINES = ("auto", "compiled", "python")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
-_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
 
 
 def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
@@ -37,7 +37,7 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     disabled = {name.strip() for name in env.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")}
     if disabled & {"otel_fr", "otel-fr", "*"}:
         return False
-    return own in _TRUE or any(env.get(name, "").strip() for name in _ENDPOINTS)
+    return own in _TRUE or any(env.get(name, "").strip() for name in ENDPOINTS)
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
@@ -133,6 +133,6 @@ class Config:
             ),
             ring_dir=Path(ring_dir) if ring_dir else None,
             capture_engine=_choice(env, "OTEL_FR_CAPTURE_ENGINE", CAPTURE_ENGINES),
-            export=any(env.get(name, "").strip() for name in _ENDPOINTS)
+            export=any(env.get(name, "").strip() for name in ENDPOINTS)
             and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

@@ -1,0 +1,113 @@
+"""``otel-fr doctor``: what would record here, with which engine, what is missing, and whether the endpoint answers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from otel_fr._version import __version__
+from otel_fr.capture import engines
+from otel_fr.capture.dispatcher import operators_of
+from otel_fr.capture.operations import NAMES
+from otel_fr.config import ENDPOINTS, Config, is_enabled
+from otel_fr.printable import one_line
+from otel_fr.ring.layout import Layout
+
+_CONNECT_SECONDS: Final = 3.0
+_PORTS: Final = {"https": 443, "http": 80}
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
+
+Line = tuple[str, str, bool]
+"""Topic, what was found, and whether recording can work with it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its subcommand."""
+    parser.epilog = "Exit status: 0 a rank would record here; 1 something prevents it; 2 usage error."
+
+
+def run(_: argparse.Namespace) -> int:
+    """Print what was found."""
+    good = True
+    for topic, text, fine in findings(os.environ):
+        good = good and fine
+        print(f"{topic + ':':14}{one_line(text)}")
+    return 0 if good else 1
+
+
+def findings(env: Mapping[str, str]) -> Iterator[Line]:
+    """What a rank with this environment would find here."""
+    yield "otel-fr", f"{__version__}, Python {platform.python_version()}", True
+    config = Config.from_env(env)
+    try:
+        torch: Any = importlib.import_module("torch")
+        importlib.import_module("torch.distributed")
+    except Exception as error:  # noqa: BLE001 - a broken installation raises anything
+        yield "torch", f"cannot be imported: {error}", False
+    else:
+        yield "torch", str(torch.__version__), True
+        yield from _of_torch(torch, config)
+    enabled = is_enabled(env)
+    text = "yes" if enabled else "no: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_FR_ENABLED=1 to record without sending"
+    yield "enabled", text, enabled
+    yield _ring(config)
+    for name in ENDPOINTS:
+        if url := env.get(name, "").strip():
+            yield "endpoint", f"{url} {_answer(url)}", True
+
+
+def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
+    engine = engines.choose(config.capture_engine, torch)
+    yield "engine", f"{engine.name} ({engine.reason})", True
+    found = [operator.name for operator, _ in operators_of(torch)]
+    unknown = sorted(_operators(torch) - set(NAMES))
+    text = f"{len(found)} recorded"
+    if unknown:
+        text += f"; not recorded, for this otel-fr does not know them: {', '.join(unknown)}"
+    yield "operators", text, bool(found)
+
+
+def _operators(torch: Any) -> set[str]:
+    """The operators of this torch that have a process group."""
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")]
+    found = set()
+    for name in names:
+        base = name.removeprefix("c10d::").split(".")[0]
+        schema = getattr(torch.ops.c10d, base).default._schema
+        if any(argument.name == "process_group" for argument in schema.arguments):
+            found.add(base)
+    return found
+
+
+def _ring(config: Config) -> Line:
+    need = Layout.of(config.buffer_size).file_size
+    folders = [config.ring_dir] if config.ring_dir else [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+    for folder in folders:
+        # The folder of OTEL_FR_RING_DIR is created where it is missing.
+        place = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            continue
+        free = shutil.disk_usage(place).free
+        if free >= need:
+            return "ring folder", f"{folder}: {free >> 20} MiB free, a rank takes {need >> 20}", True
+    return "ring folder", f"none of {', '.join(map(str, folders))} has {need >> 20} MiB for a rank", False
+
+
+def _answer(url: str) -> str:
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    try:
+        address = (parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 4317))
+        with socket.create_connection(address, _CONNECT_SECONDS):
+            return "answers"
+    except (OSError, ValueError) as error:
+        return f"does not answer: {error}"
