@@ -15,6 +15,7 @@ from otel_fr.capture.groups import Batch, LiveGroup, backend_of, describe, membe
 from otel_fr.capture.operations import Operator, key_function
 from otel_fr.capture.signatures import CachedSignature
 from otel_fr.capture.sites import Sites
+from otel_fr.capture.threads import Threads
 from otel_fr.capture.waits import Waits
 from otel_fr.capture.writers import Writer
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, StaleGeneration
@@ -41,6 +42,7 @@ class Recorder:
         follow_ends: False: the interpreter is exiting, so no callback may be registered.
         groups: live groups by c10d name.
         callbacks: of futures.
+        threads: those that issued calls.
     """
 
     def __init__(self, c10d: ModuleType, torch: ModuleType, writer: Writer, libraries: tuple[str, ...]) -> None:
@@ -56,6 +58,7 @@ class Recorder:
         self._tensor_type = torch.Tensor
         self._device = torch.device
         self.waits = Waits(self._types.Work, self.end, self.waited)
+        self.threads = Threads(writer)
         self._writer = writer
         self._generation = writer.generation
         self._signature_count = 0
@@ -115,7 +118,8 @@ class Recorder:
     def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
         """Record the end of a call, from any thread. Never raises."""
         try:
-            with self.lock:
+            self.lock.acquire()  # faster than "with"
+            try:
                 if not self.on:
                     return
                 if self._busy:
@@ -126,6 +130,8 @@ class Recorder:
                         self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
                     finally:
                         self._busy = False
+            finally:
+                self.lock.release()
         except Exception:  # noqa: BLE001
             self.failed()
 
@@ -170,7 +176,7 @@ class Recorder:
         writer = self._writer
         append = writer.append
         sites = writer.sites
-        threads = writer.threads
+        here = self.threads.here
         slow = self._record
 
         def begin(args: tuple[Any, ...]) -> PendingCall | None:
@@ -184,17 +190,17 @@ class Recorder:
             key = key_of(args)
             site_key, frame = find_site(2)
             timeout = args[timeout_at] if 0 <= timeout_at < len(args) else -1
-            with lock:
+            lock.acquire()  # faster than "with"
+            try:
                 signature = group.signatures.get(key)
                 site = sites.get(site_key)
-                thread_ref = threads.get(thread)
+                thread_generation, thread_ref = here.known
                 if (
                     is_collective
                     and signature is not None
                     and site is not None
-                    and thread_ref is not None
                     and not self._busy
-                    and signature.generation == writer.generation
+                    and signature.generation == thread_generation == writer.generation
                     and not (signature.coalesces and world._pg_coalesce_state)
                     and signature.mode is not IGNORE
                 ):
@@ -229,6 +235,8 @@ class Recorder:
                         if self._deferred:
                             self._write_deferred()
                 return slow(operator, process_group, group, args, key, site_key, frame, timeout)
+            finally:
+                lock.release()
 
         return begin
 
@@ -248,7 +256,6 @@ class Recorder:
             # This interrupted a write of the same thread. The numbers must still agree with PyTorch's.
             self._count_only(operator, group)
             return None
-        thread = threading.get_ident()
         writer = self._writer
         self._busy = True
         try:
@@ -264,9 +271,7 @@ class Recorder:
                 site = writer.sites.get(site_key)
                 if site is None:
                     site = writer.define_site(site_key, self.sites.describe(frame))
-                thread_ref = writer.threads.get(thread)
-                if thread_ref is None:
-                    thread_ref = writer.define_thread(thread, threading.current_thread().name)
+                thread_ref = self.threads.reference()
                 if numbers is None:
                     numbers = self._numbers(operator, process_group, group, signature)
                 flags, coll_seq, p2p_seq, op_id, pair_index = numbers

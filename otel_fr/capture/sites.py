@@ -90,15 +90,18 @@ class Sites:
             frame = self.user_frame(sys._current_frames().get(self._main or 0))
         if frame is None:
             return (), None
-        key: list[object] = [self._epoch]
-        outer: FrameType | None = frame
-        for _ in range(_KEYED):
-            if outer is None:
-                break
-            key.append(id(outer.f_code))
-            key.append(outer.f_lasti)
-            outer = outer.f_back
-        return tuple(key), frame
+        # `_KEYED` frames, written out.
+        second = frame.f_back
+        if second is None:
+            return (self._epoch, id(frame.f_code), frame.f_lasti), frame
+        third = second.f_back
+        two = (self._epoch, id(frame.f_code), frame.f_lasti, id(second.f_code), second.f_lasti)
+        if third is None:
+            return two, frame
+        fourth = third.f_back
+        if fourth is None:
+            return (*two, id(third.f_code), third.f_lasti), frame
+        return (*two, id(third.f_code), third.f_lasti, id(fourth.f_code), fourth.f_lasti), frame
 
     def describe(self, frame: FrameType | None) -> SiteDef:
         """The site of a frame from `find` with its callers, at most `MAX_FRAMES` in all. No frame: an empty site."""

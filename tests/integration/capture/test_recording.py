@@ -186,6 +186,27 @@ assert all("worker-" in record.thread for record in seen), seen[0].thread
 
 
 @pytest.mark.usefixtures("each_engine")
+def test_a_thread_is_not_taken_for_one_that_ended(tmp_path: Path) -> None:
+    """The system gives the ident of a thread that has ended to the next one."""
+    out = single_rank.succeed(
+        tmp_path,
+        ALONE
+        + """
+idents = set()
+def work():
+    idents.add(threading.get_ident())
+    dist.all_reduce(torch.ones(2))
+for n in range(20):
+    thread = threading.Thread(target=work, name=f"worker-{n}")
+    thread.start()
+    thread.join()
+print(len(idents) < 20, [record.thread for record in records()] == [f"worker-{n}" for n in range(20)])
+""",
+    )
+    assert out == "True True\n"
+
+
+@pytest.mark.usefixtures("each_engine")
 def test_a_thread_without_user_code_has_the_main_threads_place(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
