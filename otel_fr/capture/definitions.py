@@ -29,6 +29,7 @@ class Arguments:
         device: type of the first tensor's device; "cpu" without tensors.
         reduce_op: number of ``ReduceOp.RedOpType``.
         root, peer: ranks in the group.
+        unread: they could not be read; the rest is empty.
     """
 
     tensors: dict[int, list[TensorForm]]
@@ -39,6 +40,7 @@ class Arguments:
     tag: int | None = None
     output_splits: tuple[int, ...] = ()
     input_splits: tuple[int, ...] = ()
+    unread: bool = False
 
     def forms(self, positions: Iterable[int]) -> list[TensorForm]:
         """The tensors at these positions, in their order."""
@@ -74,6 +76,16 @@ def arguments_of(operator: Operator, args: tuple[Any, ...]) -> Arguments:
     )
 
 
+def unread_arguments(operator: Operator, process_group: Any) -> Arguments:
+    """In place of arguments that cannot be read: the call is still counted and recorded, with all of this unknown.
+
+    A hole in the numbers would look as if the rank had left out a call.
+    """
+    devices = [device.type for device in process_group._device_types]
+    device = devices[0] if devices else "cpu"
+    return Arguments(tensors={position: [] for position in operator.tensors}, device=device, unread=True)
+
+
 def definition_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend: str) -> SignatureDef:
     """The definition of a call's arguments that the ring keeps."""
     inputs = arguments.forms(operator.inputs)
@@ -98,6 +110,7 @@ def definition_of(operator: Operator, group: LiveGroup, arguments: Arguments, ba
         input_bytes=sum(form.size for form in inputs),
         output_bytes=sum(form.size for form in outputs),
         any_source=operator.name == "recv_any_source_",
+        truncated=arguments.unread,
     )
 
 

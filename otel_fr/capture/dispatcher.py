@@ -43,7 +43,10 @@ class Kernels:
         self._library: Any = torch.library.Library("c10d", "IMPL")
         count = 0
         try:
+            readable = "op" in torch.classes.c10d.ReduceOp()._method_names()
             for operator, overload in operators_of(torch):
+                if not readable:  # torch 2.6; its reduce ops stay unknown
+                    operator = operator._replace(reduce_op=-1)
                 kernel = _kernel(recorder, torch._C._distributed_c10d.Work, operator, overload._handle, after)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
                 count += 1
@@ -78,6 +81,7 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
                 call = begin(args)
             except Exception:  # noqa: BLE001 - the collective continues
                 recorder.failed()
+                call = recorder.begin_unread(operator, args)
         if call is None:
             return redispatch(keyset & after, *args)
         try:

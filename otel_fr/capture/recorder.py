@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_fr.capture.completion import Callbacks, EndMode, FutureCallback
-from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of
+from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of, unread_arguments
 from otel_fr.capture.groups import Batch, LiveGroup, backend_of, describe, member_ranks
 from otel_fr.capture.operations import Operator, key_function
 from otel_fr.capture.signatures import CachedSignature
@@ -230,6 +230,9 @@ class Recorder:
                             clock(),
                         )
                         return ticket, index, sequence_id, signature.mode
+                    except StaleGeneration:  # defining the group again retired the earlier definitions
+                        group.coll -= signature.step
+                        group.op -= signature.op_step
                     finally:
                         self._busy = False
                         if self._deferred:
@@ -240,18 +243,31 @@ class Recorder:
 
         return begin
 
+    def begin_unread(self, operator: Operator, args: tuple[Any, ...]) -> PendingCall | None:
+        """Record a call whose arguments cannot be read; see `unread_arguments`. Never raises."""
+        try:
+            process_group = self._types.ProcessGroup.unbox(args[operator.group])
+            group = self.groups.get(process_group.group_name)
+            if group is None:
+                return None
+            with self.lock:
+                return self._record(operator, process_group, group, None, (operator.code,), (), None, -1)
+        except Exception:  # noqa: BLE001 - the collective continues; its error is counted
+            _log.debug("otel-fr: a call is not recorded", exc_info=True)
+            return None
+
     def _record(
         self,
         operator: Operator,
         process_group: Any,
         group: LiveGroup,
-        args: tuple[Any, ...],
+        args: tuple[Any, ...] | None,
         key: tuple[Any, ...],
         site_key: tuple[Any, ...],
         frame: Any,
         timeout: int,
     ) -> PendingCall | None:
-        """Record a call, with any definitions it needs. The caller holds the lock."""
+        """Record a call, with any definitions it needs. The caller holds the lock. ``args``: None: they are unread."""
         if self._busy:
             # This interrupted a write of the same thread. The numbers must still agree with PyTorch's.
             self._count_only(operator, group)
@@ -355,11 +371,17 @@ class Recorder:
     # ---- definitions (once for each new signature)
 
     def _define_signature(
-        self, operator: Operator, process_group: Any, group: LiveGroup, args: tuple[Any, ...], key: tuple[Any, ...]
+        self,
+        operator: Operator,
+        process_group: Any,
+        group: LiveGroup,
+        args: tuple[Any, ...] | None,
+        key: tuple[Any, ...],
     ) -> CachedSignature:
         if self._signature_count >= MAX_SIGNATURES or self._generation != self._writer.generation:
             self._evict_signatures()
-        kind = self.kind_of(operator, group, arguments_of(operator, args), process_group)
+        arguments = unread_arguments(operator, process_group) if args is None else arguments_of(operator, args)
+        kind = self.kind_of(operator, group, arguments, process_group)
         ref = 0
         if kind.definition is not None:
             ref = self._writer.define_signature((group.index, key), kind.definition)

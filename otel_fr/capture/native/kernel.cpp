@@ -24,6 +24,7 @@ using c10::OperatorHandle;
 using torch::jit::Stack;
 
 const OfrApi* api = nullptr;
+constexpr uint64_t kUnread = 0xFFFFFFFF;  // in place of the reduce op
 
 int64_t monotonic_ns() {
   timespec now;
@@ -56,6 +57,7 @@ class Key {
     words_[at] = (value.isTensor() ? 0 : 1) | (tensors_ - before) << 1;
   }
 
+  void clear() { words_.clear(); }
   const uint64_t* data() const { return words_.data(); }
   size_t size() const { return words_.size(); }
 
@@ -120,6 +122,25 @@ class Kernel final : public c10::OperatorKernel {
     const IValue* arguments = &stack[stack.size() - count];
     const std::string& group = object_of<c10d::ProcessGroup>(arguments[op_.group]).getGroupName();
     Key key;
+    try {
+      describe(arguments, key);
+    } catch (...) {  // still counted and recorded: a hole in the numbers looks like a call that was left out
+      api->failed();
+      key.clear();
+      key.add(op_.code | kUnread << 32);
+    }
+    OfrCall call{};
+    call.group = group.data();
+    call.group_length = group.size();
+    call.key = key.data();
+    call.key_words = key.size();
+    call.timeout_ms = op_.timeout >= 0 && arguments[op_.timeout].isInt() ? arguments[op_.timeout].toInt() : -1;
+    call.code = op_.code;
+    call.kind = op_.kind;
+    return api->begin(&call, pending) != 0;
+  }
+
+  void describe(const IValue* arguments, Key& key) const {
     uint64_t reduce_op = 0;
     if (op_.reduce_op >= 0)
       reduce_op = 1 + static_cast<uint64_t>(object_of<c10d::ReduceOp>(arguments[op_.reduce_op]).op_);
@@ -133,15 +154,6 @@ class Kernel final : public c10::OperatorKernel {
       if (items)
         for (int64_t item : list.toIntVector()) key.add(static_cast<uint64_t>(item));
     }
-    OfrCall call{};
-    call.group = group.data();
-    call.group_length = group.size();
-    call.key = key.data();
-    call.key_words = key.size();
-    call.timeout_ms = op_.timeout >= 0 && arguments[op_.timeout].isInt() ? arguments[op_.timeout].toInt() : -1;
-    call.code = op_.code;
-    call.kind = op_.kind;
-    return api->begin(&call, pending) != 0;
   }
 
   static void follow(const Stack& stack, const OfrPending& call) {

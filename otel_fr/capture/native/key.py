@@ -10,7 +10,14 @@ from typing import Final
 from otel_fr.capture.definitions import Arguments, TensorForm
 from otel_fr.capture.operations import Operator
 
+_UNREAD: Final = 0xFFFFFFFF
 _UNDEFINED: Final = (1 << 64) - 1
+
+
+def is_unread(key: bytes) -> bool:
+    """The kernel could not read the arguments."""
+    (head,) = struct.unpack_from("<Q", key)
+    return bool(head >> 32 == _UNREAD)
 
 
 def arguments_of(

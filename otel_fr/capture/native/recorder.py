@@ -10,6 +10,7 @@ from types import CodeType, ModuleType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from otel_fr.capture.completion import Callbacks
+from otel_fr.capture.definitions import Arguments, unread_arguments
 from otel_fr.capture.groups import batch_in, member_ranks
 from otel_fr.capture.native import _ringwriter, key
 from otel_fr.capture.native.library import KernelLibrary
@@ -60,12 +61,16 @@ class Handlers:
     ) -> tuple[int, int, int, int, int, int, bool, int, int] | None:
         """The signature of a call in the group ``name``; the fields of C++'s ``Signature``."""
         operator = self._operators[code]
-        arguments = key.arguments_of(operator, words, self._library.scalar_type, self._library.device_type)
         recorder = self.recorder
         group = recorder.groups.get(name)
         if group is None:
             return None
-        kind = recorder.kind_of(operator, group, arguments, recorder.process_group(name))
+        process_group = recorder.process_group(name)
+        try:
+            kind = recorder.kind_of(operator, group, self._arguments(operator, process_group, words), process_group)
+        except Exception:  # noqa: BLE001 - it is recorded as far as it is known
+            recorder.failed()
+            kind = recorder.kind_of(operator, group, unread_arguments(operator, process_group), process_group)
         writer = self.recorder.writer
         ref, generation = 0, writer.generation
         if kind.definition is not None:
@@ -82,6 +87,11 @@ class Handlers:
             peer,
             tag,
         )
+
+    def _arguments(self, operator: Operator, process_group: Any, words: bytes) -> Arguments:
+        if key.is_unread(words):
+            return unread_arguments(operator, process_group)
+        return key.arguments_of(operator, words, self._library.scalar_type, self._library.device_type)
 
     @_guarded
     def define_site(self, of_main: bool) -> tuple[int, int]:

@@ -38,6 +38,39 @@ print(ring().counters["hook_errors"], len(records()))
 
 
 @pytest.mark.usefixtures("each_engine")
+def test_a_call_that_cannot_be_described_is_counted_and_recorded(tmp_path: Path) -> None:
+    """A hole in the numbers would look as if this rank had left out a call."""
+    out = single_rank.succeed(
+        tmp_path,
+        ALONE
+        + """
+import otel_fr.capture.native.key as key
+import otel_fr.capture.recorder as python
+def broken(*_):
+    raise ValueError("not readable")
+dist.all_reduce(torch.ones(2))
+good = python.arguments_of, key.arguments_of
+python.arguments_of = key.arguments_of = broken
+dist.all_reduce(torch.ones(3))
+dist.broadcast(torch.ones(3), 0)
+python.arguments_of, key.arguments_of = good
+dist.all_reduce(torch.ones(4))
+for record in records():
+    known = record.signature
+    print(record.coll_seq, record.op_id, known.operation, known.input_sizes, known.truncated, record.state.name)
+print(ring().counters["hook_errors"])
+""",
+    )
+    assert out.splitlines() == [
+        "1 1 all_reduce ((2,),) False COMPLETED",
+        "2 2 all_reduce () True COMPLETED",
+        "3 3 broadcast () True COMPLETED",
+        "4 4 all_reduce ((4,),) False COMPLETED",
+        "2",
+    ]
+
+
+@pytest.mark.usefixtures("each_engine")
 def test_the_collectives_own_error_passes_unchanged(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
