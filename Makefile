@@ -1,11 +1,11 @@
-# make demo | test | test-fast | fuzz | lint | bench | bench-verdicts | proto     Everything is installed into .venv first.
+# make demo | test | test-fast | fuzz | lint | bench | bench-verdicts | kernel | wheel | sanitize | proto     Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-fast fuzz lint format bench bench-verdicts proto clean
+.PHONY: setup demo test test-fast fuzz lint format bench bench-verdicts kernel wheel sanitize proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -52,6 +52,40 @@ bench: setup
 # Random jobs with one fault each, and healthy ones; some minutes on two cores.
 bench-verdicts: setup
 	$(BIN)/python benchmarks/verdicts.py
+
+# The compiled capture engine's kernel for the torch in .venv, into this user's cache.
+kernel: setup
+	$(BIN)/python -m otel_fr.capture.native.build
+
+# A wheel with kernels for the torch in .venv and for those of TORCHES, whose wheels (0.6 GB each) are downloaded for
+# their headers: make wheel TORCHES="2.6.0 2.14.1". For this Python; a kernel serves every Python.
+TORCHES ?=
+KERNELS := otel_fr/capture/native/kernels
+wheel: setup
+	rm -rf $(KERNELS) build/lib build/torch
+	$(BIN)/python -m otel_fr.capture.native.build --folder $(KERNELS)
+	set -e; for version in $(TORCHES); do \
+	    $(BIN)/python -m pip download --quiet --no-deps --dest build/torch torch==$$version; \
+	    $(BIN)/python -m otel_fr.capture.native.build --folder $(KERNELS) --wheel build/torch/torch-$$version*.whl; \
+	    rm -rf build/torch; \
+	done
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	rm -rf $(KERNELS)
+
+# The ring writer under AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree; some minutes.
+SANITIZED := build/sanitized
+SANITIZERS := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: setup
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	cp -r otel_fr collector tests pyproject.toml README.md LICENSE $(SANITIZED)
+	rm -f $(SANITIZED)/otel_fr/capture/native/*.so
+	CFLAGS="$(SANITIZERS)" LDFLAGS="-fsanitize=address,undefined" $(BIN)/python -m pip install --quiet --no-deps \
+	    --target $(SANITIZED)/installed ./$(SANITIZED)
+	cp $(SANITIZED)/installed/otel_fr/capture/native/*.so $(SANITIZED)/otel_fr/capture/native/
+	cd $(SANITIZED) && ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 PYTHONPATH=.:collector \
+	    LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	    $(abspath $(BIN))/python -m pytest -q -p no:cacheprovider --show-capture=no \
+	    tests/unit/ring/test_twins.py tests/integration/capture/test_engines.py
 
 # protoc 29 (grpcio-tools 1.70): the oldest generated code that every protobuf runtime we support accepts.
 proto:

@@ -1,6 +1,6 @@
 """Compiles a kernel for one torch.
 
-    python -m otel_fr.capture.native.build [--folder FOLDER] [--torch FOLDER]
+    python -m otel_fr.capture.native.build [--folder FOLDER] [--torch FOLDER | --wheel FILE]
 
 Without a folder, the kernel goes to this user's cache, where ranks find it at their next start. Needs a C++ compiler
 and torch's headers, which its wheel has. torch itself is not imported.
@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,13 @@ _OPTIONS: Final = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden
 TIMEOUT: Final = 900
 """Seconds; it takes 10 to 30 of a core's time."""
 _VERSION: Final = re.compile(r"""^__version__ = ['"]([^'"]+)['"]""", re.MULTILINE)
+_IN_WHEEL: Final = (
+    "torch/include/",
+    "torch/share/cmake/Torch/",
+    "torch/version.py",
+    "torch/lib/libtorch_cpu.so",
+    "torch/lib/libc10.so",
+)
 _ABI: Final = re.compile(r"_GLIBCXX_USE_CXX11_ABI=([01])")
 _MESSAGE: Final = 4000
 """Characters of the compiler's output that are kept."""
@@ -86,6 +94,22 @@ class Target:
     def file_name(self) -> str:
         """See `store.file_name`."""
         return store.file_name(self.version, self.new_abi)
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    """Unpack of a wheel of torch what a kernel is compiled with. Returns its package folder.
+
+    Raises:
+        BuildError: it is no wheel of torch.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if name.startswith(_IN_WHEEL):
+                    archive.extract(name, folder)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise BuildError(f"{wheel} cannot be unpacked: {error}") from None
+    return folder / "torch"
 
 
 def find_compiler(env: Mapping[str, str] = os.environ) -> list[str] | None:
@@ -178,13 +202,23 @@ def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where the kernel goes (default: this user's cache)")
-    parser.add_argument("--torch", type=Path, help="torch's package folder (default: that of the torch installed here)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--torch", type=Path, help="torch's package folder (default: that of the torch installed here)")
+    which.add_argument("--wheel", type=Path, help="a wheel of torch, of any Python")
     parser.add_argument("--background", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.background:
         give_way()
+    with contextlib.ExitStack() as stack:
+        return _build(options, stack)
+
+
+def _build(options: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     try:
-        target = Target.installed(options.torch)
+        root = options.torch
+        if options.wheel is not None:
+            root = unpack(options.wheel, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        target = Target.installed(root)
         folder = options.folder or store.cache_folder()
         if options.folder is None:
             store.make_private(folder)

@@ -1,0 +1,99 @@
+"""Which torch a kernel is compiled for, and which files are trusted."""
+
+from __future__ import annotations
+
+import os
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from otel_fr.capture.native import build, store
+
+
+def _torch(root: Path, version: str = "2.6.0+cu124", flags: str = '"-D_GLIBCXX_USE_CXX11_ABI=0"') -> Path:
+    """A package folder of torch, as far as a build looks at it."""
+    config = root / "torch" / "share" / "cmake" / "Torch" / "TorchConfig.cmake"
+    config.parent.mkdir(parents=True)
+    config.write_text(f"set(TORCH_CXX_FLAGS {flags})\n")
+    (root / "torch" / "version.py").write_text(f"from typing import Optional\n__version__ = '{version}'\n")
+    return root / "torch"
+
+
+def test_the_target_is_read_from_the_installation(tmp_path: Path) -> None:
+    old = build.Target.installed(_torch(tmp_path / "old"))
+    assert (old.version, old.new_abi) == ("2.6.0", False)
+    new = build.Target.installed(_torch(tmp_path / "new", "2.14.1", '""'))
+    assert (new.version, new.new_abi) == ("2.14.1", True)
+    assert "torch2.6.0-cxx110-" in old.file_name
+    assert old.file_name.split("-")[-1] == new.file_name.split("-")[-1]
+    with pytest.raises(build.BuildError, match="has no torch"):
+        build.Target.installed(tmp_path)
+
+
+def test_a_wheel_has_the_same_target(tmp_path: Path) -> None:
+    source = _torch(tmp_path)
+    wheel = tmp_path / "torch.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in source.rglob("*"):
+            archive.write(path, path.relative_to(tmp_path))
+        archive.writestr("torch/lib/libtorch_cuda.so", "large")
+    root = build.unpack(wheel, tmp_path / "unpacked")
+    assert build.Target.installed(root).file_name == build.Target.installed(source).file_name
+    assert not (root / "lib" / "libtorch_cuda.so").exists()
+    with pytest.raises(build.BuildError, match="cannot be unpacked"):
+        build.unpack(source / "version.py", tmp_path / "other")
+
+
+def test_the_compiler_is_the_one_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "own"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o700)
+    assert build.find_compiler({"CXX": f"{own} -pipe"}) == [str(own), "-pipe"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build.find_compiler({"CXX": "missing"}) is None
+    (tmp_path / "g++").symlink_to(own)
+    assert build.find_compiler({}) == [str(tmp_path / "g++")]
+
+
+def test_only_private_folders_and_own_files_are_trusted(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "kernels"
+    assert not store.is_private(folder)
+    store.make_private(folder)
+    assert store.is_private(folder)
+    folder.chmod(0o750)
+    assert not store.is_private(folder)
+    store.make_private(folder)
+    assert store.is_private(folder)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert not store.is_private(link)
+    with pytest.raises(OSError, match="not a folder of this user"):
+        store.make_private(link)
+    kernel = folder / "kernel.so"
+    assert not store.is_own_file(kernel)
+    kernel.write_bytes(b"")
+    kernel.chmod(0o700)
+    assert store.is_own_file(kernel)
+    kernel.chmod(0o720)
+    assert not store.is_own_file(kernel)
+    (folder / "other.so").symlink_to(kernel)
+    assert not store.is_own_file(folder / "other.so")
+
+
+def test_a_failure_is_forgotten_after_a_week(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.so"
+    assert store.failure(kernel) is None
+    store.note_failure(kernel, "no such header")
+    assert store.failure(kernel) == "no such header"
+    week_ago = time.time() - store.RETRY_SECONDS - 60
+    os.utime(kernel.with_suffix(".failed"), (week_ago, week_ago))
+    assert store.failure(kernel) is None
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store.cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "otel-fr" / "kernels"
+    monkeypatch.setenv("HOME", "/home/someone")
+    expected = Path("/home/someone/.cache/otel-fr/kernels")
+    assert store.cache_folder({}) == store.cache_folder({"XDG_CACHE_HOME": "relative"}) == expected
