@@ -1,0 +1,224 @@
+"""The compiled recorder without torch: called through its table of functions, as a kernel calls it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from otel_fr.capture.native.writer import CompiledRingWriter
+from otel_fr.ring import GroupDef, Record, RingReader, SiteDef
+from otel_fr.ring.layout import DefinitionKind
+from tests.support.engines import needs_ring_writer
+from tests.support.ring_model import signature_of
+
+pytestmark = needs_ring_writer
+
+HERE = __file__
+
+
+class _Call(ctypes.Structure):
+    """``OfrCall`` of api.h."""
+
+    _fields_ = (
+        ("group", ctypes.c_char_p),
+        ("group_length", ctypes.c_size_t),
+        ("key", ctypes.POINTER(ctypes.c_uint64)),
+        ("key_words", ctypes.c_size_t),
+        ("timeout_ms", ctypes.c_int64),
+        ("code", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+    )
+
+
+class _Pending(ctypes.Structure):
+    """``OfrPending`` of api.h, as far as it is used here, and room for the rest."""
+
+    _fields_ = (
+        ("recorder", ctypes.c_void_p),
+        ("ticket", ctypes.c_uint64),
+        ("group_index", ctypes.c_int64),
+        ("sequence", ctypes.c_uint64),
+        ("rest", ctypes.c_uint64 * 8),
+    )
+
+
+class Rig:
+    """A recorder, and the handlers that it asks."""
+
+    def __init__(self, folder: Path) -> None:
+        from otel_fr.capture.native import _ringwriter
+
+        self.writer = CompiledRingWriter.create([folder], "ring", 2000, {"rank": 0})
+        self.asked: list[str] = []
+        self.codes: list[CodeType] = []
+        self.fail = ""
+        self.native = _ringwriter.Recorder(self.writer.core, self, {}, threading.main_thread().ident or 0)
+        self.native.add_group("g")
+        self.native.set_index("g", self.writer.add_group(GroupDef("0" * 16, "g", "", (0,), "gloo", 0)))
+        self.native.activate(True)
+        table = ctypes.cast(_ringwriter.API, ctypes.POINTER(ctypes.c_void_p))
+        function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Call), ctypes.POINTER(_Pending))
+        self._begin = function(table[2] or 0)
+
+    def call(self, *key: int, kind: int = 0, group: bytes = b"g") -> int:
+        """Record a call; ctypes lets go of the GIL meanwhile. Returns its ticket; 0: it is not recorded."""
+        words = (ctypes.c_uint64 * len(key))(*key)
+        pending = _Pending()
+        made = self._begin(ctypes.byref(_Call(group, len(group), words, len(key), 0, 7, kind)), ctypes.byref(pending))
+        return int(pending.ticket) if made else 0
+
+    def records(self) -> list[Record]:
+        with RingReader.open(self.writer.path) as reader:
+            return list(reader.records())
+
+    def close(self) -> None:
+        self.native.activate(False)
+        self.native.close()
+        self.writer.close()
+
+    # ---- what C++ asks
+
+    def _note(self, what: str) -> None:
+        self.asked.append(what)
+        if self.fail == what:
+            raise ValueError("a handler's own error")
+
+    def define_signature(self, group: str, code: int, key: bytes) -> tuple[int, ...]:
+        self._note("signature")
+        ref, generation = self.writer.define(DefinitionKind.SIGNATURE, signature_of(key[0], 100))
+        return ref, generation, 3, 1, 1, 0, 0, 2, 5
+
+    def define_site(self, of_main: bool) -> tuple[int, int]:
+        self._note("main site" if of_main else "site")
+        frame: Any = sys._current_frames()[threading.main_thread().ident or 0] if of_main else sys._getframe(1)
+        while self.is_library(frame.f_code):
+            frame = frame.f_back
+        return self.writer.define(
+            DefinitionKind.SITE, SiteDef(((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name),))
+        )
+
+    def define_thread(self) -> tuple[int, int]:
+        self._note("thread")
+        return self.writer.define_name(threading.get_ident(), threading.current_thread().name)
+
+    def is_library(self, code: CodeType) -> int:
+        self.codes.append(code)
+        return int(code.co_filename != HERE or code.co_name in ("call", "run", "_bootstrap", "define_site"))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+def _line() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def test_a_hit_asks_nothing(rig: Rig) -> None:
+    for _ in range(50):
+        rig.call(1, 2, 3)
+    assert rig.asked == ["signature", "site", "thread"]
+    assert [record.coll_seq for record in rig.records()] == list(range(1, 51))
+
+
+def test_call_sites_are_lines_of_the_user(rig: Rig) -> None:
+    """On every Python whose frames are read, and for every kind of frame."""
+    lines: list[tuple[str, int]] = []
+
+    def plain() -> None:
+        rig.call(1); lines.append(("plain", _line()))  # fmt: skip  # noqa: E702
+
+    def generator() -> Iterator[int]:
+        rig.call(1); lines.append(("generator", _line()))  # fmt: skip  # noqa: E702
+        yield 1
+
+    def with_callback(function: Callable[[], object]) -> None:
+        sorted([2, 1], key=lambda _: bool(function()))
+
+    async def coroutine() -> None:
+        rig.call(1); lines.append(("coroutine", _line()))  # fmt: skip  # noqa: E702
+
+    for _ in range(2):
+        plain()
+        list(generator())
+        with pytest.raises(StopIteration):
+            coroutine().send(None)
+    with_callback(plain)
+    seen = [(record.site.frames[0][2], record.site.frames[0][1]) for record in rig.records()]
+    assert seen == lines
+    assert rig.asked.count("site") == 4  # the plain function has two callers
+
+
+def test_a_thread_of_library_code_has_the_main_threads_site(rig: Rig) -> None:
+    thread = threading.Thread(target=rig.call, args=(1,), name="worker")
+    thread.start()
+    thread.join()
+    (record,) = rig.records()
+    assert record.thread == "worker"
+    assert record.site.frames[0][2] in (sys._getframe().f_code.co_name, "join", "_wait_for_tstate_lock")
+    assert rig.asked == ["signature", "main site", "thread"]
+
+
+def test_pairs_and_streams_are_counted(rig: Rig) -> None:
+    for kind in (0, 1, 1, 0, 2, 1):
+        rig.call(kind + 1, kind=kind)
+    found = [(r.kind, r.coll_seq, r.p2p_seq, r.op_id, r.pair_index) for r in rig.records()]
+    assert found == [
+        (0, 1, 0, 1, 0),
+        (1, 1, 1, 2, 0),
+        (1, 1, 2, 3, 1),
+        (0, 2, 2, 4, 0),
+        (2, 1, 2, 5, 0),
+        (1, 3, 3, 6, 2),
+    ]
+
+
+@pytest.mark.parametrize("what", ["signature", "site", "thread"])
+def test_an_error_of_a_handler_costs_the_record_not_the_number(rig: Rig, what: str) -> None:
+    rig.fail = what
+    assert rig.call(1) == 0
+    rig.fail = ""
+    assert rig.call(1) == 1
+    (record,) = rig.records()
+    assert (record.coll_seq, record.op_id) == (2, 2)
+    with RingReader.open(rig.writer.path) as reader:
+        assert reader.counters["dropped"] == reader.counters["hook_errors"] == 1
+
+
+def test_what_a_signal_handler_raises_reaches_the_program(rig: Rig) -> None:
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    rig.define_site = interrupted  # type: ignore[method-assign, assignment]
+
+    def program() -> None:
+        rig.call(1)
+        while True:  # until Python looks for what is pending
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        program()
+    with RingReader.open(rig.writer.path) as reader:
+        assert reader.counters["hook_errors"] == 0
+
+
+def test_unknown_groups_and_a_closed_recorder_record_nothing(rig: Rig) -> None:
+    assert rig.call(1, group=b"other") == 0
+    rig.native.on = False
+    assert rig.call(1) == 0
+    rig.native.on = True
+    assert rig.call(1) == 1
+    rig.native.remove_group("g")
+    assert rig.call(1) == 0
+    rig.native.close()
+    assert rig.call(1) == 0
