@@ -55,7 +55,7 @@ bench-verdicts: setup
 
 # The compiled capture engine's kernel for the torch in .venv, into this user's cache.
 kernel: setup
-	$(BIN)/python -m otel_fr.capture.native.build
+	$(if $(XDG_CACHE_HOME),XDG_CACHE_HOME=$(XDG_CACHE_HOME)) $(BIN)/python -m otel_fr.capture.native.build
 
 # A wheel with kernels for the torch in .venv and for those of TORCHES, whose wheels (0.6 GB each) are downloaded for
 # their headers: make wheel TORCHES="2.6.0 2.14.1". For this Python; a kernel serves every Python.

@@ -187,7 +187,8 @@ class Kernel final : public c10::OperatorKernel {
 
   // Through an operator that Python implements, so that this library needs no symbol of libtorch_python.
   static void follow_in_python(const IValue& work, const OfrPending& call) {
-    static const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow("otel_fr::follow", "");
+    // Looked up each time: another recording in this process defines it anew.
+    const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow("otel_fr::follow", "");
     Stack arguments{work, static_cast<int64_t>(call.ticket), call.group_index, static_cast<int64_t>(call.sequence)};
     schema.callBoxed(&arguments);
     if (!arguments.empty() && arguments.back().isBool() && arguments.back().toBool()) api->hold();

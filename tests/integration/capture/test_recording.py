@@ -194,6 +194,27 @@ def test_a_functional_collective_that_torch_waits_for_itself_counts_as_in_flight
 
 
 @pytest.mark.usefixtures("each_engine")
+def test_recording_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        """
+        session_module.start_monitor = no_monitor
+        for number in range(3):
+            hook.install()
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            late = dist.all_reduce(torch.ones(2), async_op=True)
+            dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2))
+            late.wait()
+            print([(record.coll_seq, record.state.name) for record in ring().records()])
+            hook.uninstall()
+            dist.all_reduce(torch.ones(2))
+            dist.destroy_process_group()
+        """,
+    )
+    assert out == "[(1, 'COMPLETED'), (2, 'COMPLETED')]\n" * 3
+
+
+@pytest.mark.usefixtures("each_engine")
 def test_threads(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
