@@ -93,7 +93,7 @@ def choose(setting: str, torch: ModuleType) -> Engine:
         setting: one of `otel_fr.config.CAPTURE_ENGINES`.
     """
     if setting == PYTHON:
-        return Engine(PYTHON, "OTEL_FR_CAPTURE_ENGINE=python")
+        return Engine(PYTHON, "OTEL_FR_CAPTURE_ENGINE is python")
     engine = _compiled(torch)
     if engine.name == PYTHON and setting == COMPILED:
         _log.warning("otel-fr: OTEL_FR_CAPTURE_ENGINE=compiled cannot be met, so Python records: %s", engine.reason)

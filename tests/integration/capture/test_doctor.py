@@ -25,7 +25,7 @@ def test_a_machine_where_ranks_record(tmp_path: Path) -> None:
     port = free_port()
     status, found = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
     assert status == 0
-    assert found["engine"] == "python (OTEL_FR_CAPTURE_ENGINE=python)"
+    assert found["engine"] == "python (OTEL_FR_CAPTURE_ENGINE is python)"
     assert found["operators"].startswith("20 recorded")
     assert found["enabled"] == "yes"
     assert "refused" in found["endpoint"]
