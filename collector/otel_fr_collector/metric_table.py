@@ -70,7 +70,7 @@ _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
 _REJECTED = ("unauthenticated", "denied", "malformed", "too_large", "too_slow", "unsupported")
-_NOT_NOW = ("capacity", "client_limit", "not_stored", "internal")
+_NOT_NOW = ("capacity", "client_limit", "gave_way", "not_stored", "internal")
 _BACKEND = Label("backend", text="the URL of --forward")
 _DROPPED_REASONS = ("queue_full", "expired", "rejected", "retries_exhausted", "not_stored", "damaged", "shutdown")
 _OUTLET = Label("outlet", text="`webhook HOST` or `grafana HOST`")
@@ -121,7 +121,8 @@ _REQUESTS = (
         "OTLP requests and control streams refused with an error status.",
         *(Label("signal", (*_SIGNALS, "control")), Label("reason", (*_REJECTED, *_NOT_NOW))),
         act="Act on unauthenticated and denied: those jobs are not watched (OtelFrRequestsRejected). Clients retry"
-        " after capacity, client_limit and not_stored: act if these continue for minutes.",
+        " after capacity, client_limit, gave_way and not_stored: act if these continue for minutes. gave_way: too much"
+        " was in flight, and the tenant and address of the request had the most.",
     ),
     _gauge(
         "otel_fr_collector_requests_in_flight",

@@ -14,15 +14,8 @@ from otel_fr_collector.control import Control, TooManyWatchersError
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.inflate import Inflater, encoding_of
-from otel_fr_collector.receive.intake import (
-    READ_SECONDS,
-    IncomingRequest,
-    Intake,
-    Reason,
-    RejectedError,
-    malformed,
-    too_slow,
-)
+from otel_fr_collector.receive.intake import READ_SECONDS, IncomingRequest, Intake, too_slow
+from otel_fr_collector.receive.rejections import Reason, RejectedError, malformed
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]

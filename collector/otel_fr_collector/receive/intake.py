@@ -10,15 +10,17 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 
 from otel_fr_collector.forward.spool import SpoolError
 from otel_fr_collector.network.tokens import EVERYTHING, Access, Grant, Tokens
-from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
+from otel_fr_collector.receive.in_flight import InFlight
 from otel_fr_collector.receive.inflate import CorruptError, Inflater
+from otel_fr_collector.receive.rejections import Reason, RejectedError, gave_way, malformed, retry
 from otel_fr_collector.service import Service
+from otel_fr_collector.shares import Owner
+from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +30,8 @@ MAX_REQUESTS = 4_096
 """Requests in flight, of all clients."""
 PARALLEL = 16
 """Requests that are decoded and correlated at once. Rank reports do not count: they are small and alerts need them."""
+PARALLEL_REPORTS = 256
+"""Requests with rank reports that are decoded and correlated at once; what waits can give way to other tenants."""
 LARGE = 4 << 20
 """Bytes from which requests are decoded one at a time: decoding takes as much memory again."""
 READ_SECONDS = 30.0
@@ -40,60 +44,9 @@ _CONTROL = "control"
 """As the signal in metrics: a control stream."""
 
 
-class Reason(Enum):
-    """Why a request is rejected: the label in metrics, and the google.rpc.Code of the response."""
-
-    UNAUTHENTICATED = "unauthenticated", otlp_status.UNAUTHENTICATED
-    DENIED = "denied", otlp_status.PERMISSION_DENIED
-    MALFORMED = "malformed", otlp_status.INVALID_ARGUMENT
-    TOO_LARGE = "too_large", otlp_status.RESOURCE_EXHAUSTED
-    TOO_SLOW = "too_slow", otlp_status.DEADLINE_EXCEEDED
-    UNSUPPORTED = "unsupported", otlp_status.UNIMPLEMENTED
-    CAPACITY = "capacity", otlp_status.UNAVAILABLE
-    CLIENT_LIMIT = "client_limit", otlp_status.UNAVAILABLE
-    NOT_STORED = "not_stored", otlp_status.UNAVAILABLE
-    INTERNAL = "internal", otlp_status.INTERNAL
-
-    def __init__(self, label: str, code: int) -> None:
-        self.label = label
-        self.code = code
-
-
-class RejectedError(Exception):
-    """A rejected request; the text is the reason sent to the client.
-
-    Attributes:
-        delay: seconds after which the client should retry; None: it should not.
-    """
-
-    def __init__(self, reason: Reason, text: str, delay: float | None = None) -> None:
-        super().__init__(text)
-        self.reason = reason
-        self.delay = delay
-
-    def strip(self) -> RejectedError:
-        """Drop the traceback and what caused it, which keep the request's bytes until the next garbage collection."""
-        self.__traceback__ = self.__cause__ = self.__context__ = None
-        return self
-
-    @property
-    def code(self) -> int:
-        """The google.rpc.Code of the response."""
-        return self.reason.code
-
-
-def malformed(text: str) -> RejectedError:
-    """A request that cannot be read."""
-    return RejectedError(Reason.MALFORMED, text)
-
-
 def too_slow() -> RejectedError:
     """A request that has not arrived within `READ_SECONDS`."""
     return RejectedError(Reason.TOO_SLOW, f"the request did not arrive within {READ_SECONDS:.0f} s")
-
-
-def _retry(reason: Reason, text: str, delay: float = 0.0) -> RejectedError:
-    return RejectedError(reason, text, max(delay, otlp_status.retry_delay()))
 
 
 @dataclass(frozen=True)
@@ -108,12 +61,20 @@ class Limits:
 
 
 class IncomingRequest:
-    """One request, or one control stream, while it is in flight."""
+    """One request, or one control stream, while it is in flight.
+
+    Attributes:
+        owner: the prefix of its token, and its client's address.
+        gave_way: another owner's request has taken its place; its task is cancelled.
+    """
 
     def __init__(self, intake: Intake, client: str, access: Access, authorization: str = "") -> None:
         self._intake = intake
         self.client = client
         self.access = access
+        self.owner = Owner(access.prefix, client)
+        self.gave_way = False
+        self._task = _current_task()
         self._authorization = authorization
         self._tokens_version = intake.tokens_version
         self.size = 0
@@ -132,7 +93,6 @@ class IncomingRequest:
         Raises:
             RejectedError: the request is too large, or a limit on all requests is reached. What has arrived is freed.
         """
-        self.size += size
         try:
             self._intake.hold(self, size)
         except RejectedError:
@@ -143,6 +103,16 @@ class IncomingRequest:
         """Stop counting the bytes: they are no longer kept."""
         self._intake.release(self)
         self.size = 0
+
+    def give_way(self) -> bool:
+        """See `otel_fr_collector.receive.in_flight.Request`."""
+        if self._task is None:
+            return False
+        self.gave_way = True
+        self._body = io.BytesIO()
+        self._intake.give_way(self)
+        self._task.cancel()
+        return True
 
     def add(self, chunk: bytes) -> None:
         """Keep what has arrived; raises as `hold`."""
@@ -194,15 +164,16 @@ class Intake:
         self._service = service
         self._clock = clock
         self._metrics = service.metrics
-        self._requests = self._bytes = 0
+        self._in_flight = InFlight(MAX_REQUESTS, self.limits.max_queue_size)
         self._client_requests: dict[str, int] = {}
         self._client_bytes: dict[str, int] = {}
         self._buckets: dict[str, tuple[float, float]] = {}
-        self._parallel = asyncio.Semaphore(PARALLEL)
+        self._parallel, self._parallel_reports = asyncio.Semaphore(PARALLEL), asyncio.Semaphore(PARALLEL_REPORTS)
         self._large = asyncio.Lock()
+        self._log = Throttle()
         self._metrics.watch_intake(
-            lambda: self._requests,
-            lambda: self._bytes,
+            lambda: self._in_flight.count,
+            lambda: self._in_flight.size,
             max_requests=MAX_REQUESTS,
             max_bytes=self.limits.max_queue_size,
         )
@@ -223,8 +194,13 @@ class Intake:
             request = self._begin(client, authorization, signal)
             try:
                 yield request
+            except asyncio.CancelledError:
+                if not request.gave_way:
+                    raise
+                _take_back_cancellation()
+                raise gave_way() from None
             finally:
-                self._end(request, signal)
+                self._end(request)
         except RejectedError as error:
             self.count_rejected(signal, error.reason)
             raise
@@ -237,36 +213,57 @@ class Intake:
         access = self.authorise(authorization)
         own = self._client_requests.get(client, 0)
         if own >= self.limits.client_connections:
-            raise _retry(Reason.CLIENT_LIMIT, f"this client has {own} requests and streams open, its limit")
+            raise retry(Reason.CLIENT_LIMIT, f"this client has {own} requests and streams open, its limit")
+        request = IncomingRequest(self, client, access, authorization)
         if signal is not None:
-            if self._requests >= MAX_REQUESTS or self._bytes >= self.limits.max_queue_size:
-                raise _retry(Reason.CAPACITY, "too many requests are in flight")
             self._spend(client)
-            self._requests += 1
+            if not self._in_flight.add(request):
+                raise self._full("requests", request)
         self._client_requests[client] = own + 1
-        return IncomingRequest(self, client, access, authorization)
+        return request
 
-    def _end(self, request: IncomingRequest, signal: str | None) -> None:
-        self._requests -= signal is not None
+    def _end(self, request: IncomingRequest) -> None:
         _subtract(self._client_requests, request.client, 1)
-        self.release(request)
+        request.release()
+        self._in_flight.remove(request)
 
     def release(self, request: IncomingRequest) -> None:
         """See `IncomingRequest.release`."""
-        self._bytes -= request.size
+        self._in_flight.shrink(request)
         _subtract(self._client_bytes, request.client, request.size)
+
+    def give_way(self, request: IncomingRequest) -> None:
+        """See `IncomingRequest.give_way`."""
+        request.release()
+        self._in_flight.remove(request)
+        if self._log.allows("gave way"):
+            _log.warning(
+                "too much is in flight: requests of client %s, token for %s, give way to those of others",
+                *(request.client, _jobs_of(request.access)),
+            )
+
+    def _full(self, what: str, request: IncomingRequest) -> RejectedError:
+        if self._log.allows("full"):
+            _log.warning(
+                "too many %s are in flight: those of client %s, token for %s, are rejected",
+                *(what, request.client, _jobs_of(request.access)),
+            )
+        return retry(Reason.CAPACITY, f"too many {what} are in flight")
 
     def hold(self, request: IncomingRequest, size: int) -> None:
         """See `IncomingRequest.hold`."""
-        self._bytes += size
-        own = self._client_bytes[request.client] = self._client_bytes.get(request.client, 0) + size
+        if request.gave_way:
+            raise gave_way()
+        own = self._client_bytes.get(request.client, 0) + size
         limits = self.limits
-        if request.size > limits.max_request_size:
+        if request.size + size > limits.max_request_size:
             raise self.too_large()
-        if self._bytes > limits.max_queue_size and self._bytes > request.size:
-            raise _retry(Reason.CAPACITY, "too many bytes of requests are in flight")
-        if own > limits.client_queue_size and own > request.size:
-            raise _retry(Reason.CLIENT_LIMIT, "too many bytes of this client's requests are in flight")
+        if own > limits.client_queue_size and own > request.size + size:
+            raise retry(Reason.CLIENT_LIMIT, "too many bytes of this client's requests are in flight")
+        if not self._in_flight.grow(request, size):
+            raise self._full("bytes of requests", request)
+        request.size += size
+        self._client_bytes[request.client] = own
 
     async def take(self, request: IncomingRequest, signal: str, data: bytes) -> bytes:
         """Take one request in; returns the response's bytes.
@@ -275,8 +272,11 @@ class Intake:
             RejectedError: it is not accepted.
         """
         try:
-            unbounded = contextlib.nullcontext()
-            async with self.one_at_a_time(len(data) > LARGE), unbounded if signal == LOGS else self._parallel:
+            parallel = self._parallel_reports if signal == LOGS else self._parallel
+            async with self.one_at_a_time(len(data) > LARGE), parallel:
+                if request.gave_way:
+                    raise gave_way()
+                self._in_flight.settle(request)
                 request.check_token()
                 response = await self._service.take(signal, data, self._check_of(request.access))
         except (MalformedError, TooManyError) as error:
@@ -284,7 +284,7 @@ class Intake:
             reason = Reason.MALFORMED if isinstance(error, MalformedError) else Reason.TOO_LARGE
             problem = str(error)
         except SpoolError as error:
-            raise _retry(Reason.NOT_STORED, "the request cannot be written to the forward queue now") from error
+            raise retry(Reason.NOT_STORED, "the request cannot be written to the forward queue now") from error
         except RejectedError:
             raise
         except Exception as error:  # one client's unexpected data must not end the collector
@@ -357,7 +357,25 @@ class Intake:
             del self._buckets[next(iter(self._buckets))]
         self._buckets[client] = (left - 1 if left >= 1 else left, now)
         if left < 1:
-            raise _retry(Reason.CLIENT_LIMIT, "this client sends too many requests a second", (1 - left) / rate)
+            raise retry(Reason.CLIENT_LIMIT, "this client sends too many requests a second", (1 - left) / rate)
+
+
+def _jobs_of(access: Access) -> str:
+    return f"jobs that begin with {access.prefix!r}" if access.prefix else "all jobs"
+
+
+def _current_task() -> asyncio.Task[object] | None:
+    """None: no task, so what it does cannot be cancelled."""
+    with contextlib.suppress(RuntimeError):
+        return asyncio.current_task()
+    return None
+
+
+def _take_back_cancellation() -> None:
+    """From Python 3.11 on a task counts its cancellations; what it awaits next must not end because of this one."""
+    task = asyncio.current_task()
+    if task is not None and hasattr(task, "uncancel"):
+        task.uncancel()
 
 
 def _subtract(tally: dict[str, int], key: str, amount: int) -> None:

@@ -19,15 +19,8 @@ from otel_fr_collector.otlp.in_thread import decode_in_thread
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.inflate import ENCODINGS, Inflater
-from otel_fr_collector.receive.intake import (
-    READ_SECONDS,
-    IncomingRequest,
-    Intake,
-    Reason,
-    RejectedError,
-    malformed,
-    too_slow,
-)
+from otel_fr_collector.receive.intake import READ_SECONDS, IncomingRequest, Intake, too_slow
+from otel_fr_collector.receive.rejections import Reason, RejectedError, malformed
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 _HTTP_CODES = {

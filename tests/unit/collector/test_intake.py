@@ -13,7 +13,8 @@ from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import LOGS, TRACES
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.receive import intake as module
-from otel_fr_collector.receive.intake import IncomingRequest, Intake, Limits, RejectedError
+from otel_fr_collector.receive.intake import IncomingRequest, Intake, Limits
+from otel_fr_collector.receive.rejections import Reason, RejectedError
 from otel_fr_collector.service import Service
 
 LIMITS = Limits(max_request_size=100, max_queue_size=250, client_queue_size=150, client_connections=3)
@@ -64,6 +65,37 @@ def test_one_client_does_not_take_the_room_of_the_others() -> None:
         other.hold(80)
         with intake.admit("a", "", TRACES), pytest.raises(RejectedError), intake.admit("a", "", TRACES):
             pass
+
+
+def test_a_request_in_part_gives_way_to_one_of_another_tenant_and_frees_its_bytes() -> None:
+    """Two addresses of one tenant hold all bytes; what is being processed does not give way."""
+
+    async def play() -> list[bool]:
+        intake = make()
+        arrived: list[bool] = []
+        here = asyncio.Event()
+
+        async def part(client: str) -> None:
+            with intake.admit(client, "", TRACES) as call:
+                call.hold(70)
+                call.hold(30 if client == "a" else 0)
+                await here.wait()
+
+        waiting = [asyncio.ensure_future(part(client)) for client in ("a", "b", "c")]
+        await asyncio.sleep(0)
+        with intake.admit("d", "", TRACES) as newcomer:
+            newcomer.hold(20)
+            await asyncio.sleep(0)
+            arrived = [one.done() for one in waiting]
+            with pytest.raises(RejectedError) as caught:
+                await waiting[0]
+            assert (caught.value.reason, bool(caught.value.delay)) == (Reason.GAVE_WAY, True)
+        here.set()
+        await asyncio.gather(*waiting[1:])
+        assert (intake._in_flight.count, intake._in_flight.size) == (0, 0)
+        return arrived
+
+    assert asyncio.run(play()) == [True, False, False]
 
 
 def test_a_client_is_not_asked_to_retry_a_request_over_the_limit() -> None:

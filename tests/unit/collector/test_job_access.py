@@ -20,7 +20,8 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES
 from otel_fr_collector.outlets.outlets import Outlets
-from otel_fr_collector.receive.intake import IncomingRequest, Intake, Reason, RejectedError
+from otel_fr_collector.receive.intake import IncomingRequest, Intake
+from otel_fr_collector.receive.rejections import Reason, RejectedError
 from otel_fr_collector.service import Service
 
 from otel_fr import semconv

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from otel_fr_collector.metric_table import FAMILIES
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.receive.intake import Reason
+from otel_fr_collector.receive.rejections import Reason
 
 
 def test_queues_of_webhooks_on_one_host_are_added_up() -> None:

@@ -1,0 +1,92 @@
+"""A tenant that holds every slot of requests in flight with requests sent in part does not keep out another tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from otel_fr_collector.receive.intake import MAX_REQUESTS
+
+from tests.support.collector_process import PROTOBUF, Collector, running
+from tests.support.grpc_calls import LOGS, TRACES
+from tests.support.otlp_messages import spans
+from tests.support.tenants import As, tokens_file
+from tests.support.waiting import wait_for
+
+COUNT = MAX_REQUESTS + 20
+IN_FLIGHT = "otel_fr_collector_requests_in_flight"
+GRPC_CONNECTIONS = COUNT // 100 + 1
+"""Over which the calls in part come: a client opens no more than 100 on one."""
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(3 * COUNT, before[1]), before[1]))
+    with running(tmp_path, "--quiet", *tokens_file(tmp_path)) as found:
+        yield found
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def metric(collector: Collector, name: str, **labels: str) -> float:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    page = collector.fetch("/metrics", Authorization="Bearer reads-all-0123456789").body.decode()
+    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+    return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
+
+
+def authorization(tenant: str) -> str:
+    return As.metadata(tenant)[0][1]
+
+
+def check_that_another_tenant_is_served(collector: Collector) -> None:
+    assert wait_for(lambda: metric(collector, IN_FLIGHT) >= MAX_REQUESTS)
+    for number in range(3):
+        data = spans(number)
+        # A resource without a job id needs a token for all jobs: what counts here is that the request is read at all.
+        answer = collector.post("/v1/traces", data, Authorization=authorization("team-b"))
+        assert (answer.status, b"the token is for jobs" in answer.body) == (403, True), answer
+        with pytest.raises(grpc.RpcError) as caught:
+            collector.send(TRACES, data, metadata=As.metadata("team-b"))
+        assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED, caught.value
+    assert metric(collector, "otel_fr_collector_requests_rejected_total", reason="gave_way") >= 1
+    log = collector.err_file.read_text()
+    assert log.count("token for jobs that begin with 'team-a/', give way to those of others") == 1
+
+
+def test_http_requests_sent_in_part_give_way_to_those_of_another_tenant(collector: Collector) -> None:
+    host, _, port = collector.otlp_http.partition("//")[2].partition(":")
+    head = f"POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Type: {PROTOBUF}\r\nAuthorization: {authorization('team-a')}"
+    with contextlib.ExitStack() as stack:
+        for _ in range(COUNT):
+            client = stack.enter_context(socket.create_connection((host, int(port))))
+            client.sendall(f"{head}\r\nContent-Length: 100\r\n\r\n0123456789".encode())
+        check_that_another_tenant_is_served(collector)
+
+
+def test_grpc_calls_sent_in_part_give_way_to_those_of_another_tenant(collector: Collector) -> None:
+    async def hold() -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.aio.insecure_channel(collector.grpc, options=options) for _ in range(GRPC_CONNECTIONS)]
+        calls = []
+        for number in range(COUNT):
+            method = channels[number % GRPC_CONNECTIONS].stream_unary(LOGS, None, None)
+            calls.append(method(None, metadata=grpc.aio.Metadata(*As.metadata("team-a"))))
+            await asyncio.sleep(0)
+        await asyncio.to_thread(check_that_another_tenant_is_served, collector)
+        codes = [await call.code() for call in calls if call.done()]
+        assert grpc.StatusCode.UNAVAILABLE in codes
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            await channel.close(None)
+
+    asyncio.run(hold())
