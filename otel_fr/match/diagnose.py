@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from otel_fr.match import consequences, out_of_step, sentences, unseen_waits
+from otel_fr.match import consequences, other_origins, out_of_step, sentences, unseen_waits
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import OpenCalls, StuckDevice, common_device, open_calls, stuck_devices
@@ -147,25 +147,42 @@ class _Diagnosis(Case):
         """Ranks without evidence, where nothing else may explain the wait.
 
         They may wait for a culprit with which they share a group; or a rank that waits for them may be blocked by its
-        own device.
+        own device; or other evidence does not fit a fault that began at them.
         """
         nodes = [n for k, n in self.nodes.items() if k not in self.cause_of and n.culprits and not n.behind]
         silent = [node for node in nodes if node.culprits == node.silent]
         for node in silent:  # of a rank that fell silent more is known than of one that never was heard
             node.silent = [rank for rank in node.silent if rank not in self.unheard] or node.silent
-        near = [(cause, self._near(cause)) for cause in self.causes] if silent else []
+        near = [(cause, other_origins.near(self, cause)) for cause in self.causes] if silent else []
         explained: set[InstanceKey] = set()
+        unheard = [node for node in silent if self.unheard.issuperset(node.culprits)]
+        for node in unheard:
+            self._stragglers_among(node)
+        elsewhere = len(self.unheard) == 1 and other_origins.may_have_begun_elsewhere(
+            self, self.open_calls, self.unheard
+        )
+        if elsewhere:
+            explained.update(node.instance.key for node in unheard)
         for node in silent:
+            if node.instance.key in self.cause_of:
+                explained.add(node.instance.key)
+                continue
             cause = next((cause for cause, ranks in near if ranks.issuperset(node.silent)), None)
             if cause is not None:
                 self.cause_of[node.instance.key] = cause.key
-            if cause is not None or any(self._may_be_stuck(rank, node) for rank in node.waiting):
+            if cause is not None or other_origins.may_be_stuck(self, self.open_calls, node):
                 explained.add(node.instance.key)
         left = [node for node in nodes if node.instance.key not in explained]
         untold = [node for node in left if len(self.unheard) > 1 and self.unheard.issuperset(node.culprits)]
         self._blame([node for node in left if node not in untold])
         if not self.causes:
             self._untold(untold)
+
+    def _stragglers_among(self, node: Node) -> None:
+        """Name the late ones of those that joined."""
+        late = stragglers([node.instance.call(rank) for rank in sorted(node.instance.calls)], self.aborted)
+        if late:
+            self._stragglers(node, late)
 
     def _untold(self, nodes: list[Node]) -> None:
         """Ranks wait for ranks of which nothing is known, and these may wait for one another: no rank can be named."""
@@ -177,20 +194,6 @@ class _Diagnosis(Case):
             finding.age = self.age(node)
             self.add(finding)
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
-
-    def _near(self, cause: Finding) -> set[int]:
-        """The ranks that share a group with a culprit."""
-        found: set[int] = set()
-        for group in self.evidence.groups.values():
-            if not set(cause.culprit_ranks).isdisjoint(group.ranks):
-                found.update(group.ranks)
-        return found
-
-    def _may_be_stuck(self, rank: int, node: Node) -> bool:
-        """True if others completed this call, an earlier one, or one that needs the device of every rank."""
-        late = self.open_calls[rank].late if rank in self.open_calls else []
-        at = node.instance.call(rank).record
-        return any(call.needs_every_rank or self.instances[call.key].call(rank).record <= at for call in late)
 
     def _blame(self, open_nodes: list[Node]) -> None:
         """One finding for each of the culprits' nodes, unless it shows what another finding has said."""

@@ -1,0 +1,131 @@
+"""A rank without evidence is named only if all other evidence fits a fault that began at it."""
+
+from __future__ import annotations
+
+from otel_fr.match import (
+    Call,
+    CallState,
+    Case,
+    Category,
+    Ending,
+    Evidence,
+    Finding,
+    Group,
+    Progress,
+    Rank,
+    Signature,
+    suspects,
+)
+from tests.support.verdicts import WINDOW, causes, judge
+
+SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+PAIRS = {
+    "tp 0": Group("tp 0", "1", "tp", (0, 1)),
+    "tp 1": Group("tp 1", "2", "tp", (2, 3)),
+    "dp 0": Group("dp 0", "3", "dp", (0, 2)),
+    "dp 1": Group("dp 1", "4", "dp", (1, 3)),
+}
+WORLD = Group("w", "0", "default_pg", (0, 1, 2))
+UNHEARD = Rank(3, ending=Ending.UNKNOWN, complete=False)
+
+
+def call(rank: int, group: str, number: int, record: int, **more: object) -> Call:
+    made = Call(
+        rank=rank,
+        group=group,
+        stream="collective",
+        sequence_id=number,
+        record=record,
+        signature=SUM,
+        state=CallState.IN_FLIGHT,
+    )
+    for name, value in more.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def rank(number: int, counts: dict[str, tuple[int | None, int | None]], *, complete: bool = True) -> Rank:
+    return Rank(number, progress={id_: Progress(*own) for id_, own in counts.items()}, complete=complete)
+
+
+def pairs(calls: list[Call], ranks: list[Rank]) -> tuple[list[Finding], list[tuple[int, ...]]]:
+    """What is found, and the suspects otherwise."""
+    ranks = [*ranks, UNHEARD]
+    case = Case(Evidence(groups=PAIRS, calls=calls, ranks={r.rank: r for r in ranks}, window=WINDOW, world_size=4))
+    return judge(calls, ranks, PAIRS.values(), 4), [suspect.ranks for suspect in suspects(case)]
+
+
+def test_a_call_that_others_completed_may_have_begun_it() -> None:
+    """Rank 0's device is stuck in number 10. Rank 1 completed it and would next wait for rank 3."""
+    calls = [
+        *(call(0, "tp 0", number, number) for number in (10, 11)),
+        call(1, "tp 0", 11, 11),
+        *(call(r, "dp 1" if r else "dp 0", 5, 12) for r in (0, 1)),
+        call(2, "dp 0", 5, 12),
+    ]
+    ranks = [
+        rank(0, {"tp 0": (11, 9), "dp 0": (5, 4)}),
+        rank(1, {"tp 0": (11, 10), "dp 1": (5, 4)}),
+        rank(2, {"tp 1": (11, 11), "dp 0": (5, 4)}),
+    ]
+    found, nearest = pairs(calls, ranks)
+    assert found == []
+    assert nearest[0] == (0,)
+
+
+def test_a_call_that_all_joined_and_nothing_before_it_blocks_may_have_begun_it() -> None:
+    calls = [*(call(r, "tp 0", 11, 11) for r in (0, 1)), call(1, "dp 1", 5, 12)]
+    ranks = [
+        rank(0, {"tp 0": (11, 10), "dp 0": (4, 4)}),
+        rank(1, {"tp 0": (11, 10), "dp 1": (5, 4)}),
+        rank(2, {"tp 1": (11, 11), "dp 0": (4, 4)}),
+    ]
+    assert pairs(calls, ranks)[0] == []
+
+
+def test_what_all_joined_behind_the_wait_for_it_shows_no_other_origin() -> None:
+    calls = [call(1, "dp 1", 5, 10), *(call(r, "tp 0", 11, 11) for r in (0, 1))]
+    ranks = [
+        rank(0, {"tp 0": (11, 10), "dp 0": (5, 5)}),
+        rank(1, {"tp 0": (11, 10), "dp 1": (5, 4)}),
+        rank(2, {"tp 1": (11, 11), "dp 0": (5, 5)}),
+    ]
+    (cause,) = causes(pairs(calls, ranks)[0])
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
+
+
+def test_a_rank_that_left_out_a_call_may_have_begun_it() -> None:
+    """Rank 0 made fewer calls of its pair than rank 1 before the same call of all."""
+    world = Group("w", "0", "default_pg", (0, 1, 2, 3))
+    calls = [call(r, "w", 6, 20) for r in (0, 1, 2)]
+    ranks = [
+        rank(0, {"tp 0": (9, 9), "dp 0": (4, 4), "w": (6, 5)}),
+        rank(1, {"tp 0": (10, 10), "dp 1": (4, 4), "w": (6, 5)}),
+        rank(2, {"tp 1": (10, 10), "dp 0": (4, 4), "w": (6, 5)}),
+    ]
+    groups = [*PAIRS.values(), world]
+    assert all(3 not in finding.culprit_ranks for finding in judge(calls, [*ranks, UNHEARD], groups, 4))
+
+
+def test_a_rank_in_no_call_of_which_it_is_not_known_how_far_it_came_may_have_begun_it() -> None:
+    """Files that hold only calls in flight, without counts."""
+    world = Group("w", "0", "default_pg", (0, 1, 2, 3))
+    ranks = [rank(r, {"w": (6, 5)}, complete=False) for r in (0, 1)]
+    stopped = rank(2, {"w": (None, None)}, complete=False)
+    calls = [call(r, "w", 6, 20) for r in (0, 1)]
+    assert judge(calls, [*ranks, stopped, UNHEARD], [world], 4) == []
+    calls.append(call(2, "w", 6, 20))
+    (cause,) = causes(judge(calls, [*ranks, rank(2, {"w": (6, 5)}), UNHEARD], [world], 4))
+    assert cause.culprit_ranks == (3,)
+
+
+def test_a_rank_that_came_after_the_others_timed_out_is_late_also_if_one_left_no_evidence() -> None:
+    timed_out = {"state": CallState.FAILED, "error": "timeout", "duration": 6.0, "timeout": 6.0, "gap": 0.01}
+    late = {"state": CallState.FAILED, "error": "collective_failed", "duration": 0.1, "timeout": 6.0, "gap": 8.0}
+    calls = [call(0, "w", 3, 3, **timed_out), call(1, "w", 3, 3, **late)]
+    ranks = [rank(r, {"w": (3, 2)}) for r in (0, 1)]
+    for info in ranks:
+        info.ending = Ending.RAISED
+    unheard = Rank(2, ending=Ending.UNKNOWN, complete=False)
+    found = causes(judge(calls, [*ranks, unheard], [WORLD], 3))
+    assert [(finding.category, finding.culprit_ranks) for finding in found] == [(Category.STRAGGLER, (1,))]
