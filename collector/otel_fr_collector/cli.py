@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from otel_fr_collector import loading, logs
+from otel_fr_collector import loading, logs, output
 from otel_fr_collector.ending import leave
 from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward.forwarder import Forwarder
@@ -34,6 +34,7 @@ from otel_fr_collector.outlets.outlet import Outlet, TenantOf
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.outlets.terminal import Terminal
 from otel_fr_collector.outlets.webhook import Webhook, read_secret
+from otel_fr_collector.output import Unblocked
 from otel_fr_collector.process import CollectorProcess, Ports
 from otel_fr_collector.receive.intake import Limits
 from otel_fr_collector.service import Service
@@ -59,16 +60,20 @@ def run(args: argparse.Namespace) -> int:
             check(effective)
             print(loading.show(effective), end="")
             return 0
-        logs.set_up(effective.log_format, effective.log_level)
+        metrics = Metrics()
+        out, err = Unblocked(sys.stdout, "stdout", metrics), Unblocked(sys.stderr, "stderr", metrics)
+        logs.set_up(effective.log_format, effective.log_level, err)
         _warn(effective)
         _raise_file_limit()
         with _locked_folder(effective.data):
-            asyncio.run(_serve(effective))
+            asyncio.run(_serve(effective, metrics, None if effective.quiet else out, err))
     except SettingsError as error:
+        output.drain()
         for line in str(error).splitlines():
             print(f"otel-fr collector: {line}", file=sys.stderr)
         return 2
     except (OSError, ValueError) as error:
+        output.drain()
         print(f"otel-fr collector: {error}", file=sys.stderr)
         return 2
     raise AssertionError("serving ends the process")
@@ -99,9 +104,13 @@ def check(effective: Settings) -> None:
         raise SettingsError("\n".join(problems))
 
 
-async def _serve(effective: Settings) -> NoReturn:
-    """Serve until a signal, then end the process with the exit status."""
-    metrics = Metrics()
+async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, err: Unblocked) -> NoReturn:
+    """Serve until a signal, then end the process with the exit status.
+
+    Args:
+        out: for incidents; None: they are not printed.
+        err: for the addresses of the ports.
+    """
     tls = _tls(effective)
     if tls is not None:
         metrics.watch_certificate(lambda: tls.expires.timestamp())
@@ -113,7 +122,7 @@ async def _serve(effective: Settings) -> NoReturn:
     whose = tenant_of if tokens is None else tokens.tenant_of
     outlets = Outlets(
         metrics,
-        terminal=Terminal(None if effective.quiet else sys.stdout),
+        terminal=Terminal(out),
         file=_incidents_file(effective, metrics),
         others=_others(effective, metrics, links, store, whose),
     )
@@ -128,8 +137,7 @@ async def _serve(effective: Settings) -> NoReturn:
     second = "" if process.ports.otlp_http is None else f"OTLP/HTTP on {scheme}://{process.ports.otlp_http}; "
     print(
         f"otel-fr collector: {second}OTLP/gRPC on {process.ports.grpc}, HTTP on {scheme}://{process.ports.http}",
-        file=sys.stderr,
-        flush=True,
+        file=err,
     )
     status = 0 if await process.serve() else 1
     leave(status)

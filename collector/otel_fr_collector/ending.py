@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import NoReturn
+
+from otel_fr_collector import output
 
 _log = logging.getLogger(__name__)
 
@@ -21,10 +21,7 @@ LOG_SECONDS = 0.1
 
 def leave(status: int) -> NoReturn:
     """End the process now. Everything is closed or given up; threads that still decode or judge are not waited for."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    output.drain()
     os._exit(status)
 
 
@@ -65,3 +62,4 @@ class Ending:
 
     def _say(self) -> None:
         _log.error("--stop-seconds are over: the process ends before everything that was pending is done")
+        output.drain()

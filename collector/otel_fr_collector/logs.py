@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from datetime import datetime, timezone
 
 from otel_fr.printable import one_line, printable
+from otel_fr_collector.output import Unblocked
 from otel_fr_collector.redaction import clean
 
 
@@ -33,13 +33,13 @@ class _Json(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def set_up(form: str, level: str) -> None:
-    """Log to standard error.
+def set_up(form: str, level: str, out: Unblocked) -> None:
+    """Log to a stream.
 
     Args:
         form: ``text`` or ``json``.
         level: ``debug``, ``info``, ``warning`` or ``error``.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(out)
     handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)

@@ -330,6 +330,14 @@ _PUBLISHING = (
     ),
 )
 _PORTS = (
+    _counter(
+        "otel_fr_collector_output_lines_dropped",
+        "log lines, printed incidents",
+        "Log lines (stderr) and printed incidents (stdout) that were dropped, because nothing read them or they could"
+        " not be written.",
+        Label("stream", ("stdout", "stderr")),
+        act="Act when it grows: what reads the collector's output hangs, or its disk is full. Alerts are not affected.",
+    ),
     _gauge(
         "otel_fr_collector_tls_certificate_expiry_timestamp_seconds",
         "Unix time in seconds",
@@ -346,7 +354,7 @@ SECTIONS: dict[str, tuple[Family, ...]] = {
     "Memory": _MEMORY,
     "Forwarding": _FORWARDING,
     "Incidents": _PUBLISHING,
-    "Ports": _PORTS,
+    "Ports and output": _PORTS,
 }
 """All families, by section of docs/metrics.md."""
 FAMILIES: dict[str, Family] = {family.name: family for families in SECTIONS.values() for family in families}

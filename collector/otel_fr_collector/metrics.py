@@ -44,6 +44,7 @@ class Metrics:
         self.alert_posts = self._counter("otel_fr_collector_alert_posts")
         self.alerts_dropped = self._counter("otel_fr_collector_alerts_dropped")
         self.listeners_dropped = self._counter("otel_fr_collector_listeners_dropped")
+        self.output_dropped = self._counter("otel_fr_collector_output_lines_dropped")
         self.deliveries = self._counter("otel_fr_collector_deliveries")
         self._delivery_queues = _DeliveryQueues()
 

@@ -10,6 +10,7 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr.printable import one_line
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.outlets.incident_text import render
+from otel_fr_collector.output import Unblocked
 
 FILES_PATIENCE = 0.4
 """Seconds for which a new incident is held back from the terminal to wait for the paths of its files."""
@@ -25,7 +26,7 @@ class _Printed:
 class Terminal:
     """Prints incidents. A new one waits `FILES_PATIENCE` for its files; of an update only what is new is printed."""
 
-    def __init__(self, out: TextIO | None) -> None:
+    def __init__(self, out: TextIO | Unblocked | None) -> None:
         self._out = out
         self._color = out is not None and out.isatty()
         self._known: dict[str, _Printed] = {}
