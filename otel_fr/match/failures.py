@@ -13,18 +13,27 @@ def mark_caught(evidence: Evidence) -> Evidence:
 
     A rank caught a failed call if it enqueued another one after that had ended, which has completed. If the rank has
     ended by an exception, that may still be the call's, raised again once the rank had saved its state: it is not if
-    the rank went on for the window at least, and the exception names neither the call's place nor communication.
+    the rank went on for the window at least, and either a later call of it failed or did not end, or the exception
+    names neither the call's place nor communication.
     """
     failed = {call.rank for call in evidence.calls if call.state is CallState.FAILED}
     if not failed:
         return evidence
     newest: dict[int, float] = {}
+    blocked: dict[int, float] = {}
+    for rank in failed:
+        info = evidence.ranks.get(rank)
+        if info is not None and info.completed_age is not None:
+            newest[rank] = info.completed_age
     for call in evidence.calls:
-        if call.rank in failed and call.state is CallState.COMPLETED and call.age is not None:
-            newest[call.rank] = min(call.age, newest.get(call.rank, call.age))
+        if call.rank in failed and call.age is not None:
+            found = newest if call.state is CallState.COMPLETED else blocked
+            found[call.rank] = min(call.age, found.get(call.rank, call.age))
     calls = [
         dataclasses.replace(call, caught=True)
-        if call.state is CallState.FAILED and call.rank in newest and _is_caught(evidence, call, newest[call.rank])
+        if call.state is CallState.FAILED
+        and call.rank in newest
+        and _is_caught(evidence, call, newest[call.rank], blocked.get(call.rank))
         else call
         for call in evidence.calls
     ]
@@ -42,14 +51,17 @@ def went_on_for(failed: Call, age: float | None) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def _is_caught(evidence: Evidence, call: Call, newest: float) -> bool:
+def _is_caught(evidence: Evidence, call: Call, newest: float, blocked: float | None) -> bool:
+    """``newest``, ``blocked``: ages of the rank's newest call that completed, and of its newest that did not."""
     seconds = went_on_for(call, newest)
     info = evidence.ranks.get(call.rank)
     if seconds is None or info is None:
         return False
     if was_stopped(info) or info.ending not in (Ending.RAISED, Ending.GONE):
         return True
-    return seconds >= evidence.window and not _may_come_from(info, call)
+    if seconds < evidence.window:
+        return False
+    return (blocked is not None and blocked < newest) or not _may_come_from(info, call)
 
 
 def _may_come_from(info: Rank, call: Call) -> bool:

@@ -157,6 +157,7 @@ class Rank:
         exiting: alive, but its interpreter is ending. exit_message: what it passed to ``sys.exit``, if that is text.
         python_blocked: alive, but its Python threads do not run (GIL held in C code, or stopped).
         idle: seconds since it last enqueued or ended a call; None: unknown.
+        completed_age: seconds since it enqueued the newest call that is known to have completed; None: not known.
         ended_for: seconds since it ended in which newer evidence of all running ranks arrived; None: not known.
         site: ``"file:line function"``, the current line of its main thread.
         stack: text, main thread first.
@@ -177,6 +178,7 @@ class Rank:
     exit_message: str = ""
     python_blocked: bool = False
     idle: float | None = None
+    completed_age: float | None = None
     ended_for: float | None = None
     site: str = ""
     stack: str = ""

@@ -17,6 +17,9 @@ from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_calls
 FRESH_BEFORE = 0.3
 """Seconds before a call's threshold from which a report of a culprit counts as fresh."""
 
+_MAY_HAVE_GONE_ON = (Ending.RUNNING, Ending.CLEAN, Ending.KILLED)
+"""Endings that do not come from a failed call after which the rank has completed another."""
+
 
 def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     """Whether the finding rests on recent reports of every culprit, and of some rank that waits.
@@ -58,9 +61,13 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         return False
     if key not in group.incomplete and key in group.completed:
         return True
-    if any(call.state is CallState.FAILED and not _is_caught(run, call) for call in _instance_calls(group, key)):
+    failed = [call for call in _instance_calls(group, key) if call.state is CallState.FAILED]
+    if not all(_is_caught(run, call) for call in failed):
         return False
+    gone_on = {call.rank for call in failed}
     for rank in finding.waiting_ranks:
+        if rank in gone_on:
+            continue  # its progress does not count the call, which did not complete
         state = run.ranks.get(rank)
         if state is None or state.ending not in (Ending.RUNNING, Ending.CLEAN):
             return False
@@ -72,13 +79,11 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
 
 
 def _is_caught(run: Run, failed: RankCall) -> bool:
-    """Whether the rank of a failed call has not ended badly, and has enqueued a call since that has completed."""
+    """Whether the rank of a failed call has not ended by itself, and has enqueued a call since that has completed."""
     state = run.ranks.get(failed.rank)
-    last = state.report.last if state is not None and state.report is not None else None
-    if state is None or state.ending not in (Ending.RUNNING, Ending.CLEAN) or last is None:
+    if state is None or state.ending not in _MAY_HAVE_GONE_ON or state.completed_at is None:
         return False
-    newest = last.as_call(run.last_seen)
-    return newest.state is CallState.COMPLETED and went_on_for(failed.as_call(run.last_seen), newest.age) is not None
+    return went_on_for(failed.as_call(run.last_seen), run.last_seen - state.completed_at) is not None
 
 
 def enqueue_time(taken: Snapshot, finding: Finding) -> float | None:

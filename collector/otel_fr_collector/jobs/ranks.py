@@ -52,6 +52,8 @@ class RankState:
     previous_record: int = -1
     previous_end: int = 0
     """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
+    completed_at: float | None = None
+    """When it enqueued the newest call that reports show to have completed (monotonic)."""
     held: int = 0
     """Size of its report and its texts, see `run.MAX_REPORTED`."""
 
@@ -99,6 +101,11 @@ class RankState:
     def note_newest(self, record: int, end: int) -> None:
         """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
         self.previous_record, self.previous_end = record, end
+
+    def note_completed(self, enqueued_at: float | None) -> None:
+        """A report shows that a call completed; ``enqueued_at``: monotonic, None: not known."""
+        if enqueued_at is not None and (self.completed_at is None or enqueued_at > self.completed_at):
+            self.completed_at = enqueued_at
 
     def set_held(self, size: int) -> int:
         """Set the size of its report; returns the difference to the report before."""

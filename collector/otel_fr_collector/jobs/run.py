@@ -288,7 +288,7 @@ class Run:
                     own[2] = DESTROYED if item.is_destroyed else report.number
                     own[3:] = item.messages, -1 if item.is_destroyed else item.enqueued
         report.groups = []  # their content is kept above; a thousand reports of a thousand groups would be large
-        self._end_calls(before, report)
+        self._end_calls(state, before, report)
         for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
             group = self.groups.get(call.group)
             if group is not None and group.add(call):
@@ -329,8 +329,10 @@ class Run:
             report.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
             state.cut(CUT_FAR if is_far else CUT_STACK)
 
-    def _end_calls(self, before: KeptReport | None, report: KeptReport) -> None:
+    def _end_calls(self, state: RankState, before: KeptReport | None, report: KeptReport) -> None:
         """Calls that were in flight and are no longer listed have ended; the failed ones are in another list."""
+        if report.last is not None and report.last.state is CallState.COMPLETED:
+            state.note_completed(report.last.enqueued_at)
         if before is None:
             return
         listed = {call.record for call in report.inflight}
@@ -340,6 +342,8 @@ class Run:
                 continue
             group = self.groups.get(call.group)
             known = group.known(call) if group is not None else None
+            failed = next((p for p in report.failed if p.record == call.record), None)
+            if failed is None:
+                state.note_completed(call.enqueued_at)
             if group is not None and known is not None and known.state in UNENDED:
-                failed = next((p for p in report.failed if p.record == call.record), None)
                 group.add(failed or known._replace(state=CallState.COMPLETED))

@@ -98,8 +98,7 @@ def snapshot(run: Run, now: float) -> Snapshot:
         taken.ranks[state.rank] = _rank(state, now, silent)
         settled = state.report is None or state.ended is not None or silent
         taken.reported_at[state.rank] = math.inf if settled else state.arrived
-        # A call ages as long as its rank lives and reports; what happened to it after that is not known.
-        taken.until[state.rank] = min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
+        taken.until[state.rank] = _until(state, now)
     return taken
 
 
@@ -113,6 +112,11 @@ def reported_calls(run: Run, state: RankState) -> list[RankCall]:
         if known is not None and known.state in UNENDED:
             found.append(known)
     return found
+
+
+def _until(state: RankState, now: float) -> float:
+    """A call ages as long as its rank lives and reports; what happened to it after that is not known."""
+    return min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
 
 
 def _rank(state: RankState, now: float, silent: bool) -> Rank:
@@ -133,6 +137,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         thread_exceptions=state.thread_exceptions,
         python_blocked=state.python_blocked,
         idle=report.idle + since if report and report.idle is not None else None,
+        completed_age=None if state.completed_at is None else max(0.0, _until(state, now) - state.completed_at),
         ended_for=max(0.0, now - state.ended - SILENCE) if state.ended is not None else None,
         site=state.site,
         stack=state.stack,

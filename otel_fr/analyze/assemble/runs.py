@@ -18,7 +18,7 @@ from otel_fr.analyze.assemble.run_columns import RunColumns
 from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS
-from otel_fr.dumps.columns import P2P, Mask
+from otel_fr.dumps.columns import COMPLETED, P2P, Mask
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match.endings import process_ending
@@ -253,9 +253,19 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         file=dump.path,
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
+    rank.completed_age = _completed_age(dump)
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
     return rank
+
+
+def _completed_age(dump: Dump) -> float | None:
+    """Seconds since it enqueued the newest call that has completed."""
+    entries = dump.entries
+    if entries.age is None:
+        return None
+    ages = entries.age[(entries.state == COMPLETED) & ~np.isnan(entries.age)]
+    return float(ages.min()) if len(ages) else None
 
 
 def _end(dump: Dump, exit_: Mapping[str, Any], exception: str) -> tuple[Ending, int | None, int | None]:

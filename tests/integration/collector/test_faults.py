@@ -77,6 +77,29 @@ def test_a_late_rank_resolves_its_incident(collector: Collector) -> None:
         assert [one["id"] for one in collector.causes()] == [opened["id"]]
 
 
+def test_a_caught_failure_is_over_and_a_later_fault_has_its_own_incident(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        pair = job.group("1", [0, 1])
+        job.step()
+        job.all_reported()
+        call = job.ranks[0].issue(pair)
+        opened = collector.wait_cause()
+        assert (opened["category"], opened["culprit_ranks"]) == ("missing_rank", [1])
+        job.ranks[0].fail(call)
+        job.ranks[1].fail(job.ranks[1].issue(pair), "collective_failed")
+        for _ in range(2):
+            job.step()
+            job.all_reported()
+        over = collector.wait_cause(lambda one: one["state"] == "resolved")
+        assert (over["id"], over["culprit_ranks"]) == (opened["id"], [1])
+        job.skip(1)
+        later = collector.wait_cause(lambda one: one["id"] != opened["id"])
+        assert (later["category"], later["culprit_ranks"]) == ("missing_rank", [1])
+        job.all_reported()
+        old = next(one for one in collector.causes() if one["id"] == opened["id"])
+        assert (old["state"], old["revision"]) == ("resolved", over["revision"])
+
+
 def test_the_same_rank_staying_away_again_is_a_new_incident(collector: Collector) -> None:
     with Job(collector, 3) as job:
         for number in (1, 2):

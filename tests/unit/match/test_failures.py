@@ -91,3 +91,47 @@ def test_an_earlier_failure_excuses_only_the_exception_that_it_may_have_caused(
     found = causes(judge(calls, [peers[0], rank(1, **end), peers[1]], (WORLD, SIDE)))
     dead = [finding for finding in found if finding.category is Category.RANK_DEAD]
     assert [finding.culprit_ranks for finding in dead] == ([(1,)] if is_culprit else [])
+
+
+CLOSED = "RuntimeError: [gloo/transport] Connection closed by peer"
+
+
+def pair(rank_: int, *, error: str, took: float, ago: float = 12.0, gap: float = 1.0) -> Call:
+    """An all_reduce of the group of ranks 0 and 1 that failed ``ago`` seconds ago."""
+    return Call(
+        rank=rank_, group="s", stream="collective", sequence_id=1, record=3, signature=SUM, state=CallState.FAILED,
+        age=ago + took, duration=took, gap=gap, error=error, site="train.py:20 pair",
+    )  # fmt: skip
+
+
+def pair_failed() -> list[Call]:
+    """Rank 1 was late: rank 0 timed out, and then its own call failed."""
+    return [pair(0, error="timeout", took=5.0), pair(1, error="collective_failed", took=0.1, gap=8.0)]
+
+
+def test_a_later_fault_does_not_bring_back_a_failure_that_its_ranks_had_caught() -> None:
+    stop: dict[str, Any] = {
+        "ending": Ending.RAISED,
+        "exception": CLOSED,
+        "exception_site": "train.py:30 step",
+        "completed_age": 4.0,
+    }
+    died: dict[str, Any] = {"ending": Ending.RAISED, "exception": "IndexError: token id out of range"}
+    later = [step(r, 10, CallState.FAILED, age=3.5, duration=3.4, error="collective_failed") for r in (0, 1)]
+    ranks = [rank(0, 10, done=9, **stop), rank(1, 10, done=9, **stop), rank(2, **died)]
+    (found,) = judge([*pair_failed(), *later], ranks, (WORLD, SIDE))
+    assert (found.category, found.culprit_ranks, found.sequence_id) == (Category.RANK_DEAD, (2,), 10)
+
+
+def test_a_caught_failure_is_over_while_its_ranks_wait_for_another_rank() -> None:
+    later = [step(r, 10, CallState.IN_FLIGHT, age=3.5) for r in (0, 1)]
+    still = Rank(2, idle=3.6, progress={"w": Progress(9, 9)})
+    ranks = [rank(r, 10, done=9, completed_age=4.0) for r in (0, 1)]
+    (found,) = judge([*pair_failed(), *later], [*ranks, still], (WORLD, SIDE))
+    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (2,))
+
+
+def test_calls_that_completed_before_the_failure_show_no_rank_that_went_on() -> None:
+    ranks = [rank(r, 9, completed_age=18.0) for r in (0, 1)]
+    (found,) = judge(pair_failed(), [*ranks, rank(2)], (WORLD, SIDE))
+    assert (found.category, found.culprit_ranks) == (Category.STRAGGLER, (1,))
