@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
 from otel_fr.match.instances import Instance, has_joined
@@ -197,7 +197,7 @@ def culprit_deaths(
 
     A rank that was waiting in a collective which another such rank never joined is a victim (torchrun ends it
     with SIGTERM and after 30 s with SIGKILL; its own exception may show the signal). If no rank failed otherwise, a
-    single rank that was stopped from outside while others go on is the cause.
+    single rank that was stopped from outside while others go on is the cause, also once these have failed for it.
 
     Args:
         excused: ranks that were aborted because they waited (`otel_fr.match.aborted`).
@@ -221,6 +221,8 @@ def culprit_deaths(
     candidates -= left - _awaited(evidence, instances, left)
     if not candidates:
         stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
+        if before := _stopped_first(evidence, instances, stopped, by_rank):
+            return before
         others_ended = any(info.ending is not Ending.RUNNING for r, info in evidence.ranks.items() if r not in stopped)
         running = any(info.ending is Ending.RUNNING for info in evidence.ranks.values())
         return frozenset(stopped) if running and not others_ended else frozenset()
@@ -232,6 +234,28 @@ def culprit_deaths(
         if blamed:
             victims |= {r for r in waiting if r in instance.calls and _open_calls(instance.calls[r])}
     return frozenset(candidates - victims)
+
+
+def _stopped_first(
+    evidence: Evidence, instances: Iterable[Instance], stopped: set[int], by_rank: Mapping[int, list[Call]]
+) -> frozenset[int]:
+    """Those of the stopped ranks that were stopped before their peers failed, so not because of that.
+
+    They had made no call since the collective before, and had been idle for shorter than a peer waited for them until
+    its call failed, by the window at least. Each time is measured by one rank, from the end of that collective.
+    """
+    last = {r: max(by_rank[r], key=lambda call: call.record) for r in stopped if by_rank.get(r)}
+    found: set[int] = set()
+    for instance in instances if last else ():
+        calls = [instance.call(r) for r in instance.calls if r not in stopped]
+        waits = [c.duration for c in calls if c.state is CallState.FAILED and not c.caught and c.duration is not None]
+        for r in last.keys() & set(instance.members) if waits and instance.p2p is None else ():
+            before, idle = last[r], evidence.ranks[r].idle
+            is_next = instance.key[:2] == (before.group, before.stream) and instance.key[2] == before.sequence_id + 1
+            is_over = before.state is CallState.COMPLETED and idle is not None
+            if is_next and is_over and max(waits) >= (idle or 0.0) + evidence.window:
+                found.add(r)
+    return frozenset(found)
 
 
 def ending_text(info: Rank) -> str:

@@ -72,7 +72,7 @@ class Call:
         record: position in the rank's recorder; gives the order of one rank's calls.
         pair_index: of a send or receive: its number, from 0, among those of this group, peer, direction and tag.
         age: seconds since the call was enqueued; None: unknown, and of a call in flight treated as longer than any
-            window.
+            window. Of a send or receive in flight, since when a thread waits for it; 0: none does yet.
         duration: seconds from enqueueing to the end; None: not ended, or unknown.
         gap: seconds between the end of the rank's previous call and this call; None: unknown.
         error: error.type of a failed call (``"timeout"``).
