@@ -1,8 +1,9 @@
 """Files that hold only calls in flight: what is not in them has completed.
 
 Recorders can leave out completed calls (PyTorch's ``onlyActive``, which NVRx uses). Nothing in such a file says so, but
-it shows: a recorder overwrites its oldest entries, so the record ids in a file have no gaps; and all ranks of a job
-have buffers of one size, so a file with fewer entries than another one has lost none to overwriting.
+it shows: a recorder overwrites its oldest entries, so the record ids in a file have no gaps; all ranks of a job
+have buffers of one size, so a file with fewer entries than another one has lost none to overwriting; and a file with
+fewer entries than a buffer has room for has lost none either.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Sequence
 
 from otel_fr.dumps.model import Dump
 from otel_fr.dumps.resolve import sequence_ranges
+
+SMALLEST_BUFFER = 100
+"""Entries for which every recorder has room. PyTorch's default is 2,000; one so small would hold less than a step."""
 
 
 def complete_open_only(dumps: Sequence[Dump]) -> list[Dump]:
@@ -44,4 +48,4 @@ def _has_left_out(dumps: Sequence[Dump]) -> bool:
     fewest, most = min(dump.recorded for dump in dumps), max(dump.recorded for dump in dumps)
     if fewest == 0:
         return bool(later)  # a rank that has enqueued nothing would have let no other come so far
-    return any(not dump.gapless or dump.recorded < most for dump in later)
+    return any(not dump.gapless or dump.recorded < max(most, SMALLEST_BUFFER) for dump in later)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.analyze import HEALTHY, UNDECIDED, load
+from otel_fr.analyze.assemble.only_open import SMALLEST_BUFFER
 from otel_fr.analyze.output.markdown import to_markdown
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.page import to_html
@@ -72,11 +73,19 @@ def test_what_a_file_of_open_calls_leaves_out_has_completed(tmp_path: Path) -> N
 
 
 def test_full_buffers_of_open_calls_do_not_show_that_the_calls_before_completed(tmp_path: Path) -> None:
-    """Each ring has two entries and overwrote older ones, which may be in flight still."""
-    files = {0: open_calls(5, 6, first=40), **{rank: open_calls(7, 8, first=42) for rank in (1, 2)}}
+    """Each ring is as small as rings are and overwrote older calls, which may be in flight still."""
+    late, others = range(5, 5 + SMALLEST_BUFFER), range(7, 7 + SMALLEST_BUFFER)
+    files = {0: open_calls(*late, first=40), **{rank: open_calls(*others, first=42) for rank in (1, 2)}}
     report = load(write(tmp_path, files))
     assert report.findings == []
     assert not any("holds only calls" in note for note in report.undecided)
+
+
+def test_fewer_open_calls_than_a_buffer_has_room_for_show_that_the_calls_before_completed(tmp_path: Path) -> None:
+    """Hosts run ahead by a fixed number of calls, so all ranks have equally many in flight."""
+    files = {0: open_calls(5, 6, 7, first=40), **{rank: open_calls(7, 8, 9, first=42) for rank in (1, 2)}}
+    (cause,) = causes(load(write(tmp_path, files)).findings)
+    assert (cause.culprit_ranks, cause.stuck_on, cause.sequence_id) == ((0,), "device", 5)
 
 
 def test_a_rank_with_an_empty_file_has_completed_what_it_enqueued_but_not_everything(tmp_path: Path) -> None:
