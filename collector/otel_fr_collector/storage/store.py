@@ -213,12 +213,14 @@ class Store:
         before: float | None = None,
         prefix: str = "",
         limit: int = MAX_PAGE,
+        max_size: int | None = None,
     ) -> list[CollectorIncidentData]:
         """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
 
         Args:
             before: only those detected before this Unix time.
             prefix: only those of jobs whose name begins with it.
+            max_size: no further ones are read once their JSON has so many characters; None: all.
 
         Raises:
             sqlite3.Error: the file cannot be read.
@@ -228,7 +230,12 @@ class Store:
             " AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5 ORDER BY detected DESC LIMIT ?4"
         )
         with contextlib.closing(self._reader()) as db:
-            rows = db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)).fetchall()
+            rows, size = [], 0
+            for row in db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)):
+                rows.append(row)
+                size += len(row[0])
+                if max_size is not None and size > max_size:
+                    break
         found = []
         for row in reversed(rows):
             with self._skip_unreadable("incident"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gzip
 import json
 import re
@@ -23,6 +24,7 @@ from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.store import MAX_PAGE
+from otel_fr_collector.web.answers import Answers, FullError, full, owner_of
 from otel_fr_collector.web.job_views import detail, job_key, summary
 
 FRESH = 1.0
@@ -35,8 +37,10 @@ SEND_TIMEOUT = 30
 """Seconds after which a listener that does not read is disconnected."""
 SMALL = 4_096
 """Bytes from which a response is compressed."""
-MAX_BYTES = 32 * 1024 * 1024
-"""Largest list of incidents: one of 4,096 ranks takes 200 kB."""
+MAX_BYTES = 4 * 1024 * 1024
+"""Largest list of incidents, unless it has one only: one of 4,096 ranks takes 200 kB."""
+MAX_READ = 8 * MAX_BYTES
+"""Of the incidents of a brief list, from which most is left out."""
 STATES = ("firing", "resolved")
 
 PAGE = Path(__file__).with_name("page")
@@ -67,9 +71,9 @@ class ApiError(Exception):
         self.status = status
 
 
-def routes(service: Service) -> list[BaseRoute]:
+def routes(service: Service, answers: Answers) -> list[BaseRoute]:
     """``/api/v1/...`` and the page at ``/``."""
-    api = Api(service)
+    api = Api(service, answers)
     found: list[BaseRoute] = [
         Route("/api/v1/jobs", api.jobs),
         Route("/api/v1/jobs/{key}", api.job),
@@ -96,8 +100,9 @@ def page_file(name: str) -> _Handler:
 class Api:
     """The handlers over one service."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, answers: Answers) -> None:
         self._service = service
+        self._answers = answers
         self._cache: dict[str, tuple[float, bytes, bytes]] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._ticker: asyncio.Task[None] | None = None
@@ -121,13 +126,25 @@ class Api:
             job, state, before, limit = _query(request)
         except ApiError as error:
             return _error(error.status, str(error))
-        access = _access(request)
+        try:
+            async with self._answers.making(owner_of(request.scope)):
+                plain, packed = await self._list(_access(request), job, state, before, limit, _is_brief(request))
+        except FullError:
+            return full()
+        return _json(request, plain, packed)
+
+    async def _list(
+        self, access: Access, job: str | None, state: str | None, before: float | None, limit: int, brief: bool
+    ) -> tuple[bytes, bytes]:
+        """A list of incidents, plain and compressed."""
         found: Sequence[CollectorIncidentData] | None = None
         store = self._service.store
         if store is not None and store.is_up:
             try:
                 found = await asyncio.to_thread(
-                    store.find, job=job, state=state, before=before, prefix=access.prefix, limit=limit
+                    functools.partial(store.find, job=job, state=state, before=before, prefix=access.prefix),
+                    limit=limit,
+                    max_size=MAX_READ if brief else MAX_BYTES,
                 )
             except sqlite3.Error as error:
                 store.broken(error)
@@ -140,8 +157,11 @@ class Api:
                 and access.may_see(incident.run.job)
                 and (before is None or incident.detected < before)
             ][-limit:]
-        brief = request.query_params.get("view") == "brief"
-        return await _answer(request, await asyncio.to_thread(_listed, found, brief))
+        return await self._packed(await asyncio.to_thread(_listed, found, brief))
+
+    async def _packed(self, body: bytes) -> tuple[bytes, bytes]:
+        """A response, plain and compressed: as bytes that are in flight already, if there are equal ones."""
+        return self._answers.same(body), self._answers.same(await _pack(body))
 
     async def incident(self, request: Request) -> Response:
         number = request.path_params["number"]
@@ -163,7 +183,11 @@ class Api:
             "consequences": consequences,
             "job_url": None if run is None else f"/api/v1/jobs/{job_key(run)}",
         }
-        return await _answer(request, json.dumps({**found, **more}).encode())
+        try:
+            async with self._answers.making(owner_of(request.scope)):
+                return _json(request, *await self._packed(json.dumps({**found, **more}).encode()))
+        except FullError:
+            return full()
 
     async def events(self, request: Request) -> Response:
         try:
@@ -239,8 +263,8 @@ async def _pack(body: bytes) -> bytes:
     return await asyncio.to_thread(gzip.compress, body, 3) if len(body) >= SMALL else b""
 
 
-async def _answer(request: Request, body: bytes) -> Response:
-    return _json(request, body, await _pack(body))
+def _is_brief(request: Request) -> bool:
+    return request.query_params.get("view") == "brief"
 
 
 def _json(request: Request, body: bytes, packed: bytes) -> Response:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from otel_fr_collector.network.tokens import EVERYTHING, Tokens
 from otel_fr_collector.service import Service
 from otel_fr_collector.web import api
+from otel_fr_collector.web.answers import Answers, BoundedAnswers
 
 _API = "/api/"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
@@ -29,6 +30,8 @@ it asks for a token itself and shows what the API returns."""
 
 def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
     """The ASGI application of a service; with ``tokens``, only for clients that may read."""
+
+    answers = Answers()
 
     async def metrics(request: Request) -> Response:
         # Here and not by the path: a route answers to more spellings than one ("/metrics%0A").
@@ -49,9 +52,9 @@ def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", healthz),
-            *api.routes(service),
+            *api.routes(service, answers),
         ],
-        middleware=[Middleware(AccessCheck, tokens=tokens)],
+        middleware=[Middleware(AccessCheck, tokens=tokens), Middleware(BoundedAnswers, answers=answers)],
     )
 
 
