@@ -20,7 +20,7 @@ from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
 
 HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 """Exit statuses: no fault was found; a fault was found; no file could be read; calls are in flight, and the files do
-not show whether they are blocked."""
+not show whether they are blocked, or calls in the files could not be read."""
 
 DEFAULT_GROUP = "default_pg"
 """PyTorch's description of the group of all ranks."""
@@ -53,7 +53,13 @@ class Analysis:
             return UNUSABLE
         if self.findings:
             return FAULT
-        return HEALTHY if self.open_calls is None else UNDECIDED
+        return HEALTHY if self.open_calls is None and not self.unusable else UNDECIDED
+
+    @property
+    def unusable(self) -> dict[int, int]:
+        """Rank -> number of entries in its file that could not be read; they may be calls in flight."""
+        dumps = [] if self.run is None else self.run.dumps
+        return {dump.rank: dump.unusable for dump in dumps if dump.unusable}
 
     @cached_property
     def open_calls(self) -> OpenCalls | None:

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.epilog = (
         "Exit status: 0 no fault was found; 1 a fault was found; 2 usage error or no readable file; 3 undecided: calls"
-        " are in flight, and the files do not show whether they are blocked."
+        " are in flight, and the files do not show whether they are blocked, or entries of the files could not be read."
     )
     add("path", metavar="DIR", help="folder with one flight-recorder file per rank, or one such file")
     add("--format", choices=("text", "json", "markdown", "html"), default="text", help="output format (default: text)")

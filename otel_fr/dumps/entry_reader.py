@@ -82,6 +82,7 @@ class EntryReader(ABC):
 
     Attributes:
         notes: irregularities found, as sentences.
+        unusable: number of entries that lack required fields; they are left out.
         ends: for each entry read, whether it ends a batch (`resolve.BATCH_ENDS`).
     """
 
@@ -99,6 +100,7 @@ class EntryReader(ABC):
             signatures: those of the files read before, so that equal ones become one object; new ones are added.
         """
         self.notes: list[str] = []
+        self.unusable = 0
         self.ends = codes([])
         self._signatures = signatures
         self._numbers = 0
@@ -120,20 +122,19 @@ class EntryReader(ABC):
         kinds: list[Kind] = []
         rows: list[Row] = []
         call_sites: list[int] = []
-        unusable = 0
         for item in raw:
             try:
                 kind = self._kind(item)
                 row = self._row(item, kind)
                 call_site = self._call_site(item.get("frames"))
             except _REFUSED:
-                unusable += 1
+                self.unusable += 1
                 continue
             kinds.append(kind)
             rows.append(row)
             call_sites.append(call_site)
-        if unusable:
-            self.notes.append(f"{unusable} of {len(raw)} entries lack required fields and were left out")
+        if self.unusable:
+            self.notes.append(f"{self.unusable} of {len(raw)} entries lack required fields and were left out")
         table: Table[Kind] = Table()
         which = [table[kind] for kind in kinds]
         columns = list(zip(*rows, strict=True)) or [()] * len(Row._fields)

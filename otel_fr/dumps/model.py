@@ -48,6 +48,7 @@ class Dump:
         partial: calls are missing: older ones were overwritten, or completed ones left out.
         gapless: no call after the first one is missing.
         recorded: number of entries in the file. all_open: none of them has completed.
+        unusable: number of entries that lack required fields; they are not in `entries`.
         uncounted: keys of groups of which the file has neither calls nor the last numbers.
         has_completions: the recorder records when calls end.
         facts: the file's ``otel_fr`` key, checked; empty in files of other recorders.
@@ -65,6 +66,7 @@ class Dump:
     gapless: bool = True
     recorded: int = 0
     all_open: bool = False
+    unusable: int = 0
     uncounted: frozenset[str] = frozenset()
     has_completions: bool = True
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)

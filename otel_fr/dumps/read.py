@@ -174,6 +174,7 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
             groups=_own_groups(facts),
             entries=entries,
             partial=partial,
+            unusable=own.unusable,
             facts=facts,
             notes=own.notes,
         )
@@ -181,6 +182,9 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
     source = _source(groups, raw)
     reader = PyTorchReader(signatures, rank, numbered_groups(data.get("pg_config"), MAX_RANKS))
     recorded = reader.read(raw)
+    if raw and not len(recorded):
+        found = f"all {len(raw)} entries" if len(raw) > 1 else "its only entry"
+        raise UnreadableDump(f"the required fields are missing in {found}: the file is damaged, copy it again")
     entries = resolve.resolve_batches(recorded, reader.ends)
     kept = resolve.drop_replaced_groups(entries)
     if len(kept) < len(entries):
@@ -202,6 +206,7 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         partial=partial,
         gapless=gapless,
         recorded=len(raw),
+        unusable=reader.unusable,
         all_open=len(recorded) == len(raw) and not bool((recorded.state == COMPLETED).any()),
         notes=reader.notes,
     )
@@ -211,7 +216,9 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
             dump.notes.append("older calls were overwritten, and torchcomms does not number calls within a group")
     _progress(dump, data.get("pg_status"), reader.local_ids, source)
     ended = bool((kept.state == COMPLETED).any())
-    dump.has_completions = ended or any(group.completed is not None for group in groups.values())
+    # Without a pg_config it is of one of the first versions, which had a recorder only for NCCL.
+    known = any(group.completed is not None for group in groups.values())
+    dump.has_completions = ended or known or "pg_config" not in data
     return dump
 
 

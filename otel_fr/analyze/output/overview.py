@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from otel_fr.analyze.analysis import Analysis
+from otel_fr.analyze.analysis import UNDECIDED, Analysis
 from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
@@ -113,11 +113,18 @@ def verdict(analysis: Analysis) -> str:
     if analysis.open_calls is not None:
         return f"{analysis.open_calls.text}."
     calls = sum(len(dump.entries) for dump in run.dumps)
+    if analysis.unusable:
+        return f"{_unusable_text(analysis)}; no fault found in the {count_text(calls, 'call')} that could be read."
     text = f"No fault found in {count_text(calls, 'call')} of {ranks_text(dump.rank for dump in run.dumps)}."
     if any(note.kind is NoteKind.NO_COMPLETIONS for note in run.notes):
         return f"{text} The files do not show which of them completed."
     open_calls = sum(call.state is CallState.IN_FLIGHT for call in run.evidence.calls)
     return f"{text} {open_calls} of them had not completed when the files were written." if open_calls else text
+
+
+def _unusable_text(analysis: Analysis) -> str:
+    count, ranks = sum(analysis.unusable.values()), ranks_text(analysis.unusable)
+    return f"undecided: {count_text(count, 'call')} of {ranks} could not be read"
 
 
 def short_verdict(analysis: Analysis) -> str:
@@ -129,17 +136,23 @@ def short_verdict(analysis: Analysis) -> str:
         return f"{names}: {ranks_text(culprits)}" if culprits else names
     if analysis.open_calls is not None:
         return f"undecided: {count_text(analysis.open_calls.count, 'call')} open"
+    if analysis.run is not None and analysis.unusable:
+        return _unusable_text(analysis)
     return "No fault found" if analysis.run is not None else "No flight-recorder file could be read"
 
 
 def open_sections(analysis: Analysis) -> list[tuple[str, list[str]]]:
     """(title, sentences) of what is known where the verdict is undecided."""
-    found = analysis.open_calls
-    if found is None:
+    if analysis.status != UNDECIDED:
         return []
+    found = analysis.open_calls
+    missing = [] if found is None else list(found.missing)
+    if analysis.unusable:
+        ranks = ranks_text(analysis.unusable)
+        missing.append(f"entries of {ranks} lack required fields: they may be calls in flight; copy the files again")
     sections = [
-        ("Nearest suspects", [suspects.reason for suspects in found.suspects]),
-        ("Missing evidence", found.missing),
+        ("Nearest suspects", [] if found is None else [suspects.reason for suspects in found.suspects]),
+        ("Missing evidence", missing),
     ]
     return [(title, items) for title, items in sections if items]
 
