@@ -6,12 +6,17 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from otel_fr.match.endings import was_stopped
 from otel_fr.match.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import CallState, Ending, Evidence, Rank
+
+MAX_WAITS = 256
+"""Instances in which one rank waits that are followed as what others wait for: those that it enqueued first. A rank's
+later calls wait behind these."""
 
 
 @dataclass(slots=True)
@@ -73,10 +78,7 @@ def build(
     for bad in mismatches:
         if bad.instance.stream == "p2p" and bad.instance.key in nodes:
             nodes[bad.instance.key].mismatch = bad
-    waits: dict[int, list[InstanceKey]] = {}
-    for key, node in nodes.items():
-        for rank in node.waiting:
-            waits.setdefault(rank, []).append(key)
+    waits = _waits(nodes)
     joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
     reached = _reached(evidence) if joined else {}
     heads: dict[tuple[str, str], InstanceKey] = {}
@@ -92,15 +94,29 @@ def build(
         if node.instance.stream != "p2p" and stream_key in heads:
             node.behind = heads[stream_key]
             continue
-        later = set() if _is_ahead(node.instance, reached) else _joined_later(node, nodes, joined, waits)
+        no_later = node.instance.stream == "p2p" or _is_ahead(node.instance, reached)
+        later = frozenset[InstanceKey]() if no_later else _JoinedLater(node, nodes, joined)
         _sort_members(evidence, node, waits, deaths, takes_any, later, completions)
         _spare_vague(node, vague)
         if node.instance.stream != "p2p":
             _spare_receivers(node, in_any)
         if node.dead or node.idle or node.silent or node.next or node.undecided:
             heads[stream_key] = key
-    _put_behind(nodes, joined, waits)
+    _put_behind(nodes, joined)
     return nodes
+
+
+def _waits(nodes: Mapping[InstanceKey, Node]) -> dict[int, list[InstanceKey]]:
+    """Rank -> the instances in which it waits, of which `MAX_WAITS` at most: those that it enqueued first."""
+    waits: dict[int, list[InstanceKey]] = {}
+    for key, node in nodes.items():
+        for rank in node.waiting:
+            waits.setdefault(rank, []).append(key)
+    for rank, keys in waits.items():
+        if len(keys) > MAX_WAITS:
+            oldest = set(sorted(keys, key=lambda key: nodes[key].instance.call(rank).record)[:MAX_WAITS])
+            waits[rank] = [key for key in keys if key in oldest]
+    return waits
 
 
 def _takes_any(evidence: Evidence) -> set[tuple[str, int]]:
@@ -121,25 +137,32 @@ def _all_joined(evidence: Evidence, instance: Instance, deaths: frozenset[int]) 
     )
 
 
-def _joined_later(
-    node: Node,
-    nodes: Mapping[InstanceKey, Node],
-    joined: Container[InstanceKey],
-    waits: Mapping[int, list[InstanceKey]],
-) -> set[InstanceKey]:
-    """Instances that wait behind this collective: all joined them, and ranks that wait here enqueued them after it.
+class _JoinedLater:
+    """Instances that wait behind a collective: all joined them, and ranks that wait here enqueued them after it.
 
     A rank that joined one of these but not this collective left it out. (A receive may be posted long before its
-    message is due, so this does not hold for messages.)
+    message is due, so this does not hold for messages.) Looked up one by one: few are asked for, and ranks may have
+    many calls in flight.
     """
-    if node.instance.stream == "p2p":
-        return set()
-    return {
-        key
-        for rank in node.waiting
-        for key in waits[rank]
-        if key in joined and node.instance.call(rank).record < nodes[key].instance.call(rank).record
-    }
+
+    def __init__(self, node: Node, nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]) -> None:
+        self._node, self._joined = node, joined
+        self._nodes: Mapping[Any, Node] = nodes
+        self._known: dict[object, bool] = {}
+
+    def __contains__(self, key: object) -> bool:
+        if key not in self._nodes:
+            return False
+        if key not in self._known:
+            self._known[key] = key in self._joined and self._is_later(self._nodes[key])
+        return self._known[key]
+
+    def _is_later(self, other: Node) -> bool:
+        here, there = self._node.instance, other.instance
+        return any(
+            here.call(rank).record < there.call(rank).record
+            for rank in set(self._node.waiting).intersection(other.waiting)
+        )
 
 
 def _reached(evidence: Evidence) -> dict[str, list[int]]:
@@ -162,37 +185,41 @@ def _is_ahead(instance: Instance, reached: Mapping[str, list[int]]) -> bool:
     return instance.stream == "collective" and 2 * bisect_left(counts, instance.sequence_id) > len(counts)
 
 
-def _put_behind(
-    nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey], waits: Mapping[int, list[InstanceKey]]
-) -> None:
+def _put_behind(nodes: Mapping[InstanceKey, Node], joined: Container[InstanceKey]) -> None:
     """Devices execute calls in order: what all joined waits for the first call that blocks one of its ranks."""
-    firsts: dict[int, InstanceKey] = {}
-    for rank, keys in waits.items():
-        held = [key for key in keys if key not in joined]
-        if held:
-            firsts[rank] = min(held, key=lambda key: nodes[key].instance.call(rank).record)
+    firsts: dict[int, tuple[int, InstanceKey]] = {}
+    for key, node in nodes.items():
+        for rank in node.waiting if key not in joined else ():
+            record = node.instance.call(rank).record
+            if rank not in firsts or record < firsts[rank][0]:
+                firsts[rank] = record, key
+    reached: dict[InstanceKey, set[InstanceKey]] = {}
     for key, node in nodes.items():
         if key not in joined or node.behind is not None or node.mismatch is not None:
             continue
         for rank in node.waiting:
-            first = firsts.get(rank)
-            if first is None or nodes[first].instance.call(rank).record > node.instance.call(rank).record:
+            record, first = firsts.get(rank, (0, key))
+            if first == key or record > node.instance.call(rank).record:
                 continue
-            if not _leads_to(nodes, first, key):
+            if first not in reached:
+                reached[first] = _reached_from(nodes, first)
+            if key not in reached[first]:
                 node.behind = first
+                for found in reached.values():
+                    if key in found:
+                        found |= reached[first]
                 break
 
 
-def _leads_to(nodes: Mapping[InstanceKey, Node], start: InstanceKey, end: InstanceKey) -> bool:
+def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[InstanceKey]:
+    """The nodes for which this one waits, directly or not, with itself."""
     seen, todo = {start}, [start]
     while todo:
         for target in nodes[todo.pop()].targets:
-            if target == end:
-                return True
             if target in nodes and target not in seen:
                 seen.add(target)
                 todo.append(target)
-    return False
+    return seen
 
 
 def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
@@ -263,7 +290,7 @@ def _sort_members(
         elif info.has_left(instance.group.id) and not info.exception:
             # One that is exiting because its own collective failed had waited there: it did not leave.
             node.idle.append(rank)
-        elif elsewhere := [key for key in waits.get(rank, ()) if key != instance.key and key not in later]:
+        elif elsewhere := [key for key in waits.get(rank, ()) if key not in later]:
             node.next[rank] = elsewhere
         elif _moves(info, evidence.window):
             node.undecided.append(rank)

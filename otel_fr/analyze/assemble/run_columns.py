@@ -31,7 +31,7 @@ class RunColumns:
         self._members = np.array([len(groups[id_].ranks) for id_ in self.groups] or [0], np.int64)
         number = {id_: index for index, id_ in enumerate(self.groups)}
         self.signatures: dict[Signature, int] = {}
-        self._joined = np.array([_joined_by_all(dumps, ids, groups[id_]) for id_ in self.groups] or [0], np.int64)
+        self._joined = np.array(_joined_by_all(dumps, ids, groups) or [0], np.int64)
         self.group: list[Indices] = []
         self.signature: list[Indices] = []
         for dump in dumps:
@@ -61,10 +61,12 @@ class RunColumns:
         owner = np.repeat(np.arange(len(which), dtype=np.int32), [np.count_nonzero(mask) for mask in which])
         sizes, size_of = np.unique(self._members, return_inverse=True)
         # Equal signatures may still not fit together, or all be wrong.
+        pairs, pair_of = np.unique(size_of[group] * len(self.signatures) + signature, return_inverse=True)
+        distinct = list(self.signatures)
         sound = [
-            [is_even(s, size) and own_difference(size, s) is None for s in self.signatures] for size in sizes.tolist()
+            _is_sound(int(sizes[pair // len(distinct)]), distinct[pair % len(distinct)]) for pair in pairs.tolist()
         ]
-        done &= np.array(sound, np.bool_)[size_of[group], signature]
+        done &= np.array(sound, np.bool_)[pair_of]
 
         order = np.lexsort((number, group))  # keeps the order of the ranks
         first = np.ones(len(order), np.bool_)
@@ -103,15 +105,24 @@ class RunColumns:
         return {id_: (int(best[index]), int(by[index])) for index, id_ in enumerate(self.groups) if by[index] >= 0}
 
 
-def _joined_by_all(dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], group: Group) -> int:
-    """The last collective that every member has enqueued; 0: none, or it is not known of each."""
-    reached = {
-        dump.rank: info.enqueued or 0
-        for dump in dumps
-        for key, info in dump.groups.items()
-        if ids[dump.rank].get(key) == group.id
-    }
-    return min((reached.get(rank, 0) for rank in group.ranks), default=0)
+def _is_sound(size: int, signature: Signature) -> bool:
+    return is_even(signature, size) and own_difference(size, signature) is None
+
+
+def _joined_by_all(
+    dumps: Sequence[Dump], ids: Mapping[int, Mapping[str, str]], groups: Mapping[str, Group]
+) -> list[int]:
+    """For each group the last collective that every member has enqueued; 0: none, or it is not known of each."""
+    reached: dict[str, dict[int, int]] = {}
+    for dump in dumps:
+        for key, info in dump.groups.items():
+            id_ = ids[dump.rank].get(key)
+            if id_ is not None:
+                reached.setdefault(id_, {})[dump.rank] = info.enqueued or 0
+    return [
+        min((known.get(rank, 0) for rank in group.ranks), default=0) if (known := reached.get(id_)) else 0
+        for id_, group in groups.items()
+    ]
 
 
 def _through(table: Sequence[int], column: npt.NDArray[np.int32]) -> Indices:
