@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import hashlib
 import logging
 import queue
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from otel_fr_collector.database_files import DamagedError, is_changed, is_damage
+from otel_fr_collector.database_files import DamagedError, is_changed, is_damage, is_full
 from otel_fr_collector.forward.spool_file import SpoolFile
 from otel_fr_collector.otlp.signals import METHODS
 
@@ -30,6 +31,10 @@ HEAD_BYTES = 16 * 1024 * 1024
 """Limit on the requests read for sending at once, so that eight large ones do not fill the memory."""
 FREE_PAGES = 10_000
 """Empty pages returned to the file system at a time, so that the file shrinks after an outage."""
+FREE_STEP = 64
+"""Of them in one transaction; it and the next must find room in the log of a file on a full disk."""
+REMOVED_AT_ONCE = 64
+"""Requests removed in one transaction, for the same reason."""
 
 
 class SpoolError(OSError):
@@ -95,6 +100,12 @@ class Spool:
         self._damaged = damaged
         self._highest = 0
         """Highest number of a request that was given out: a new file goes on from there."""
+        self._gone: set[tuple[str, int]] = set()
+        """The backends and requests that are to be removed, while the disk is too full for that."""
+        self._remedies = (self._empty_log, self._begin_anew)
+        """For a full disk, each tried before an operation that has failed is tried again."""
+        self._is_smaller = False
+        """Pages at its end are free, which the file still has."""
         self._is_closed = False
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._file = SpoolFile(path, self._opened, self._lost, wall)
@@ -164,8 +175,9 @@ class Spool:
             SpoolError: the change could not be written; the requests are still queued.
         """
 
-        def remove(db: sqlite3.Connection) -> None:
-            for number in ids:
+        def remove(db: sqlite3.Connection, numbers: Sequence[int]) -> None:
+            self._gone.update((backend, number) for number in numbers)
+            for number in numbers:
                 found = db.execute("SELECT size FROM pending WHERE backend = ? AND request = ?", (backend, number))
                 row = found.fetchone()
                 if row is None:
@@ -175,7 +187,11 @@ class Spool:
                     db.execute("DELETE FROM request WHERE id = ?", (number,))
                 self._use(backend, -1, -row[0])
 
-        await self._do(remove)
+        numbers = sorted(ids)
+        for start in range(0, len(numbers), REMOVED_AT_ONCE):
+            step = numbers[start : start + REMOVED_AT_ONCE]
+            await self._do(functools.partial(remove, numbers=step))
+            self._gone.difference_update((backend, number) for number in step)
 
     async def drop_old(self, seconds: float) -> dict[str, int]:
         """Drop requests that have waited longer than this, and the hashes of requests older than `REPEAT_SECONDS`.
@@ -197,12 +213,20 @@ class Spool:
                 db.execute("DELETE FROM pending WHERE request IN (SELECT id FROM request WHERE at < ?)", (old,))
                 db.execute("DELETE FROM request WHERE at < ?", (old,))
                 self._count_in(db)
-            free = db.execute("PRAGMA freelist_count").fetchone()[0]
-            for _ in range(min(free, FREE_PAGES)):  # Python's sqlite3 runs one step of it, so one page, each time
-                db.execute("PRAGMA incremental_vacuum(1)")
             return lost
 
-        return await self._do(drop)
+        def shrink(db: sqlite3.Connection) -> int:
+            free: int = db.execute("PRAGMA freelist_count").fetchone()[0]
+            for _ in range(min(free, FREE_STEP)):  # Python's sqlite3 runs one step of it, so one page, each time
+                db.execute("PRAGMA incremental_vacuum(1)")
+            self._is_smaller = 0 < free <= FREE_STEP
+            return free
+
+        lost = await self._do(drop)
+        for _ in range(FREE_PAGES // FREE_STEP):
+            if await self._do(shrink) <= FREE_STEP:
+                break
+        return lost
 
     async def settle(self) -> None:
         """Wait until every operation submitted so far has ended."""
@@ -290,18 +314,20 @@ class Spool:
         self._file.close()
         self._ended.set_result(None)
 
-    def _transact(self, jobs: list[_Job]) -> None:
+    def _transact(self, jobs: list[_Job], attempt: int = 0) -> None:
         db = None
         try:
             db = self._file.begin()
             results = [job.work(db) for job in jobs]
-            db.execute("COMMIT")
+            self._file.commit(db)
         except Exception as error:  # noqa: BLE001  if the thread ended, every sender would wait forever
             is_other_file = self._roll_back(error)
             # One request too large for the disk must not fail the others; without a transaction, all fail alike.
             if is_other_file or (db is not None and len(jobs) > 1):
                 for job in jobs:
                     self._transact([job])
+            elif attempt < len(self._remedies) and self._remedies[attempt](error):
+                self._transact(jobs, attempt + 1)
             else:
                 self.is_up = False
                 for job in jobs:
@@ -309,6 +335,9 @@ class Spool:
             return
         self.is_up = True
         self._file.note(None)
+        if self._is_smaller:
+            self._is_smaller = False
+            self._file.give_back()
         for job, result in zip(jobs, results, strict=True):
             job.result.set_result(result)
 
@@ -328,6 +357,29 @@ class Spool:
             _log.error("the queue %s cannot be used (%s)", self._name, again)
         self._file.note(error)
         return False
+
+    def _empty_log(self, error: Exception) -> bool:
+        """What may make room on a full disk first; True: it may have."""
+        if self._file.connection is None or not self.is_durable or not is_full(error):
+            return False
+        self._file.empty_log()
+        return True
+
+    def _begin_anew(self, error: Exception) -> bool:
+        """And last: a new file, if all that waits in this one has been sent and only cannot be removed."""
+        db = self._file.connection
+        if db is None or not self._gone or not is_full(error):
+            return False
+        try:
+            rows = db.execute("SELECT backend, request FROM pending LIMIT ?", (len(self._gone) + 1,)).fetchall()
+            if not self._gone.issuperset(rows):
+                return False
+            _log.warning("the queue %s: the disk is full, and all that waited is sent: a new one is begun", self._name)
+            self._file.begin_anew()
+        except (sqlite3.Error, OSError) as again:
+            _log.error("the queue %s cannot be used (%s)", self._name, again)
+            return False
+        return True
 
     def _count_in(self, db: sqlite3.Connection) -> None:
         found = {name: [0, 0] for name in self._backends}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sqlite3
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_fr_collector.database_files import (
+    SUFFIXES,
     Found,
     OpenedFile,
     is_changed,
@@ -31,8 +33,9 @@ BUSY_STEP = 0.1
 """Seconds of it that SQLite itself waits: between two of these the end of the collector is noticed."""
 REOPEN = 1.0
 """Seconds from one attempt to open a file while the collector runs to the next."""
-
-
+LOG_BYTES = 1 << 20
+"""Room that the write-ahead log has from the start, so that requests can be removed when the disk is full: removing
+`otel_fr_collector.forward.spool.REMOVED_AT_ONCE` of them writes at most about 100 pages of 4 KiB."""
 REOPEN_FAILING = 10.0
 """Seconds of I/O errors after which the file is opened again: its disk may have been away."""
 
@@ -68,6 +71,7 @@ class SpoolFile:
         self._damaged = damaged
         self._wall = wall
         self._there: OpenedFile | None = None
+        self._descriptor: int | None = None
         self._reopen_at = 0.0
         self._failing_since: float | None = None
         self.close_by = float("inf")
@@ -103,6 +107,49 @@ class SpoolFile:
                 if not is_locked(error) or time.monotonic() >= min(until, self.close_by):
                     raise
 
+    def commit(self, db: sqlite3.Connection) -> None:
+        """Commit, once the file itself has room for what the write-ahead log will be written into it.
+
+        Else the log could fill the disk, and never be written into the file: then nothing could be removed either.
+
+        Raises:
+            OSError, sqlite3.Error: there is no room; the transaction is to be rolled back.
+        """
+        if self._descriptor is not None:
+            pages = db.execute("PRAGMA page_count").fetchone()[0]
+            _allocate(self._descriptor, pages * db.execute("PRAGMA page_size").fetchone()[0])
+        db.execute("COMMIT")
+
+    def empty_log(self) -> None:
+        """Write the log into the file, so that its room is used again from its beginning; what fails is left."""
+        if self.connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("PRAGMA wal_checkpoint").fetchall()
+
+    def give_back(self) -> None:
+        """Return the empty pages at the end of the file, and the log but for its first room, to the file system."""
+        if self.connection is not None and self._path is not None:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            _extend_log(self._path)
+
+    def begin_anew(self) -> None:
+        """Remove the file, whose requests have all been sent, and begin a new one that knows the same hashes.
+
+        Raises:
+            sqlite3.Error, OSError: there is none now; the next operation tries again.
+        """
+        path, db = self._path, self.connection
+        assert path is not None
+        assert db is not None
+        seen = db.execute("SELECT hash, at FROM seen").fetchall()
+        self.close()
+        for suffix in SUFFIXES:  # the database first: SQLite removes a log that has none
+            Path(os.path.realpath(path) + suffix).unlink(missing_ok=True)
+        self._open()
+        assert self.connection is not None
+        self.connection.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?)", seen)
+
     def replace_damaged(self, error: Exception) -> None:
         """Move the file, which is open, aside, and begin a new one.
 
@@ -130,7 +177,9 @@ class SpoolFile:
         if self.connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.close()
-        self.connection = self._there = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self.connection = self._there = self._descriptor = None
 
     def _wait_to_reopen(self) -> None:
         now = time.monotonic()
@@ -152,6 +201,9 @@ class SpoolFile:
                 kept.rename(path)
             db = open_file(path, lambda db: prepare(db, path), self._note_damage, wall=self._wall, **options)
             self.connection, self._there = db, OpenedFile(path)
+            # Closed after the connection: closing it before would drop SQLite's locks on the file.
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            _extend_log(path)
             if kept.exists():
                 self._merge(db, kept)
         self._opened(self.connection)
@@ -194,6 +246,27 @@ class SpoolFile:
         kept = "" if aside is None else f" it is kept as {aside.name}, and"
         _log.error("the queue %s is damaged (%s):%s a new one is begun", self._path or "in memory", error, kept)
         self._damaged()
+
+
+def _extend_log(path: Path) -> None:
+    """Give the write-ahead log its first room. SQLite ignores what is after its last valid frame."""
+    with contextlib.suppress(OSError), open(os.path.realpath(path) + "-wal", "r+b") as log:
+        _allocate(log.fileno(), LOG_BYTES)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Give a file room for so many bytes.
+
+    Raises:
+        OSError: there is none.
+    """
+    now = os.fstat(descriptor).st_size
+    if now < size:
+        try:
+            os.posix_fallocate(descriptor, now, size - now)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # this file system promises no room
+                raise
 
 
 def _kept(path: Path) -> Path:
