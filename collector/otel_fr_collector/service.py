@@ -113,6 +113,8 @@ class Service:
             found.append("incidents cannot be written to the disk and are kept in memory")
         if self._forwarder is not None and not self._forwarder.is_up:
             found.append("requests for the backends cannot be written to the disk and are not accepted")
+        if self.outlets.file is not None and self.outlets.file.problem:
+            found.append("incidents cannot be written to the file of --incidents, and are missing from it")
         return found
 
     async def run(self) -> None:

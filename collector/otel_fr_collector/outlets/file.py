@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 from pathlib import Path
 
 from otel_fr.incident import CollectorIncidentData
@@ -16,27 +18,57 @@ _log = logging.getLogger(__name__)
 class IncidentsFile:
     """One JSON line for each change of each incident, written before the change is published elsewhere.
 
+    The path may be a named pipe. Nothing waits for its reader: neither the start, nor a line for which it has no room.
+
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, or no process reads the pipe.
     """
 
     def __init__(self, path: Path, metrics: Metrics) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                raise OSError(errno.ENXIO, "no process reads this pipe or socket; start the reader first") from error
+            raise
+        self._path = path
         self._metrics = metrics
+        self._rest = b""
+        """Of a line that was begun: without it the next line would continue that one."""
+        self.problem = ""
+        """Why the last line could not be written; empty: it was."""
         self._log = Throttle()
 
     def write(self, data: CollectorIncidentData) -> None:
-        """Append one line. If the disk is full, the line is lost."""
+        """Append one line. If the disk or the pipe is full, the line is lost."""
+        line = json.dumps(data).encode() + b"\n"
         try:
-            self._file.write(json.dumps(data) + "\n")
-            self._file.flush()
+            self._rest = self._write(self._rest)
+            if self._rest:
+                raise BlockingIOError(errno.EAGAIN, "an earlier line is not complete")
+            self._rest = self._write(line)
+            if self._rest:
+                self._rest = self._write(self._rest)  # raises what kept it from being written whole
         except (OSError, ValueError) as error:
+            if isinstance(error, BrokenPipeError):
+                self._rest = b""  # the next reader begins with a whole line
+            self.problem = str(error)
             self._metrics.errors.labels("incidents_file").inc()
             if self._log.allows():
-                _log.error("an incident could not be written to %s: %s", self._file.name, error)
+                _log.error("an incident could not be written to %s: %s", self._path, error)
+        else:
+            self.problem = ""
+
+    def _write(self, data: bytes) -> bytes:
+        """Returns what was not written of it.
+
+        Raises:
+            OSError: nothing was.
+        """
+        return data[os.write(self._file, data) :] if data else b""
 
     def close(self) -> None:
         try:
-            self._file.close()
+            os.close(self._file)
         except OSError as error:
-            _log.error("%s: %s", self._file.name, error)
+            _log.error("%s: %s", self._path, error)
