@@ -8,10 +8,11 @@ from functools import cached_property
 
 from otel_fr.match import sentences
 from otel_fr.match.aborted import separate
+from otel_fr.match.aftermath import first_mismatches
 from otel_fr.match.endings import describe_ending
 from otel_fr.match.failures import mark_caught
 from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
-from otel_fr.match.mismatch import Mismatch, first_mismatches
+from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import Node, receivers
@@ -28,6 +29,7 @@ class Case:
         nodes: the wait-for graph. lasts: rank -> its newest call.
         causes, consequences: the findings, in the order in which they are returned.
         cause_of: instances that a finding explains -> the key of that finding.
+        over: keys of the mismatches that hold up no later call.
     """
 
     evidence: Evidence
@@ -41,11 +43,12 @@ class Case:
     causes: list[Finding] = field(default_factory=list)
     consequences: list[Finding] = field(default_factory=list)
     cause_of: dict[InstanceKey, str] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.evidence = mark_caught(self.evidence)
         self.instances = line_up(self.evidence)
-        self.mismatches = first_mismatches(self.instances)
+        self.mismatches = first_mismatches(self.evidence, self.instances)
         self.completions = Completions(self.evidence)
         self.deaths, self.aborted, self.nodes = separate(
             self.evidence, self.instances, self.mismatches, self.completions
@@ -70,6 +73,11 @@ class Case:
         """The ranks that receive from any source: which rank should send is not known."""
         return receivers(self.evidence)
 
+    @property
+    def lasting(self) -> list[Finding]:
+        """The causes from which waits and endings may follow."""
+        return [cause for cause in self.causes if cause.key not in self.over]
+
     def add(self, finding: Finding) -> None:
         """Add a cause, or a consequence, whose culprits are those of its cause."""
         if finding.caused_by is None:
@@ -79,11 +87,21 @@ class Case:
         finding.stacks = {}
         self.consequences.append(finding)
 
-    def same_culprits(self, culprits: Iterable[int]) -> str | None:
-        """The key of a mismatch already found whose culprits include all of these: the same fault seen again."""
+    def same_culprits(self, culprits: Iterable[int], category: Category | None = None) -> str | None:
+        """The key of a mismatch already found whose culprits include all of these: the same fault seen again.
+
+        One that is over is the same fault only if the culprits ended early, as ranks do that are out of step by a call.
+
+        Args:
+            category: of another mismatch: the same ranks may call wrongly in each of their groups.
+        """
         wanted = set(culprits)
+        infos = [self.evidence.ranks.get(rank) for rank in wanted]
+        ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
         for cause in self.causes:
-            if cause.field is not None and wanted <= set(cause.culprit_ranks):
+            if cause.field is None or not wanted <= set(cause.culprit_ranks):
+                continue
+            if cause.key not in self.over or cause.category is category or (category is None and ended):
                 return cause.key
         return None
 

@@ -61,7 +61,7 @@ def other_deaths(case: Case) -> None:
         culprit_ranks=tuple(ranks),
         waiting_ranks=(),
         summary=sentences.endings_text(ranks, case.evidence),
-        caused_by=case.causes[0].key if case.causes else None,
+        caused_by=case.lasting[0].key if case.lasting else None,
     )
     case.explain(finding, {})
     case.add(finding)
@@ -71,7 +71,7 @@ def missed_meeting(case: Case) -> None:
     """Ranks that timed out waiting for others at the store (to create a group, for example)."""
     ranks = case.evidence.ranks
     gave_up = sorted(r for r, info in ranks.items() if gave_up_at_store(info))
-    if case.causes or not gave_up:
+    if case.lasting or not gave_up:
         return
     others = sorted({*ranks, *range(case.evidence.world_size or 0)} - set(gave_up))
     # No recorder shows which ranks were expected. If one other rank exists, it is the culprit; of several, some may
@@ -102,7 +102,7 @@ def missed_meeting(case: Case) -> None:
 
 def unexplained_failures(case: Case) -> None:
     """Ranks that ended because a collective failed, where no finding explains the failure."""
-    if case.causes:
+    if case.lasting:
         return
     raised = {r for r, info in case.evidence.ranks.items() if info.ending is Ending.RAISED and not was_stopped(info)}
     for node in case.nodes.values():

@@ -49,16 +49,23 @@ class _Diagnosis(Case):
 
     def _mismatches(self) -> None:
         for bad in sorted(self.mismatches, key=self._position):
-            waiting = {r for n in self.nodes.values() if n.mismatch is bad for r in n.waiting} - set(bad.differing)
             summary = sentences.mismatch_text(bad, self._shift(bad))
-            finding = self.finding(bad.instance, bad.category, bad.differing, sorted(waiting), summary)
+            finding = self.finding(bad.instance, bad.category, bad.differing, self._held_up(bad), summary)
             finding.field, finding.values = bad.field, dict(sorted(bad.values.items()))
-            finding.caused_by = self.same_culprits(bad.differing)
+            finding.caused_by = self.same_culprits(bad.differing, bad.category)
+            if bad.is_over:
+                self.over.add(finding.key)
             self.add(finding)
             for key, node in self.nodes.items():
                 if node.mismatch is bad:
                     self.cause_of[key] = finding.caused_by or finding.key
             self.cause_of.setdefault(bad.instance.key, finding.caused_by or finding.key)
+
+    def _held_up(self, bad: Mismatch) -> list[int]:
+        """The ranks that wait in it or, if all others went on, in the calls that follow from it."""
+        own = self.nodes[bad.instance.key].waiting if bad.instance.key in self.nodes else ()
+        behind = {rank for node in self.nodes.values() if node.mismatch is bad for rank in node.waiting}
+        return sorted(set(own).difference(bad.differing) or behind.difference(bad.differing))
 
     def _shift(self, bad: Mismatch) -> str:
         return shift_of(self.instances, bad) if bad.has_majority else ""
@@ -153,7 +160,7 @@ class _Diagnosis(Case):
         silent = [node for node in nodes if node.culprits == node.silent]
         for node in silent:  # of a rank that fell silent more is known than of one that never was heard
             node.silent = [rank for rank in node.silent if rank not in self.unheard] or node.silent
-        near = [(cause, other_origins.near(self, cause)) for cause in self.causes] if silent else []
+        near = [(cause, other_origins.near(self, cause)) for cause in self.lasting] if silent else []
         explained: set[InstanceKey] = set()
         unheard = [node for node in silent if self.unheard.issuperset(node.culprits)]
         for node in unheard:
@@ -175,7 +182,7 @@ class _Diagnosis(Case):
         left = [node for node in nodes if node.instance.key not in explained]
         untold = [node for node in left if len(self.unheard) > 1 and self.unheard.issuperset(node.culprits)]
         self._blame([node for node in left if node not in untold])
-        if not self.causes:
+        if not self.lasting:
             self._untold(untold)
 
     def _stragglers_among(self, node: Node) -> None:
@@ -226,7 +233,7 @@ class _Diagnosis(Case):
                     blamed.update(dict.fromkeys(extra, node.instance.name))
                 self.cause_of[node.instance.key] = blamed[extra[0]]
                 continue
-            if unseen and self.deaths and not self.causes:
+            if unseen and self.deaths and not self.lasting:
                 continue  # the deaths are the cause, which no instance shows
             if not node.dead:
                 culprits = unseen_waits.others(self, culprits)
@@ -251,8 +258,8 @@ class _Diagnosis(Case):
             finding.age = self.age(node)
             ahead = self.ahead_of_others(node, culprits)
             finding.caused_by = self.same_culprits(culprits) or ahead
-            if self.causes and unseen:
-                finding.caused_by = finding.caused_by or self.causes[0].key
+            if self.lasting and unseen:
+                finding.caused_by = finding.caused_by or self.lasting[0].key
             if self.unheard.issuperset(culprits):
                 finding.summary += f"; {sentences.only_unheard_text(node.waiting)}"
             if not node.dead and all(self._is_idle_on_device(rank, node.instance) for rank in culprits):
@@ -324,7 +331,7 @@ class _Diagnosis(Case):
         return progress.enqueued == progress.completed
 
     def _devices(self) -> None:
-        spared = {*(rank for finding in self.causes for rank in finding.culprit_ranks), *self.deaths}
+        spared = {*(rank for finding in self.lasting for rank in finding.culprit_ranks), *self.deaths}
         found = stuck_devices(self.evidence, self.instances, self.nodes, self.open_calls, spared, self.cause_of)
         stuck_ranks = {stuck.rank for stuck in found}
         by_first: dict[InstanceKey, list[StuckDevice]] = {}
@@ -364,7 +371,7 @@ class _Diagnosis(Case):
             turned = inverted([self.nodes[key] for key in (first, *rest)])
             if (
                 turned is None
-                and not self.causes
+                and not self.lasting
                 and (out_of_step.name_rivals(self, [first, *rest]) or self._common_device([first, *rest]))
             ):
                 continue

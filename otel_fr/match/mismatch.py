@@ -45,6 +45,7 @@ class Mismatch:
 
     Attributes:
         differing: the ranks that differ from a strict majority; all ranks that disagree, if there is none.
+        is_over: all members went on in step after it, so it holds up no later call (`otel_fr.match.aftermath`).
     """
 
     instance: Instance
@@ -53,6 +54,7 @@ class Mismatch:
     values: dict[int, str]
     differing: tuple[int, ...]
     has_majority: bool
+    is_over: bool = False
 
 
 class _Conflict(NamedTuple):
@@ -249,23 +251,7 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
     )
 
 
-def first_mismatches(instances: dict[InstanceKey, Instance]) -> list[Mismatch]:
-    """Per group and stream the mismatch with the lowest number: later ones in that group follow from it."""
-    found: list[Mismatch] = []
-    found_in: set[tuple[str, str]] = set()
-    for instance in sorted(instances.values(), key=lambda i: (i.group.id, i.stream, i.sequence_id)):
-        stream = (instance.group.id, instance.stream)
-        if stream in found_in:
-            continue
-        mismatch = judge(instance)
-        if mismatch is not None:
-            found.append(mismatch)
-            if instance.stream != "p2p":
-                found_in.add(stream)
-    return found
-
-
-def shift_of(instances: dict[InstanceKey, Instance], mismatch: Mismatch) -> str:
+def shift_of(instances: Mapping[InstanceKey, Instance], mismatch: Mismatch) -> str:
     """``"one call more"`` or ``"one call fewer"`` if the differing rank seems to have made that, else ``""``.
 
     Found from the next instance: the differing rank's next call fits the others' current one (it made one call more),

@@ -167,7 +167,7 @@ def name_in_stall(case: Case, keys: list[InstanceKey]) -> bool:
         False: nothing shows that a rank is out of step.
     """
     culprits = case.steps.culprits.intersection(rank for key in keys for rank in case.nodes[key].waiting)
-    culprits = culprits or (frozenset() if case.causes else case.steps.culprits)
+    culprits = culprits or (frozenset() if case.lasting else case.steps.culprits)
     if not culprits:
         return False
     ahead, behind = list[Node](), list[tuple[Node, tuple[int, ...]]]()

@@ -55,7 +55,7 @@ def name_stall(case: Case, node: Node, culprits: list[int]) -> Iterable[int]:
         summary = sentences.unseen_stall_text(last, node.instance, node.waiting)
         finding = case.finding(last, Category.STALLED_COLLECTIVE, (), last.members, summary)
     finding.age = case.age(node)
-    finding.caused_by = case.causes[0].key if case.causes else None
+    finding.caused_by = case.lasting[0].key if case.lasting else None
     case.add(finding)
     case.cause_of[node.instance.key] = finding.caused_by or finding.key
     return culprits if last is None else last.members

@@ -65,14 +65,16 @@ def build(
 ) -> dict[InstanceKey, Node]:
     """The nodes of the graph, in the order of ``instances``."""
     nodes: dict[InstanceKey, Node] = {}
-    first_bad: dict[tuple[str, str], Mismatch] = {
-        (m.instance.group.id, m.instance.stream): m for m in mismatches if m.instance.stream != "p2p"
+    lasting: dict[tuple[str, str], Mismatch] = {
+        (m.instance.group.id, m.instance.stream): m
+        for m in reversed(mismatches)
+        if m.instance.stream != "p2p" and not m.is_over
     }
     for key, instance in instances.items():
         waiting = _waiting_in(evidence, instance, deaths)
         if waiting and not _was_cancelled(evidence, instance, waiting, deaths):
             nodes[key] = Node(instance, waiting)
-            bad = first_bad.get((instance.group.id, instance.stream))
+            bad = lasting.get((instance.group.id, instance.stream))
             if bad is not None and instance.sequence_id >= bad.instance.sequence_id:
                 nodes[key].mismatch = bad
     for bad in mismatches:

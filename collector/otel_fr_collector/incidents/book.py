@@ -131,7 +131,7 @@ class IncidentBook:
             if incident is not None and incident.id in matched:
                 continue
             if incident is None or not incident.is_open:
-                changes.extend(self._open(run, finding, incident, now, wall, enqueued(finding)))
+                changes.extend(self._open(run, finding, incident, keys, now, wall, enqueued(finding)))
                 matched.add(self._number(run.id, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
@@ -182,8 +182,12 @@ class IncidentBook:
             return False
         return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
 
-    def _cause(self, run: RunId, finding: Finding, now: float) -> str | None:
-        """The id of the open incident that a finding follows from."""
+    def _cause(self, run: RunId, finding: Finding, keys: set[str], now: float) -> str | None:
+        """The id of the open incident that a finding follows from.
+
+        Args:
+            keys: of the findings of this judgement. If a mismatch is one, the match engine knew it when it judged.
+        """
         open_causes = [i for i in self._by_run.get(run, ()) if i.is_open and i.cause is None]
         if finding.caused_by is not None:
             for incident in self._by_run.get(run, ()):
@@ -193,7 +197,7 @@ class IncidentBook:
         ranks = set(finding.culprit_ranks or finding.waiting_ranks)
         for incident in open_causes:
             old = incident.finding
-            if old.key == finding.key:
+            if old.key == finding.key or (old.category.is_mismatch and keys.intersection(incident.keys)):
                 continue
             if finding.category.is_mismatch:
                 if old.category.is_mismatch and _is_after(finding, old):
@@ -207,7 +211,14 @@ class IncidentBook:
         return None
 
     def _open(
-        self, run: Run, finding: Finding, known: Incident | None, now: float, wall: float, enqueued: float | None
+        self,
+        run: Run,
+        finding: Finding,
+        known: Incident | None,
+        keys: set[str],
+        now: float,
+        wall: float,
+        enqueued: float | None,
     ) -> list[IncidentChange]:
         if len(self.open_of(run.id)) >= MAX_OPEN_PER_RUN:
             run.usage.refused["incidents"] += 1
@@ -215,7 +226,7 @@ class IncidentBook:
         changes = self._make_room(run, now)
         if changes is None:
             return []
-        cause = self._cause(run.id, finding, now)
+        cause = self._cause(run.id, finding, keys, now)
         started = enqueued if enqueued is not None else wall - (finding.age or 0.0)
         if known is None:
             number = self._number(run.id, finding.key)
@@ -332,7 +343,8 @@ class IncidentBook:
         """Whether a consequence remains one although the match engine now takes it for a cause.
 
         It does, because less is known of ranks that have given up than of ranks that wait. It does not if what it
-        followed from is over, or names nobody while this finding does; nor if a rank has died and what it followed
+        followed from is over, or names nobody while this finding does; nor if that is a mismatch of the same judgement,
+        in which the ranks are now known to have gone on after it; nor if a rank has died and what it followed
         from is no cause any more: the rank that all waited for has come, and now waits for the dead one.
 
         Args:
@@ -340,6 +352,8 @@ class IncidentBook:
         """
         cause = next((one for one in self.open_of(incident.run) if one.id == incident.cause), None)
         if cause is None or (finding.culprit_ranks and not cause.finding.culprit_ranks):
+            return False
+        if cause.finding.category.is_mismatch and causes & set(cause.keys):
             return False
         if finding.category is not Category.RANK_DEAD or causes & set(cause.keys):
             return True
@@ -350,7 +364,7 @@ class IncidentBook:
     ) -> list[IncidentChange]:
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
-        cause = self._cause(incident.run, finding, now) if finding.caused_by is not None else None
+        cause = self._cause(incident.run, finding, set(), now) if finding.caused_by is not None else None
         if cause == incident.id:
             return []  # its own consequence now looks like its cause: the first verdict stands
         if finding.caused_by is None and incident.cause is not None and self._still_follows(incident, finding, causes):

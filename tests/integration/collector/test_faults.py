@@ -173,6 +173,22 @@ def test_a_mismatch_that_repeats_every_step_is_one_incident(collector: Collector
         assert len(collector.causes()) == 1
 
 
+def test_a_death_after_a_mismatch_that_the_job_got_over_raises_an_alarm_of_its_own(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        calls = [job.ranks[rank].issue(job.world, reduce_op="max" if rank == 2 else "sum") for rank in range(3)]
+        for call in calls:
+            job.ranks[call.rank].complete(call)
+        first = collector.wait_cause()
+        job.step()
+        job.all_reported()
+        job.skip(1)
+        job.ranks[1].exit(signal=9)
+        second = collector.wait_cause(lambda one: one["id"] != first["id"])
+        assert (second["category"], second["culprit_ranks"]) == ("rank_dead", [1])
+        mismatch = collector.wait_cause(lambda one: one["id"] == first["id"])
+        assert (mismatch["category"], mismatch["waiting_ranks"]) == ("reduce_op_mismatch", [])
+
+
 def test_a_deadlock_across_groups_names_its_cycle(collector: Collector) -> None:
     with Job(collector, 3) as job:
         first, second = job.group("1", [0, 1], "dp"), job.group("2", [0, 1], "tp")
