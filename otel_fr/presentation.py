@@ -14,6 +14,10 @@ MAX_RANGES = 12
 """Ranges of ranks that are written out; a reader counts no further, and a sentence must stay one."""
 MIN_STEPPED = 5
 """Ranks in equal steps from which on they are folded: ``0, 2, 4, 6`` is read faster than ``0-6 step 2``."""
+MAX_MESSAGE = 200
+"""Characters of an exception's message in a sentence, which must stay one; the whole text is shown elsewhere."""
+MAX_SUMMARY = 4_000
+"""Characters of a summary: more than its parts take together, except for very long names and lists of sizes."""
 UNKNOWN_SITE = "location not known"
 
 UNDESCRIBED = ("", "undefined")
@@ -78,6 +82,24 @@ def collective_text(operation: str, sequence_id: int | None) -> str:
 def site_text(site: str | None) -> str:
     """``"train.py:42 step"``, or that the call site is not known."""
     return site or UNKNOWN_SITE
+
+
+def message_text(text: str) -> str:
+    """An exception or another message of the job as a part of a sentence: its first line, cut to `MAX_MESSAGE`.
+
+    Of one that repeats the traceback of another process (DataLoader's, for example) the last line, too: the exception
+    that was raised there.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    last = f" {lines[-1]}" if len(lines) > 1 and "Traceback (most recent call last)" in text else ""
+    shown = f"{lines[0]} ...{last}" if len(lines) > 1 else lines[0]
+    return shown if len(shown) <= MAX_MESSAGE else shown[: MAX_MESSAGE - 3].rstrip() + "..."
+
+
+def summary_text(text: str) -> str:
+    """A summary as one line of at most `MAX_SUMMARY` characters, whatever the names and values in it are."""
+    line = " ".join(text.splitlines())
+    return line if len(line) <= MAX_SUMMARY else line[: MAX_SUMMARY - 3].rstrip() + "..."
 
 
 def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:

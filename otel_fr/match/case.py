@@ -16,6 +16,7 @@ from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import Node, receivers
+from otel_fr.presentation import summary_text
 
 _NOT_ENDED = (Ending.RUNNING, Ending.UNKNOWN)
 
@@ -155,12 +156,16 @@ class Case:
                 finding.stacks[rank] = info.stack
 
     def tell_endings(self) -> None:
-        """Add to each finding which of its ranks have ended; its summary then says which were aborted."""
+        """Add to each finding which of its ranks have ended; its summary then says which were aborted.
+
+        Nothing is added to a summary after this: it becomes one line.
+        """
         ranks = self.evidence.ranks
         for finding in (*self.causes, *self.consequences):
             aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
             if aborted:
                 finding.summary += f"; {sentences.aborted_text(aborted, self.evidence)}"
+            finding.summary = summary_text(finding.summary)
             ended = [r for r in finding.culprit_ranks if r in ranks and ranks[r].ending not in _NOT_ENDED]
             finding.ended_ranks = tuple(sorted({*aborted, *ended}))
 

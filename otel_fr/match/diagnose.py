@@ -413,7 +413,8 @@ class _Diagnosis(Case):
     def _stragglers(self, node: Node, late: list[Call]) -> None:
         culprits = tuple(c.rank for c in late)
         summary = sentences.straggler_text(node.instance, late)
-        finding = self.finding(node.instance, Category.STRAGGLER, culprits, node.waiting, summary)
+        waiting = [rank for rank in node.waiting if rank not in culprits]
+        finding = self.finding(node.instance, Category.STRAGGLER, culprits, waiting, summary)
         finding.age = self.age(node)
         self.add(finding)
         self.cause_of[node.instance.key] = finding.key

@@ -8,6 +8,7 @@ from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 from otel_fr.match.instances import Instance, has_joined
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+from otel_fr.presentation import message_text
 
 STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
 """Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
@@ -269,7 +270,7 @@ def ending_text(info: Rank) -> str:
         how = "stopped from outside" if number in STOP_SIGNALS else "killed"
         return f"{how} by signal {number}{name}"
     if info.exception:
-        return f"raised {info.exception}"
+        return f"raised {message_text(info.exception)}"
     if info.ending is Ending.RAISED:
         how = f"exited with code {info.exit_code}" if info.exit_code is not None else "exited with an error"
         return how + _message(info)
@@ -286,7 +287,7 @@ def exiting_text(info: Rank) -> str:
 
 
 def _message(info: Rank) -> str:
-    return f" (sys.exit: {info.exit_message})" if info.exit_message else ""
+    return f" (sys.exit: {message_text(info.exit_message)})" if info.exit_message else ""
 
 
 def describe_ending(info: Rank) -> str:

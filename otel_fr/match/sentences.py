@@ -14,6 +14,7 @@ from otel_fr.presentation import (
     count_text,
     duration_text,
     group_text,
+    message_text,
     ranks_by_text,
     ranks_text,
     verb,
@@ -127,7 +128,8 @@ def _last_call_text(evidence: Evidence, info: Rank, call: Call) -> str:
 def threads_text(info: Rank) -> str:
     """``"; its thread prefetch raised ValueError: bad sample at loader.py:8 read"``; "" if no thread raised."""
     raised = [
-        f"; its thread {item.thread or '(no name)'} raised {item.exception}" + (f" at {item.site}" if item.site else "")
+        f"; its thread {item.thread or '(no name)'} raised {message_text(item.exception)}"
+        + (f" at {item.site}" if item.site else "")
         for item in info.thread_exceptions[-MAX_THREADS:]
     ]
     return "".join(raised)

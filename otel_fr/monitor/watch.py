@@ -25,6 +25,7 @@ from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stacks import StackRequest
+from otel_fr.presentation import ranks_text
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
 
@@ -274,8 +275,7 @@ class Monitor:
         if failed.incident_id in self._peer_incidents:
             return
         self._peer_incidents.append(failed.incident_id)
-        ranks = ", ".join(str(rank) for rank in list(failed.ranks)[:16])
-        _log.warning("the collector reports that rank %s failed: %s", ranks, failed.reason[:500])
+        _log.warning("the collector reports a fault of %s: %s", ranks_text(failed.ranks), failed.reason[:500])
 
     # ---- flight-recorder files
 

@@ -246,7 +246,7 @@ class Run:
             of_call = template.state
             gap = None
             if of_call is not CallState.IN_FLIGHT:
-                if record == previous + 1:
+                if record == previous + 1 and previous_end:  # 0: it is the rank's first call
                     gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
                 if record > previous:
                     previous = record

@@ -37,7 +37,7 @@ def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Pa
         written = sink.event("torch.flight_recorder.written")
         assert written.report["reason"] == "incident i1"
         assert load(tmp_path / "dumps" / "otel_fr_rank_0").facts["reason"] == "incident i1"
-        assert rank.stderr.count("rank 3 failed: rank 3 was killed") == 1
+        assert rank.stderr.count("reports a fault of rank 3: rank 3 was killed") == 1
 
 
 def test_a_file_that_is_requested_after_a_clean_end_contains_that_end(tmp_path: Path) -> None:

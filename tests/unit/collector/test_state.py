@@ -98,6 +98,16 @@ def test_calls_over_all_runs_are_bounded() -> None:
     assert runs.evicted() == {"runs": 0, "instances": 2_400 - kept, "calls": 2_400 - kept}
 
 
+def test_before_a_ranks_first_call_there_is_no_gap() -> None:
+    run = Runs().get(RunId("job", 0, "run"), 0.0)
+    assert run is not None
+    late = (*call(1)[:4], 10**18 + 5 * 10**9, 10**18 + 6 * 10**9)
+    run.add_spans(0, [call(0), late], 0.0)
+    first, second = (run.groups["g"].incomplete["g", "collective", seq].by_rank()[0][0] for seq in range(2))
+    assert first.gap is None
+    assert second.gap == pytest.approx(5.0, abs=0.01)
+
+
 def test_the_run_that_has_been_silent_longest_is_evicted_first() -> None:
     runs = Runs(max_runs=2)
     first, second, third = (RunId("job", attempt, str(attempt)) for attempt in range(3))

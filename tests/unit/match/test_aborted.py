@@ -162,6 +162,7 @@ def test_a_rank_that_joins_after_its_peer_was_aborted_is_a_straggler() -> None:
         [call(0, 5, age=9.0), call(1, 5, age=0.4, gap=9.5), call(2, 5)], [aborted(0, 5), rank(1, 5), rank(2, 5)]
     )
     assert (found.category, found.culprit_ranks) == (Category.STRAGGLER, (1,))
+    assert found.waiting_ranks == (0, 2), "the late rank is in the call too, but it is not the one that waits"
 
 
 def test_a_process_that_does_not_run_and_is_killed_after_its_peers_were_aborted_was_stuck() -> None:
