@@ -15,18 +15,31 @@ from tests.support.waiting import PATIENCE
 
 pytestmark = torchrun.needed
 
+_TORCH_ABORTS = "terminate called without an active exception"
+"""What a rank of torch 2.13 with gloo says when it exits, now and then, before SIGABRT ends it: in one of six jobs
+without otel-fr on a busy machine."""
+
+
+def _train(folder: Path, env: dict[str, str]) -> torchrun.Job:
+    """The job that ends with status 3; again if torch itself aborts it."""
+    for _ in range(5):
+        job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env=env)
+        if _TORCH_ABORTS not in job.output:
+            break
+    return job
+
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
     """What the job computes, and how it ends, without otel-fr."""
     folder = tmp_path_factory.mktemp("bare")
-    job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env={"OTEL_FR_ENABLED": "0"})
+    job = _train(folder, {"OTEL_FR_ENABLED": "0"})
     assert "exitcode  : 3" in job.output
     return (folder / "out").read_bytes(), job.returncode
 
 
 def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> torchrun.Job:
-    job = torchrun.run(folder, "train.py", str(folder / "out"), "exit3", env=env)
+    job = _train(folder, env)
     assert (folder / "out").read_bytes() == bare[0]
     assert job.returncode == bare[1]
     assert "exitcode  : 3" in job.output
@@ -35,7 +48,7 @@ def _same(folder: Path, bare: tuple[bytes, int], env: dict[str, str]) -> torchru
 
 def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        _same(tmp_path, bare, torchrun.endpoint(running))
+        _same(tmp_path, bare, torchrun.endpoint(running, torchrun.UNHURRIED))
     assert running.lines() == [], "the status is the program's: everything was done, and the groups were destroyed"
 
 

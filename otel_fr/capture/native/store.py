@@ -89,11 +89,15 @@ def is_own_file(path: Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Create the folder for this user alone. Raises OSError: it is another's, or no folder."""
+    """Create the folder for this user alone.
+
+    Raises:
+        OSError: it is another's, no folder, or one that others can use: what they may have put there is not trusted.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise OSError(f"{folder} is not a folder of this user")
     if stat.S_IMODE(status.st_mode) != 0o700:
-        os.chmod(folder, 0o700)
+        raise OSError(f"{folder} has mode {stat.S_IMODE(status.st_mode):o}; remove it, or empty it and set mode 700")
