@@ -64,8 +64,10 @@ def test_only_private_folders_and_own_files_are_trusted(tmp_path: Path) -> None:
     assert store.is_private(folder)
     folder.chmod(0o750)
     assert not store.is_private(folder)
+    with pytest.raises(OSError, match="has mode 750"):
+        store.make_private(folder)
+    folder.chmod(0o700)
     store.make_private(folder)
-    assert store.is_private(folder)
     link = tmp_path / "link"
     link.symlink_to(folder)
     assert not store.is_private(link)
