@@ -15,11 +15,9 @@ import argparse
 import contextlib
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.support import floods
 from tests.support.collector_process import Collector, running
+from tests.support.flooder import flooding
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.health import HealthWatch
 from tests.support.incident_receivers import AlertSink, Receiver
@@ -109,30 +108,6 @@ def alert_delay(collector: Collector, alerts: AlertSink, job_id: str) -> float:
         return time.monotonic() - begun
 
 
-@contextlib.contextmanager
-def flooding(collector: Collector, senders: int) -> Iterator[None]:
-    """Processes that send new jobs with dead ranks, each as fast as the collector takes them."""
-    command = [sys.executable, __file__, "--flood", collector.grpc]
-    processes = [subprocess.Popen([*command, f"{number}"]) for number in range(senders)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def flood(address: str, sender: str) -> None:
-    """Send without a pause until killed."""
-    call = grpc.insecure_channel(address).unary_unary(LOGS, None, None)
-    number = 0
-    while True:
-        number += 1
-        data = floods.dead_jobs(number, f"team-a/{sender}-")
-        with contextlib.suppress(grpc.RpcError):
-            call(data, metadata=As.metadata("team-a"), compression=grpc.Compression.Gzip, timeout=WAIT_SECONDS)
-
-
 def alerts_in_flood(folder: Path, rounds: int, senders: int) -> bool:
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(contextlib.closing(AlertSink()))
@@ -165,10 +140,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40, help="of the memory's measurement")
     parser.add_argument("--alerts", type=int, default=5, help="light jobs whose alert is measured")
     parser.add_argument("--senders", type=int, default=1, help="processes that flood")
-    parser.add_argument("--flood", nargs=2, metavar=("ADDRESS", "NUMBER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.flood:
-        flood(*options.flood)
     good = True
     with tempfile.TemporaryDirectory() as name:
         if options.only != "alerts":

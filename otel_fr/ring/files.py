@@ -7,7 +7,7 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from otel_fr.ring.layout import Layout
@@ -54,8 +54,11 @@ def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
         os.close(handle)
 
 
-def create_ring(folders: Sequence[Path], name: str, layout: Layout) -> tuple[Path, mmap.mmap]:
+@contextlib.contextmanager
+def new_ring(folders: Sequence[Path], name: str, layout: Layout) -> Iterator[tuple[Path, mmap.mmap]]:
     """A new file for a ring in the first of ``folders`` that can hold it: its path, and its mapping, all zeros.
+
+    The file is removed if the block that writes its header fails.
 
     Raises:
         OSError: no folder can hold the file; each is named with its reason.
@@ -63,13 +66,22 @@ def create_ring(folders: Sequence[Path], name: str, layout: Layout) -> tuple[Pat
     """
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"{name!r} is not a file name")
+    path, mapping = _create_in_first(folders, name, layout.file_size)
+    try:
+        yield path, mapping
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _create_in_first(folders: Sequence[Path], name: str, size: int) -> tuple[Path, mmap.mmap]:
     failures: list[str] = []
     number = errno.ENOENT
     for base in folders:
         try:
-            return create_file(private_folder(base), name, layout.file_size)
+            return create_file(private_folder(base), name, size)
         except OSError as error:
             failures.append(f"{base}: {error.strerror or error}")
             number = error.errno or number
     reasons = "; ".join(failures) or "none given"
-    raise OSError(number, f"no folder can hold a ring of {layout.file_size} bytes ({reasons})")
+    raise OSError(number, f"no folder can hold a ring of {size} bytes ({reasons})")

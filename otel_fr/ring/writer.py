@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from otel_fr.ring.definition_writer import DefinitionWriter
-from otel_fr.ring.files import create_ring
+from otel_fr.ring.files import new_ring
 from otel_fr.ring.layout import (
     HEADER_COMPLETE,
     KIND_COLLECTIVE,
@@ -85,12 +85,8 @@ class RingWriter(DefinitionWriter):
             ValueError: capacity or name is out of range.
         """
         layout = Layout.of(capacity)
-        path, mapping = create_ring(folders, name, layout)
-        try:
+        with new_ring(folders, name, layout) as (path, mapping):
             return cls(path, mapping, layout, meta)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
 
     @property
     def head(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from otel_fr.ring.definition_writer import MAX_INTERNED
 from otel_fr.ring.definitions import MAX_GROUP_PAYLOAD, GroupDef, SignatureDef, SiteDef, fitting, thread_bytes
-from otel_fr.ring.files import create_ring
+from otel_fr.ring.files import new_ring
 from otel_fr.ring.layout import (
     COUNTERS,
     HEADER_COMPLETE,
@@ -66,12 +66,8 @@ class CompiledRingWriter(StatusWriter):
     ) -> CompiledRingWriter:
         """As `RingWriter.create`."""
         layout = Layout.of(capacity)
-        path, mapping = create_ring(folders, name, layout)
-        try:
+        with new_ring(folders, name, layout) as (path, mapping):
             return cls(path, mapping, layout, meta)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
 
     @property
     def head(self) -> int:

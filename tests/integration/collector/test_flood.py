@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 
 from tests.support import floods
-from tests.support.collector_process import Collector, running
+from tests.support.collector_process import running
+from tests.support.flooder import flooding
 from tests.support.grpc_calls import LOGS, TRACES
 from tests.support.health import HealthWatch
 from tests.support.incident_receivers import AlertSink
-from tests.support.paths import ROOT
 from tests.support.tenants import READER, As, tokens_file
 from tests.support.waiting import wait_for
 
@@ -38,19 +35,6 @@ def test_telemetry_that_fills_every_limit_takes_less_than_400_mib(tmp_path: Path
         assert collector.resident() < MOST_RESIDENT, f"{collector.resident() / MIB:.0f} MiB"
     assert watch.latencies
     assert watch.slowest < SLOWEST_ANSWER
-
-
-@contextlib.contextmanager
-def flooding(collector: Collector, senders: int) -> Iterator[None]:
-    """Processes that send new jobs with dead ranks, 300 in each request, as fast as the collector takes them."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "flood.py"), "--flood", collector.grpc]
-    processes = [subprocess.Popen([*command, f"{number}"]) for number in range(senders)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def test_a_flood_of_dead_jobs_of_one_tenant_hardly_delays_the_alert_of_another(tmp_path: Path) -> None:
