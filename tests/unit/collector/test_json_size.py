@@ -46,7 +46,7 @@ def test_a_body_of_many_small_values_is_refused_before_it_is_decoded(part: str) 
     began = time.process_time()
     with pytest.raises(TooManyError):
         from_json(TRACES, body)
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 8
 
 
 @pytest.mark.parametrize("start", ["[", '{"a":', '{"resourceSpans":[', '{"resourceSpans":[{"scopeSpans":['])

