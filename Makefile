@@ -1,11 +1,12 @@
-# make demo | test | test-fast | fuzz | lint | bench | bench-verdicts | kernel | wheel | sanitize | proto     Everything is installed into .venv first.
+# make demo | test | test-again | test-fast | fuzz | lint | bench | bench-verdicts | kernel | wheel | sanitize | proto
+# Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-fast fuzz lint format bench bench-verdicts kernel wheel sanitize proto clean
+.PHONY: setup demo test test-again test-fast fuzz lint format bench bench-verdicts kernel wheel sanitize proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -26,6 +27,10 @@ demo: $(VENV)/.ready
 # Most tests wait for processes and timeouts of their own; a file's tests stay together, for they share programs.
 test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile
+
+# What failed in the last run, one test at a time.
+test-again: setup
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 3
 
 # Without other processes and servers: under a minute.
 test-fast: setup
