@@ -5,26 +5,20 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from otel_fr.incident import CollectorIncidentData, incident_id
+from otel_fr.incident import incident_id
 from otel_fr.match import Category, Finding
 from otel_fr.match.instances import key_of_finding
-from otel_fr_collector.incidents.bounds import MAX_FILES, SCARCE, bounded, first_texts, size_of
+from otel_fr_collector.incidents.bounds import bounded, first_texts
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
+from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import tenant_of
-from otel_fr_collector.shares import Holdings, Owner
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
 
-MAX_INCIDENTS = 1_000
-"""Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
-whoever has the most gives way (`otel_fr_collector.shares`)."""
-MAX_BYTES = 32 << 20
-"""Of all incidents together. Beyond it resolved ones are dropped; if the open ones alone take more than half of it,
-further texts are cut short (`otel_fr_collector.incidents.bounds`)."""
 MAX_OPEN_PER_RUN = 200
 """Open incidents of one run; later ones are dropped, because the earlier ones show the fault."""
 
@@ -40,67 +34,15 @@ _AFTERMATH = frozenset(
 """What happens to ranks whose collective never completes: they time out, raise, and are killed."""
 
 
-class IncidentBook:
-    """All incidents of all runs.
+class IncidentBook(KeptIncidents):
+    """All incidents of all runs, and what happens to them.
 
-    Args:
-        wall: Unix time in seconds.
-        tenant_of: the tenant of a job's name.
+    Args: as of `KeptIncidents`.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, tenant_of: Callable[[str], str] = tenant_of) -> None:
-        self._wall = wall
-        self._tenant_of = tenant_of
+        super().__init__(wall, tenant_of)
         self._log = Throttle()
-        self._by_run: dict[RunId, list[Incident]] = {}
-        self._all: dict[tuple[RunId, str], Incident] = {}
-        self._runs_of: dict[str, set[RunId]] = {}
-        """By id of an incident, the runs that have one of that id."""
-        self._firing: dict[Owner, dict[tuple[RunId, str], Incident]] = {}
-        self._held = Holdings()
-        self._open_count = self._bytes = self._open_bytes = 0
-        self.changed: dict[RunId, float] = {}
-        """When a run's incidents last changed (monotonic)."""
-
-    def restore(self, incidents: Iterable[Incident], now: float, wall: float) -> None:
-        """Take the incidents from before a restart, oldest first, publishing nothing."""
-        for incident in incidents:
-            if (incident.run, incident.id) in self._all:
-                continue
-            incident.opened = now - max(0.0, wall - incident.detected)
-            self._keep(incident)
-            if incident.is_open:
-                self._note_open(incident)
-            self._weigh(incident)
-        self._trim()
-
-    def known(self) -> list[Incident]:
-        """Every incident that is kept, oldest first."""
-        return list(self._all.values())
-
-    def get(self, number: str) -> CollectorIncidentData | None:
-        """The incident with that id as it was last published."""
-        return next((incident.data for incident in reversed(self._all.values()) if incident.id == number), None)
-
-    def drop_old(self, before: float) -> None:
-        """Drop incidents that were resolved before that Unix time."""
-        for key, incident in list(self._all.items()):
-            if not incident.is_open and incident.changed < before:
-                self._drop(key)
-
-    def open_of(self, run: RunId) -> list[Incident]:
-        return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
-
-    def everything(self) -> list[CollectorIncidentData]:
-        """Each incident as it was last published, oldest first."""
-        return [incident.data for incident in self._all.values()]
-
-    def open_data(self) -> list[CollectorIncidentData]:
-        return [incident.data for incident in self._all.values() if incident.is_open]
-
-    def runs(self) -> list[RunId]:
-        """The runs that have open incidents."""
-        return list(dict.fromkeys(run for own in self._firing.values() for run, _ in own))
 
     def update(
         self,
@@ -152,11 +94,6 @@ class IncidentBook:
     def resolve_run(self, run: RunId, now: float) -> list[IncidentChange]:
         """Resolve the open incidents of a run that is over."""
         return [change for incident in self.open_of(run) for change in self._resolve(incident, now)]
-
-    def drop_run(self, run: RunId) -> None:
-        """Match no more findings with this run; its incidents stay in the list."""
-        self._by_run.pop(run, None)
-        self.changed.pop(run, None)
 
     def _same(self, run: RunId, finding: Finding, keys: set[str]) -> Incident | None:
         """The incident that this finding is about; it may be a resolved one that fires again."""
@@ -266,57 +203,14 @@ class IncidentBook:
         if self._open_count < MAX_INCIDENTS:
             return []
         run.usage.refused["incidents"] += 1
-        newcomer = self._owner(run.id)
-        loser = self._held.gives_way(newcomer)
+        loser = self._gives_way(run.id)
         if self._log.allows(now=now):
-            job = (loser or newcomer).job
+            job = (loser.run if loser is not None else run.id).job
             _log.error("%d incidents are open, the limit: one of job %r is not kept", MAX_INCIDENTS, job)
-        if loser is None:
-            return None
-        return self._resolve(next(reversed(self._firing[loser].values())), now)
-
-    @property
-    def _is_scarce(self) -> bool:
-        return self._open_bytes > MAX_BYTES // 2
-
-    @property
-    def _file_limit(self) -> int:
-        return MAX_FILES // (SCARCE if self._is_scarce else 1)
+        return None if loser is None else self._resolve(loser, now)
 
     def _bounded(self, finding: Finding) -> Finding:
         return bounded(finding, scarce=self._is_scarce)
-
-    def _weigh(self, incident: Incident) -> None:
-        """Count what an incident takes as it is now."""
-        more = size_of(incident.finding, incident.files) - incident.size
-        incident.size += more
-        self._bytes += more
-        if incident.is_open:
-            self._open_bytes += more
-
-    def _owner(self, run: RunId) -> Owner:
-        return Owner(self._tenant_of(run.job), run.job)
-
-    def _keep(self, incident: Incident) -> None:
-        self._by_run.setdefault(incident.run, []).append(incident)
-        self._all[incident.run, incident.id] = incident
-        self._runs_of.setdefault(incident.id, set()).add(incident.run)
-
-    def _note_open(self, incident: Incident) -> None:
-        incident.owner = self._owner(incident.run)
-        self._firing.setdefault(incident.owner, {})[incident.run, incident.id] = incident
-        self._held.add(incident.owner)
-        self._open_count += 1
-        self._open_bytes += incident.size
-
-    def _note_resolved(self, incident: Incident) -> None:
-        own = self._firing[incident.owner]
-        del own[incident.run, incident.id]
-        if not own:
-            del self._firing[incident.owner]
-        self._held.add(incident.owner, -1)
-        self._open_count -= 1
-        self._open_bytes -= incident.size
 
     def _overtaken(self, run: RunId, findings: Sequence[Finding], keys: set[str], now: float) -> list[IncidentChange]:
         """Causes whose culprits have moved on and now wait because of another fault become its consequences.
@@ -396,27 +290,6 @@ class IncidentBook:
         incident.data = incident.as_data()
         self._weigh(incident)
         return [IncidentChange(kind, incident, incident.data)]
-
-    def _trim(self) -> None:
-        while len(self._all) > MAX_INCIDENTS or self._bytes > MAX_BYTES:
-            over = next((key for key, incident in self._all.items() if not incident.is_open), None)
-            if over is None:  # a store that could be read late has added its own: these stay until they end
-                return
-            self._drop(over)
-
-    def _drop(self, key: tuple[RunId, str]) -> None:
-        gone = self._all.pop(key)
-        self._bytes -= gone.size
-        runs = self._runs_of[gone.id]
-        runs.discard(gone.run)
-        if not runs:
-            del self._runs_of[gone.id]
-        own = self._by_run.get(gone.run, [])
-        if gone in own:
-            own.remove(gone)
-        if not own:
-            self._by_run.pop(gone.run, None)
-            self.changed.pop(gone.run, None)
 
 
 def _files(run: Run) -> dict[int, str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from otel_fr_collector.incidents.book import MAX_INCIDENTS, IncidentBook
+from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs

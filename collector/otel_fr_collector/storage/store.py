@@ -21,8 +21,8 @@ from otel_fr.incident import CollectorIncidentData
 from otel_fr.typed_json import typed
 from otel_fr_collector import database_files as files
 from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
-from otel_fr_collector.incidents.book import MAX_INCIDENTS
 from otel_fr_collector.incidents.incident import FIRING, Incident
+from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.migrations import DataError, check_origin, migrate

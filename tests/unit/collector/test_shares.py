@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.incidents import book as book_module
+from otel_fr_collector.incidents import kept as kept_module
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.jobs.run import Run, RunId
@@ -184,7 +185,8 @@ def found(book: IncidentBook, job: str, *keys: str, run_id: str = "") -> tuple[R
 def test_the_incident_of_another_tenant_opens_when_one_has_filled_all(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(book_module, "MAX_INCIDENTS", 10)
+    for module in (book_module, kept_module):
+        monkeypatch.setattr(module, "MAX_INCIDENTS", 10)
     book = IncidentBook(lambda: 2.0)
     for number in range(10):
         found(book, f"team-a/{number}", "k")
@@ -229,7 +231,7 @@ def test_the_events_of_one_listener_are_bounded_in_size() -> None:
 
 def test_the_texts_of_all_incidents_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of a thousand incidents could hold 5 MB of stacks, call sites and values."""
-    monkeypatch.setattr(book_module, "MAX_BYTES", 4 << 20)
+    monkeypatch.setattr(kept_module, "MAX_BYTES", 4 << 20)
     book = IncidentBook(lambda: 2.0)
     finding = incident_change().incident.finding
     finding = replace(finding, key="k", culprit_ranks=(0,), stacks={0: "x" * 100_000}, call_sites={0: "y" * 2_000})

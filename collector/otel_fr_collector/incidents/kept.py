@@ -1,0 +1,153 @@
+"""The incidents that are kept, within bounds of their number and of their bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from otel_fr.incident import CollectorIncidentData
+from otel_fr_collector.incidents.bounds import MAX_FILES, SCARCE, size_of
+from otel_fr_collector.incidents.incident import Incident
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.network.tokens import tenant_of
+from otel_fr_collector.shares import Holdings, Owner
+
+MAX_INCIDENTS = 1_000
+"""Incidents kept for the API, of all runs; resolved ones are dropped, the oldest before newer ones. When all are open,
+whoever has the most gives way (`otel_fr_collector.shares`)."""
+MAX_BYTES = 32 << 20
+"""Of all incidents together. Beyond it resolved ones are dropped; if the open ones alone take more than half of it,
+further texts are cut short (`otel_fr_collector.incidents.bounds`)."""
+
+
+class KeptIncidents:
+    """The incidents of all runs, by what they are looked up by.
+
+    Args:
+        wall: Unix time in seconds.
+        tenant_of: the tenant of a job's name.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, tenant_of: Callable[[str], str] = tenant_of) -> None:
+        self._wall = wall
+        self._tenant_of = tenant_of
+        self._by_run: dict[RunId, list[Incident]] = {}
+        self._all: dict[tuple[RunId, str], Incident] = {}
+        self._runs_of: dict[str, set[RunId]] = {}
+        """By id of an incident, the runs that have one of that id."""
+        self._firing: dict[Owner, dict[tuple[RunId, str], Incident]] = {}
+        self._held = Holdings()
+        self._open_count = self._bytes = self._open_bytes = 0
+        self.changed: dict[RunId, float] = {}
+        """When a run's incidents last changed (monotonic)."""
+
+    def restore(self, incidents: Iterable[Incident], now: float, wall: float) -> None:
+        """Take the incidents from before a restart, oldest first, publishing nothing."""
+        for incident in incidents:
+            if (incident.run, incident.id) in self._all:
+                continue
+            incident.opened = now - max(0.0, wall - incident.detected)
+            self._keep(incident)
+            if incident.is_open:
+                self._note_open(incident)
+            self._weigh(incident)
+        self._trim()
+
+    def known(self) -> list[Incident]:
+        """Every incident that is kept, oldest first."""
+        return list(self._all.values())
+
+    def get(self, number: str) -> CollectorIncidentData | None:
+        """The incident with that id as it was last published."""
+        return next((incident.data for incident in reversed(self._all.values()) if incident.id == number), None)
+
+    def drop_old(self, before: float) -> None:
+        """Drop incidents that were resolved before that Unix time."""
+        for key, incident in list(self._all.items()):
+            if not incident.is_open and incident.changed < before:
+                self._drop(key)
+
+    def open_of(self, run: RunId) -> list[Incident]:
+        return [incident for incident in self._by_run.get(run, ()) if incident.is_open]
+
+    def everything(self) -> list[CollectorIncidentData]:
+        """Each incident as it was last published, oldest first."""
+        return [incident.data for incident in self._all.values()]
+
+    def open_data(self) -> list[CollectorIncidentData]:
+        return [incident.data for incident in self._all.values() if incident.is_open]
+
+    def runs(self) -> list[RunId]:
+        """The runs that have open incidents."""
+        return list(dict.fromkeys(run for own in self._firing.values() for run, _ in own))
+
+    def drop_run(self, run: RunId) -> None:
+        """Match no more findings with this run; its incidents stay in the list."""
+        self._by_run.pop(run, None)
+        self.changed.pop(run, None)
+
+    @property
+    def _is_scarce(self) -> bool:
+        return self._open_bytes > MAX_BYTES // 2
+
+    @property
+    def _file_limit(self) -> int:
+        return MAX_FILES // (SCARCE if self._is_scarce else 1)
+
+    def _weigh(self, incident: Incident) -> None:
+        """Count what an incident takes as it is now."""
+        more = size_of(incident.finding, incident.files) - incident.size
+        incident.size += more
+        self._bytes += more
+        if incident.is_open:
+            self._open_bytes += more
+
+    def _owner(self, run: RunId) -> Owner:
+        return Owner(self._tenant_of(run.job), run.job)
+
+    def _keep(self, incident: Incident) -> None:
+        self._by_run.setdefault(incident.run, []).append(incident)
+        self._all[incident.run, incident.id] = incident
+        self._runs_of.setdefault(incident.id, set()).add(incident.run)
+
+    def _note_open(self, incident: Incident) -> None:
+        incident.owner = self._owner(incident.run)
+        self._firing.setdefault(incident.owner, {})[incident.run, incident.id] = incident
+        self._held.add(incident.owner)
+        self._open_count += 1
+        self._open_bytes += incident.size
+
+    def _note_resolved(self, incident: Incident) -> None:
+        own = self._firing[incident.owner]
+        del own[incident.run, incident.id]
+        if not own:
+            del self._firing[incident.owner]
+        self._held.add(incident.owner, -1)
+        self._open_count -= 1
+        self._open_bytes -= incident.size
+
+    def _gives_way(self, newcomer: RunId) -> Incident | None:
+        """The open incident that gives way to a new one of that run; None: the new one does."""
+        loser = self._held.gives_way(self._owner(newcomer))
+        return None if loser is None else next(reversed(self._firing[loser].values()))
+
+    def _trim(self) -> None:
+        while len(self._all) > MAX_INCIDENTS or self._bytes > MAX_BYTES:
+            over = next((key for key, incident in self._all.items() if not incident.is_open), None)
+            if over is None:  # a store that could be read late has added its own: these stay until they end
+                return
+            self._drop(over)
+
+    def _drop(self, key: tuple[RunId, str]) -> None:
+        gone = self._all.pop(key)
+        self._bytes -= gone.size
+        runs = self._runs_of[gone.id]
+        runs.discard(gone.run)
+        if not runs:
+            del self._runs_of[gone.id]
+        own = self._by_run.get(gone.run, [])
+        if gone in own:
+            own.remove(gone)
+        if not own:
+            self._by_run.pop(gone.run, None)
+            self.changed.pop(gone.run, None)
