@@ -1,0 +1,58 @@
+"""Memory of four ranks that train with FSDP2 while a second thread issues collectives, for a while, on gloo.
+
+    python benchmarks/soak.py [--seconds 600] [--engine compiled|python|off]
+
+Every rank has its monitor, and the collector runs here too. The growth is that of each rank's resident memory from the
+first of ten samples to the last; some is torch's own, which --engine off shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.support.ports import free_port  # noqa: E402 - the path is set above
+
+BIN = Path(sys.executable).parent
+RANKS = 4
+JOB = Path(__file__).with_name("jobs") / "soak.py"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--engine", choices=("compiled", "python", "off"), default="compiled")
+    args = parser.parse_args()
+    grpc, http = free_port(), free_port()
+    command = [str(BIN / "otel-fr"), "collector", "--grpc", f"127.0.0.1:{grpc}", "--http", f"127.0.0.1:{http}"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+    if args.engine != "off":
+        env.update(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{grpc}", OTEL_FR_CAPTURE_ENGINE=args.engine)
+    launch = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={RANKS}", str(JOB), str(args.seconds)]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as incidents:
+        collector = subprocess.Popen(command, stdout=incidents, stderr=subprocess.DEVNULL)
+        try:
+            job = subprocess.run(launch, env=env, stdout=subprocess.PIPE, text=True, check=True)
+        finally:
+            collector.terminate()
+            collector.wait()
+        incidents.seek(0)
+        told = incidents.read()
+    lines = [line.split(maxsplit=3) for line in job.stdout.splitlines()]
+    for rank in range(RANKS):
+        samples = [int(line[3]) for line in lines if line[:2] == ["SOAK", str(rank)]]
+        engine, found = next((line[2], line[3]) for line in lines if line[:2] == ["DONE", str(rank)])
+        growth = f"{samples[0] / 1024:.1f} -> {samples[-1] / 1024:.1f} MiB" if samples else "no samples"
+        print(f"rank {rank} ({engine}): resident {growth}; {found}")
+    print("the collector said:", told.strip() or "nothing")
+
+
+if __name__ == "__main__":
+    main()
