@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.support.ports import free_port  # noqa: E402 - the path is set above
+from tests.support.ports import free_port
 
 BIN = Path(sys.executable).parent
 RANKS = 4
