@@ -4,6 +4,7 @@ Each rank prints a line of its memory ten times after the first tenth of the tim
 """
 
 import contextlib
+import os
 import random
 import sys
 import threading
@@ -34,6 +35,11 @@ fully_shard(model, mesh=mesh)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 counts = {"steps": 0, "issued by the second thread": 0}
 is_over = torch.zeros(1)
+
+
+def tell(line: str) -> None:
+    """In one write, for the ranks share their output."""
+    os.write(1, f"{line}\n".encode())
 
 
 def resident_kib() -> int:
@@ -68,15 +74,15 @@ while goes_on.item():
     passed = time.monotonic() - begun
     if passed >= seconds * (share + 1) / (SHARES + 1):
         share += 1
-        print(f"SOAK {rank} {passed:.0f} {resident_kib()}", flush=True)
+        tell(f"SOAK {rank} {passed:.0f} {resident_kib()}")
     goes_on.fill_(passed < seconds)
     dist.broadcast(goes_on, 0)
 is_over.fill_(1)
 second.join()
 session = hook._state.session
 if session is None:
-    print(f"DONE {rank} off {counts}", flush=True)
+    tell(f"DONE {rank} off {counts}")
 else:
     with contextlib.closing(RingReader.open(session._writer.path)) as ring:
-        print(f"DONE {rank} {session.engine.name} {counts | {'recorded': ring.head} | ring.counters}", flush=True)
+        tell(f"DONE {rank} {session.engine.name} {counts | {'recorded': ring.head} | ring.counters}")
 dist.destroy_process_group()

@@ -93,7 +93,8 @@ def _late_calls(
             yield from _late_half(evidence, instance, rank)
             continue
         ahead = next(completions.of(instance), None)
-        if ahead is not None:
+        # Where reports come late or not at all, a call that was in flight in the last one may long have completed.
+        if ahead is not None and not completions.have_left_behind(rank, instance.group.id):
             needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
             # Most calls have another one in flight beside them: their completions need not be counted.
             only = not any(r != rank and instance.call(r).state is CallState.IN_FLIGHT for r in instance.calls)

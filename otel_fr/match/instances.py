@@ -127,6 +127,7 @@ class Completions:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._furthest: dict[str, list[tuple[int, int]]] | None = None
+        self._uneven: set[str] | None = None
 
     def of(self, instance: Instance) -> Iterator[tuple[int, int]]:
         """(rank, its last completed number) of those that completed the collective, furthest first."""
@@ -144,6 +145,22 @@ class Completions:
     def prove_joined(self, instance: Instance) -> bool:
         """True if some rank completed it, for which every member must have enqueued it."""
         return instance.operation in NEEDS_EVERY_RANK and next(self.of(instance), None) is not None
+
+    def have_left_behind(self, rank: int, group: str) -> bool:
+        """True if a member completed more of the group than the rank's evidence shows enqueued: that is older.
+
+        Proven only if all collectives of the group that are known need every rank.
+        """
+        if self._furthest is None:
+            self._furthest = self._sorted()
+        own = self._evidence.ranks[rank].progress.get(group)
+        furthest = self._furthest.get(group)
+        if own is None or own.enqueued is None or not furthest or furthest[0][1] <= own.enqueued:
+            return False
+        if self._uneven is None:
+            collectives = (call for call in self._evidence.calls if call.stream == "collective")
+            self._uneven = {c.group for c in collectives if c.signature.operation not in NEEDS_EVERY_RANK}
+        return group not in self._uneven
 
     def _sorted(self) -> dict[str, list[tuple[int, int]]]:
         """By group: (rank, last completed number), highest number first."""

@@ -90,6 +90,14 @@ def test_a_rank_that_waited_long_for_a_late_one_is_not_stuck_when_that_one_has_c
     assert job([waits(0, 20, TP, GATHER, age=9.0), *next_call], counts, idle=0.3) == []
 
 
+def test_the_last_report_of_a_rank_that_has_since_completed_far_more_accuses_it_of_nothing() -> None:
+    """Its later reports are on their way, or lost: its peer could not complete number 400 without it."""
+    calls = [waits(0, n, TP, GATHER, age=9.0) for n in (19, 20)]
+    assert job(calls, {0: {"tp": (20, 18)}, 1: {"tp": (400, 400)}}, idle=9.0) == []
+    calls.append(waits(1, 401, TP, GATHER, age=0.5))
+    assert job(calls, {0: {"tp": (20, 18)}, 1: {"tp": (401, 400)}}, idle=9.0) == []
+
+
 def test_one_call_of_lag_between_two_files_is_no_fault() -> None:
     counts = {**COUNTS, 0: {"tp": (20, 17), "w": (7, 6)}}
     assert job([c for c in everybody() if c.rank or c.group == "w" or c.sequence_id >= 18], counts) == []
