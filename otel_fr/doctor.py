@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from otel_fr._version import __version__
 from otel_fr.capture import engines
-from otel_fr.capture.dispatcher import operators_of
+from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.capture.operations import NAMES
 from otel_fr.config import ENDPOINTS, Config, is_enabled
 from otel_fr.printable import one_line
@@ -70,23 +70,12 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     engine = engines.choose(config.capture_engine, torch)
     yield "engine", f"{engine.name} ({engine.reason})", True
     found = [operator.name for operator, _ in operators_of(torch)]
-    unknown = sorted(_operators(torch) - set(NAMES))
     text = f"{len(found)} recorded"
-    if unknown:
-        text += f"; not recorded, for this otel-fr does not know them: {', '.join(unknown)}"
+    if unknown := [name for name in found if name not in NAMES]:
+        text += f", of which this otel-fr does not know, and takes from their schemas: {', '.join(unknown)}"
+    if not reduce_ops_are_readable(torch) and engine.name == engines.PYTHON:
+        text += "; reduce ops are not recorded: the Python engine cannot read them in this torch"
     yield "operators", text, bool(found)
-
-
-def _operators(torch: Any) -> set[str]:
-    """The operators of this torch that have a process group."""
-    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")]
-    found = set()
-    for name in names:
-        base = name.removeprefix("c10d::").split(".")[0]
-        schema = getattr(torch.ops.c10d, base).default._schema
-        if any(argument.name == "process_group" for argument in schema.arguments):
-            found.add(base)
-    return found
 
 
 def _ring(config: Config) -> Line:

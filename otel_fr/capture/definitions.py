@@ -109,7 +109,7 @@ def definition_of(operator: Operator, group: LiveGroup, arguments: Arguments, ba
         output_splits=arguments.output_splits or None,
         input_bytes=sum(form.size for form in inputs),
         output_bytes=sum(form.size for form in outputs),
-        any_source=operator.name == "recv_any_source_",
+        any_source=operator.operation == "recv" and operator.peer < 0,
         truncated=arguments.unread,
     )
 
@@ -156,10 +156,12 @@ NOT_A_CALL = CallKind(None, EndMode.IGNORE, 0, 0, 0, False, (0, 0, 0))
 def kind_of(operator: Operator, group: LiveGroup, arguments: Arguments, backend: str, timeout_ms: int) -> CallKind:
     """Describe a call. ``backend``, ``timeout_ms``: of the group for the tensors' device."""
     definition = definition_of(operator, group, arguments, backend)
-    step, op_step = steps_of(operator, backend, group, len(definition.input_sizes))
+    # An unread reduce_scatter has the list that is usual: a piece for each member.
+    inputs = group.size if arguments.unread and operator.name == "reduce_scatter_" else len(definition.input_sizes)
+    step, op_step = steps_of(operator, backend, group, inputs)
     return CallKind(
         definition=definition,
-        mode=end_mode(backend, operator.name != "monitored_barrier_"),
+        mode=end_mode(backend, operator.returns_work),
         step=step,
         op_step=op_step,
         timeout_ms=timeout_ms,

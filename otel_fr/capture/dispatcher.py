@@ -14,20 +14,33 @@ from types import ModuleType
 from typing import Any
 
 from otel_fr.capture.completion import EndMode
-from otel_fr.capture.operations import NAMES, Operator
+from otel_fr.capture.operations import NAMES, WORK, Argument, Operator
 from otel_fr.capture.recorder import PendingCall, Recorder
 from otel_fr.ring import RecordState
 
 
 def operators_of(torch: ModuleType) -> list[tuple[Operator, Any]]:
-    """The collective operators that this torch has, each with its overload."""
-    found = []
-    for name in NAMES:
-        packet = getattr(torch.ops.c10d, name, None)
-        if packet is not None:  # else an operator of another torch version
-            overload = packet.default
-            found.append((Operator.of(name, tuple(item.name for item in overload._schema.arguments)), overload))
+    """The operators of this torch that are calls of a process group, each with its overload.
+
+    Those that this otel-fr does not know come last, by name: they are described by their schemas alone.
+    """
+    there = {name.removeprefix("c10d::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
+    found: list[tuple[Operator, Any]] = []
+    for name in [*NAMES, *sorted(there.difference(NAMES))]:
+        if name not in there or "." in name:  # of another torch version; no default overload
+            continue
+        overload = getattr(torch.ops.c10d, name).default
+        schema = overload._schema
+        arguments = [Argument(item.name, str(item.type)) for item in schema.arguments]
+        returns_work = bool(schema.returns) and str(schema.returns[-1].type) == WORK
+        with contextlib.suppress(ValueError):
+            found.append((Operator.of(name, arguments, returns_work, code=len(found)), overload))
     return found
+
+
+def reduce_ops_are_readable(torch: ModuleType) -> bool:
+    """Whether Python can read the reduce op of a call. torch 2.6's class for operators' arguments has no method."""
+    return "op" in torch.classes.c10d.ReduceOp()._method_names()
 
 
 class Kernels:
@@ -43,9 +56,9 @@ class Kernels:
         self._library: Any = torch.library.Library("c10d", "IMPL")
         count = 0
         try:
-            readable = "op" in torch.classes.c10d.ReduceOp()._method_names()
+            readable = reduce_ops_are_readable(torch)
             for operator, overload in operators_of(torch):
-                if not readable:  # torch 2.6; its reduce ops stay unknown
+                if not readable:  # they stay unknown
                     operator = operator._replace(reduce_op=-1)
                 kernel = _kernel(recorder, torch._C._distributed_c10d.Work, operator, overload._handle, after)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)

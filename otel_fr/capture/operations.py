@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P
@@ -29,17 +29,21 @@ NAMES: Final[Mapping[str, str]] = {
     "recv_": "recv",
     "recv_any_source_": "recv",
 }
-"""Operator to the name of ``torch.distributed``'s function. An operator that is not here is no collective."""
+"""Operator to the name of ``torch.distributed``'s function. Others are named by `_generic_name`."""
+
+_CLASS: Final = "__torch__.torch.classes.c10d."
+PROCESS_GROUP: Final = f"{_CLASS}ProcessGroup"
+WORK: Final = f"{_CLASS}Work"
+_REDUCE_OP: Final = f"{_CLASS}ReduceOp"
+_TENSORS: Final = frozenset({"Tensor", "List[Tensor]", "List[List[Tensor]]"})
+MAX_TENSORS: Final = 4
+"""Tensor arguments of one operator that are recorded: `native/api.h` has room for so many, and torch's have two."""
 
 _SINGLE: Final = {
     "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }
 """Functional collectives send one tensor through the coalesced operator: one name per operation."""
-
-_INPUTS: Final = frozenset({"input_tensors", "input_tensor", "input_list", "inputs", "input"})
-_OUTPUTS: Final = frozenset({"output_tensors", "output_tensor", "output_lists", "outputs", "output"})
-_IN_PLACE: Final = frozenset({"tensors", "tensor"})
 
 REDUCE_OPS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 """By the number of ``ReduceOp.RedOpType``."""
@@ -79,12 +83,20 @@ def scalar_type(dtype: object) -> str:
     return _SCALAR_TYPES.get(name, name)
 
 
+class Argument(NamedTuple):
+    """An argument in an operator's schema. ``type``: as torch prints it."""
+
+    name: str
+    type: str
+
+
 class Operator(NamedTuple):
     """One operator. Positions are indexes of its arguments; -1: it has none such.
 
     Attributes:
         code: small number, one per operator.
         kind: ``KIND_*`` of the ring.
+        returns_work: False: the call has ended when it returns.
         tensors: positions of every tensor argument.
         inputs, outputs: positions of what is read and written.
     """
@@ -93,6 +105,7 @@ class Operator(NamedTuple):
     operation: str
     code: int
     kind: int
+    returns_work: bool
     tensors: tuple[int, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -106,54 +119,65 @@ class Operator(NamedTuple):
     input_splits: int
 
     @classmethod
-    def of(cls, name: str, arguments: tuple[str, ...]) -> Operator:
-        """Read an operator's schema: torch versions differ in the positions, not in the names.
+    def of(cls, name: str, arguments: Sequence[Argument], returns_work: bool, code: int) -> Operator:
+        """Read an operator's schema: torch versions differ in the positions, not in the names and types.
+
+        An operator that is not in `NAMES` is a message if it has a tag, else a collective. A tensor that is named
+        neither as input nor as output is both.
 
         Raises:
-            ValueError: the operator has no process group.
+            ValueError: the operator is no call of a process group: it has no group, or neither tensors nor a Work.
         """
 
-        def at(*names: str) -> int:
-            return next((index for index, argument in enumerate(arguments) if argument in names), -1)
+        def at(type_: str, *names: str) -> int:
+            found = (i for i, item in enumerate(arguments) if item.type == type_ and (not names or item.name in names))
+            return next(found, -1)
 
-        group = at("process_group")
-        if group < 0:
-            raise ValueError(f"c10d::{name} has no process group")
+        group = at(PROCESS_GROUP)
+        tensors = tuple(i for i, item in enumerate(arguments) if item.type in _TENSORS)[:MAX_TENSORS]
+        if group < 0 or not (tensors or returns_work):
+            raise ValueError(f"c10d::{name} is no call of a process group")
+        peer, tag = at("int", "dst", "src"), at("int", "tag")
         kind = KIND_COLLECTIVE
-        if name in ("send", "recv_", "recv_any_source_"):
+        if tag >= 0:
             kind = KIND_P2P
         elif name == "monitored_barrier_":
             kind = KIND_MONITORED
-        tensors = tuple(i for i, argument in enumerate(arguments) if argument in _INPUTS | _OUTPUTS | _IN_PLACE)
-        inputs = tuple(i for i in tensors if arguments[i] not in _OUTPUTS)
-        outputs = tuple(i for i in tensors if arguments[i] not in _INPUTS)
+        operation = NAMES.get(name) or _generic_name(name)
+        inputs = tuple(i for i in tensors if "output" not in arguments[i].name)
+        outputs = tuple(i for i in tensors if "input" not in arguments[i].name)
         if name in ("barrier", "monitored_barrier_"):
             inputs = outputs = ()  # their tensor only chooses the backend
-        elif name == "send":
-            outputs = ()
         elif kind == KIND_P2P:
-            inputs = ()
+            operation = "send" if peer >= 0 and arguments[peer].name == "dst" else "recv"
+            inputs, outputs = (inputs, ()) if operation == "send" else ((), outputs)
         return cls(
             name=name,
-            operation=NAMES[name],
-            code=list(NAMES).index(name),
+            operation=operation,
+            code=code,
             kind=kind,
+            returns_work=returns_work,
             tensors=tensors,
             inputs=inputs,
             outputs=outputs,
             group=group,
-            reduce_op=at("reduce_op"),
-            root=at("root_rank"),
-            peer=at("dst", "src"),
-            tag=at("tag"),
-            timeout=at("timeout"),
-            output_splits=at("output_split_sizes"),
-            input_splits=at("input_split_sizes"),
+            reduce_op=at(_REDUCE_OP),
+            root=at("int", "root_rank", "root"),
+            peer=peer if kind == KIND_P2P else -1,
+            tag=tag,
+            timeout=at("int", "timeout"),
+            output_splits=at("List[int]", "output_split_sizes"),
+            input_splits=at("List[int]", "input_split_sizes"),
         )
 
     def public_name(self, count: int) -> str:
         """The operation's name for a call with ``count`` output tensors."""
         return _SINGLE.get(self.operation, self.operation) if count == 1 else self.operation
+
+
+def _generic_name(name: str) -> str:
+    """The operation of an operator that is not in `NAMES`: ``gather_into_tensor`` for ``gather_into_tensor_``."""
+    return name.strip("_") or name
 
 
 def flatten(value: Any) -> Iterator[Any]:

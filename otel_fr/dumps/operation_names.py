@@ -22,6 +22,7 @@ _SPELLINGS = {
     "reduce_scatter_tensor": "_reduce_scatter_base _reduce_scatter_base_ reduce_scatter_single",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced_",
     "gather": "gather_ gather_single",
+    "gather_into_tensor": "gather_into_tensor_",
     "scatter": "scatter_",
     "all_to_all": "alltoall alltoall_",
     "all_to_all_single": "alltoall_base alltoall_base_ all_to_all_v_single",

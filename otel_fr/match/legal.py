@@ -66,8 +66,15 @@ _REDUCING = frozenset(
     {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
     | {"reduce_scatter_tensor_coalesced"}
 )
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-_NOTHING_TO_COMPARE = frozenset({"barrier", "monitored_barrier"})
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "gather_into_tensor", "scatter"})
+_GROWING = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
+_KNOWN = (
+    _REDUCING
+    | _ROOTED
+    | _GROWING
+    | {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "send", "recv"}
+)
+"""What the members' calls of other operations must agree in is not known, or it is nothing (barriers)."""
 
 
 def compare(group: Group, a: Call, b: Call) -> Difference | None:
@@ -127,7 +134,7 @@ def common_part(signature: Signature) -> Signature:
     if operation in ("send", "recv"):
         return signature
     bare = Signature(operation, reduce_op=signature.reduce_op, root=signature.root)
-    if operation in _NOTHING_TO_COMPARE:
+    if operation not in _KNOWN:
         return Signature(operation)
     dtypes = tuple(sorted(_dtypes(signature)))
     if operation == "scatter":
@@ -222,7 +229,7 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
         return _compare_pair(a, b)
     if a.operation != b.operation:
         return Difference(Category.OP_MISMATCH, "operation", a.operation, b.operation)
-    if a.operation in _NOTHING_TO_COMPARE:
+    if a.operation not in _KNOWN:
         return None
     dtypes_a, dtypes_b = _dtypes(a), _dtypes(b)
     if dtypes_a and dtypes_b and dtypes_a != dtypes_b:
@@ -290,5 +297,4 @@ def unfit_pairs(group: Group, signatures: Mapping[int, Signature]) -> list[tuple
 
 
 _SAME_OUTPUT = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast"})
-_GROWING = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
 _SHRINKING = frozenset({"reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"})

@@ -33,6 +33,14 @@ def call(rank: int, signature: Signature) -> Call:
 
 
 LEGAL = {
+    "an operation whose rules are not known": (
+        sig("exchange", [[4]], [[4]], root=0),
+        sig("exchange", [[5]], [], "Int", root=1),
+    ),
+    "gather_into_tensor: only the root has an output": (
+        sig("gather_into_tensor", [[4]], [[12]], root=0),
+        sig("gather_into_tensor", [[4]], [], root=0),
+    ),
     "all_reduce, another shape of as many elements": (
         sig("all_reduce", [[4, 5]], [[4, 5]]),
         sig("all_reduce", [[20]], [[20]]),
@@ -92,6 +100,12 @@ FAULTY = {
         "dtype",
     ),
     "another root": (sig("broadcast", [[4]], root=0), sig("broadcast", [[4]], root=1), Category.ROOT_MISMATCH, "root"),
+    "gather_into_tensor: another root": (
+        sig("gather_into_tensor", [[4]], root=0),
+        sig("gather_into_tensor", [[4]], root=1),
+        Category.ROOT_MISMATCH,
+        "root",
+    ),
     "another reduce op": (
         sig("all_reduce", [[4]], reduce_op="sum"),
         sig("all_reduce", [[4]], reduce_op="max"),

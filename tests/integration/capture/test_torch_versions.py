@@ -1,0 +1,94 @@
+"""What differs between versions of torch: operators that otel-fr does not know, and newer kinds of groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support import single_rank
+
+VERSION = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
+READS_REDUCE_OPS = "op" in torch.classes.c10d.ReduceOp()._method_names()
+
+UNKNOWN = """
+session_module.start_monitor = no_monitor
+classes = "__torch__.torch.classes.c10d."
+GROUP, WORK, OP = (classes + name for name in ("ProcessGroup", "Work", "ReduceOp"))
+library = torch.library.Library("c10d", "FRAGMENT")
+types = torch._C._distributed_c10d
+def work(group):
+    return types.ProcessGroup.unbox(group)._get_backend(torch.device("cpu")).allreduce([torch.ones(1)]).boxed()
+def operator(schema, function):
+    library.define(schema)
+    library.impl(schema.partition("(")[0], function, "CompositeExplicitAutograd")
+    return getattr(torch.ops.c10d, schema.partition("(")[0])
+fuse = operator(
+    f"_fuse_(Tensor output, Tensor[] input_list, Tensor? extra, {GROUP} group, {OP} op, int root, int timeout=-1)"
+    f" -> (Tensor, {WORK})",
+    lambda output, inputs, extra, group, *_: (output, work(group)),
+)
+post = operator(f"post(Tensor[] parts, {GROUP} process_group, int dst, int tag) -> {WORK}",
+    lambda parts, group, *_: work(group))
+many = operator("many(" + ", ".join(f"Tensor t{n}" for n in range(6)) + f", {GROUP} process_group) -> ()",
+    lambda *_: None)
+nothing = operator(f"nothing({GROUP} process_group, int number) -> ()", lambda *_: None)
+start()
+world = dist.group.WORLD.boxed()
+maximum = torch.classes.c10d.ReduceOp()
+"""
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_an_operator_of_unknown_name_is_recorded_from_its_schema(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        UNKNOWN
+        + """
+dist.all_reduce(torch.ones(2))
+fuse(torch.ones(8), [torch.ones(2), torch.ones(3)], None, world, maximum, 3, 5000)
+post([torch.ones(2), torch.ones(1)], world, 1, 7)
+many(*[torch.ones(n) for n in range(6)], world)
+nothing(world, 3)
+dist.all_reduce(torch.ones(2))
+for record in ring().records():
+    known = record.signature
+    print(record.coll_seq, record.p2p_seq, record.op_id, known.operation, record.group.name, record.state.name, end=" ")
+    print(known.input_sizes, known.output_sizes, known.root, known.peer, known.tag, record.timeout_ms)
+print(list(ring().records())[1].signature.reduce_op, ring().counters["hook_errors"])
+""",
+    )
+    lines = out.splitlines()
+    assert lines[1:4] == [
+        "2 0 2 fuse 0 COMPLETED ((2,), (3,)) ((8,),) 3 None None 5000",
+        "2 1 3 send 0 COMPLETED ((2,), (1,)) () None 1 7 0",
+        "3 1 4 many 0 COMPLETED ((0,), (1,), (2,), (3,)) ((0,), (1,), (2,), (3,)) None None None 0",
+    ]
+    assert lines[4].startswith("4 1 5 all_reduce 0 COMPLETED")
+    assert lines[5].split()[1] == "0"
+    assert lines[5].split()[0] == "sum" or not READS_REDUCE_OPS
+
+
+@pytest.mark.skipif(VERSION < (2, 14), reason="torch before 2.14 has no gather_into_tensor_")
+@pytest.mark.usefixtures("each_engine")
+def test_gather_into_tensor(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        """
+        session_module.start_monitor = no_monitor
+        start()
+        dist.gather_single(torch.ones(2), torch.ones(8), group_dst=0)
+        dist.all_reduce(torch.ones(2))
+        for record in ring().records():
+            known = record.signature
+            print(record.coll_seq, known.operation, known.input_sizes, known.output_sizes, known.root, end=" ")
+            print(record.state.name)
+        print(ring().counters["hook_errors"])
+        """,
+    )
+    assert out.splitlines() == [
+        "1 gather_into_tensor ((2,),) ((8,),) 0 COMPLETED",
+        "2 all_reduce ((2,),) ((2,),) None COMPLETED",
+        "0",
+    ]
