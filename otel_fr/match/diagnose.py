@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from otel_fr.match import consequences, other_origins, out_of_step, sentences, unseen_waits
+from otel_fr.match import consequences, on_host, other_origins, out_of_step, sentences, unseen_waits
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import OpenCalls, StuckDevice, common_device, open_calls, stuck_devices
-from otel_fr.match.endings import stayed_away
+from otel_fr.match.fronts import fronts
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.joined import is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
-from otel_fr.match.waiting import Node, fronts, precedes
+from otel_fr.match.waiting import Node, precedes
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
@@ -262,7 +262,7 @@ class _Diagnosis(Case):
                 finding.caused_by = finding.caused_by or self.lasting[0].key
             if self.unheard.issuperset(culprits):
                 finding.summary += f"; {sentences.only_unheard_text(node.waiting)}"
-            if not node.dead and all(self._is_idle_on_device(rank, node.instance) for rank in culprits):
+            if not node.dead and on_host.are_blocked(self, node, culprits):
                 finding.stuck_on = "host"
                 finding.summary += f"; {sentences.host_text(self.evidence, culprits)}"
             self.add(finding)
@@ -292,43 +292,9 @@ class _Diagnosis(Case):
             return Category.RANK_DEAD
         if any(info is not None and info.python_blocked for info in infos):
             return Category.RANK_STUCK
-        if node.instance.p2p is None or all(self._is_in_no_call(rank, node.instance) for rank in culprits):
+        if node.instance.p2p is None or all(on_host.is_in_no_call(self, rank, node.instance) for rank in culprits):
             return Category.MISSING_RANK
         return Category.UNMATCHED_P2P
-
-    def _is_in_no_call(self, rank: int, instance: Instance) -> bool:
-        """True if it is known to be alive, or was until it was ended for the fault, with no call in flight.
-
-        A rank that has not reached its half of a message left none out. (PyTorch's files do not show whether a rank
-        is alive.)
-        """
-        info, last = self.evidence.ranks.get(rank), self.lasts.get(rank)
-        if info is None or not info.complete or (last is not None and last.in_call):
-            return False
-        if stayed_away(instance, info):
-            return True
-        if info.exiting:
-            return False
-        return info.ending is Ending.KILLED if info.ending is not Ending.RUNNING else info.idle is not None
-
-    def _is_idle_on_device(self, rank: int, instance: Instance) -> bool:
-        """True if all its calls in the instance's group completed: it is blocked on the host.
-
-        It is alive, or was until its launcher ended it for the fault (it is dead if it ended by a fault of its own).
-        """
-        info = self.evidence.ranks.get(rank)
-        progress = info.progress.get(instance.group.id) if info is not None else None
-        if info is None or info.has_left(instance.group.id):
-            return False
-        if info.ending not in (Ending.RUNNING, Ending.KILLED, Ending.RAISED) and not stayed_away(instance, info):
-            return False
-        if rank in self.receivers:
-            return False
-        if instance.p2p is not None and self._is_in_no_call(rank, instance):
-            return True
-        if progress is None or progress.enqueued is None:
-            return False
-        return progress.enqueued == progress.completed
 
     def _devices(self) -> None:
         spared = {*(rank for finding in self.lasting for rank in finding.culprit_ranks), *self.deaths}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 
-from otel_fr.match.instances import Instance, has_joined
+from otel_fr.match.instances import Instance, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.presentation import message_text
@@ -226,7 +227,9 @@ def culprit_deaths(
             return before
         others_ended = any(info.ending is not Ending.RUNNING for r, info in evidence.ranks.items() if r not in stopped)
         running = any(info.ending is Ending.RUNNING for info in evidence.ranks.values())
-        return frozenset(stopped) if running and not others_ended else frozenset()
+        if others_ended or not running:
+            return frozenset()
+        return frozenset(stopped - _stopped_late(evidence, instances, stopped) if len(stopped) > 1 else stopped)
     waiting = {r for r in candidates if _open_calls(by_rank.get(r, ()))}
     first = candidates - waiting
     victims = set()
@@ -240,23 +243,92 @@ def culprit_deaths(
 def _stopped_first(
     evidence: Evidence, instances: Iterable[Instance], stopped: set[int], by_rank: Mapping[int, list[Call]]
 ) -> frozenset[int]:
-    """Those of the stopped ranks that were stopped before their peers failed, so not because of that.
-
-    They had made no call since the collective before, and had been idle for shorter than a peer waited for them until
-    its call failed, by the window at least. Each time is measured by one rank, from the end of that collective.
-    """
+    """Those of the stopped ranks that were stopped before their peers ended or failed, so not because of that."""
     last = {r: max(by_rank[r], key=lambda call: call.record) for r in stopped if by_rank.get(r)}
     found: set[int] = set()
-    for instance in instances if last else ():
-        calls = [instance.call(r) for r in instance.calls if r not in stopped]
-        waits = [c.duration for c in calls if c.state is CallState.FAILED and not c.caught and c.duration is not None]
-        for r in last.keys() & set(instance.members) if waits and instance.p2p is None else ():
-            before, idle = last[r], evidence.ranks[r].idle
-            is_next = instance.key[:2] == (before.group, before.stream) and instance.key[2] == before.sequence_id + 1
-            is_over = before.state is CallState.COMPLETED and idle is not None
-            if is_next and is_over and max(waits) >= (idle or 0.0) + evidence.window:
+    for instance in instances if stopped else ():
+        first, until = _wait_times(instance, evidence.window)
+        for r in last.keys() & set(instance.members) if until and not instance.p2p else ():
+            idle = evidence.ranks[r].idle
+            if idle is None or not _is_next(instance, last[r]):
+                continue
+            if idle < first + evidence.window and idle + evidence.window <= until:
                 found.add(r)
+        broken = _broken_by(evidence, instance)
+        if broken in stopped:
+            found.add(broken)
     return frozenset(found)
+
+
+def _is_next(instance: Instance, last: Call) -> bool:
+    """True if its rank, whose newest call this is, has completed the collective before and did not join this one."""
+    is_next = instance.key[:2] == (last.group, last.stream) and instance.key[2] == last.sequence_id + 1
+    return is_next and last.state is CallState.COMPLETED and last.rank not in instance.calls
+
+
+def _wait_times(instance: Instance, window: float) -> tuple[float, float]:
+    """When the first call was made that has lasted for the window, and until when the last has lasted or did.
+
+    Seconds by each rank's own clock, from the end of its call before; infinity and 0 if there are no such calls.
+    """
+    first, until = math.inf, 0.0
+    for call in (instance.call(r) for r in instance.calls):
+        seconds = call.duration if call.state is CallState.FAILED else call.age
+        if call.state is not CallState.COMPLETED and not call.caught and seconds is not None:
+            gap = call.gap or 0.0
+            until = max(until, gap + seconds)
+            first = min(first, gap) if seconds >= window else first
+    return first, until
+
+
+def _stopped_late(evidence: Evidence, instances: Iterable[Instance], stopped: set[int]) -> set[int]:
+    """Those of the stopped ranks for which others had waited for the window before, and those that had waited so.
+
+    Whoever stops such a job may leave one rank that takes long to end.
+    """
+    found: set[int] = set()
+    for instance in instances if stopped else ():
+        first, _ = _wait_times(instance, evidence.window)
+        if first == math.inf:
+            continue
+        absent = {r for r in instance.members if has_joined(instance, r, evidence.ranks.get(r)) is False}
+        found.update(r for r in stopped & absent if (evidence.ranks[r].idle or 0.0) >= first + evidence.window)
+        if absent:
+            waiting = [r for r in stopped.intersection(instance.calls) if is_waiting(instance.call(r), evidence.window)]
+            found.update(r for r in waiting if instance.call(r).age is not None)
+    return found
+
+
+def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
+    """The only member that has ended and did not join, if the call failed on others at once; None: not known.
+
+    So a call fails if the end of a rank closes its connections. One of the others at least ended by that failure; the
+    rest may go on, or may have been stopped after the call had failed on them. A call that had lasted for the window
+    may have waited for a rank that somebody stopped for just that reason.
+    """
+    if not any(_failed_at_once(instance.call(r), evidence.window) for r in instance.calls):
+        return None
+    absent: list[int] = []
+    raised: list[str] = []
+    for r in instance.members:
+        info = evidence.ranks.get(r)
+        joined = has_joined(instance, r, info)
+        if info is None or joined is None:
+            return None
+        if info.ending is Ending.RUNNING:
+            continue
+        if not joined:
+            absent.append(r)
+        elif r not in instance.calls or not _failed_at_once(instance.call(r), evidence.window):
+            return None
+        elif not was_stopped(info):
+            raised.append(info.exception)
+    return absent[0] if len(absent) == 1 and raised and all(map(is_communication, raised)) else None
+
+
+def _failed_at_once(call: Call, window: float) -> bool:
+    is_failed = call.state is CallState.FAILED and not call.caught and not gave_up(call)
+    return is_failed and call.duration is not None and call.duration < window
 
 
 def ending_text(info: Rank) -> str:

@@ -9,9 +9,10 @@ from otel_fr.match import sentences
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import inverted
 from otel_fr.match.device import open_calls
+from otel_fr.match.fronts import fronts
 from otel_fr.match.instances import InstanceKey, is_waiting
 from otel_fr.match.model import Call, CallState, Evidence
-from otel_fr.match.waiting import Node, fronts
+from otel_fr.match.waiting import Node
 from otel_fr.presentation import collective_text, count_text, ranks_text, verb
 
 MAX_QUESTIONS = 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,8 @@ from otel_fr.match.endings import was_stopped
 from otel_fr.match.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import CallState, Ending, Evidence, Rank
+from otel_fr.match.model import CallState, Ending, Evidence
+from otel_fr.match.patience import Patience
 
 MAX_WAITS = 256
 """Instances in which one rank waits that are followed as what others wait for: those that it enqueued first. A rank's
@@ -86,6 +86,7 @@ def build(
     heads: dict[tuple[str, str], InstanceKey] = {}
     takes_any = _takes_any(evidence)
     in_any = receivers(evidence)
+    patience = Patience(evidence)
     vague = {
         c.rank
         for c in evidence.calls
@@ -98,7 +99,7 @@ def build(
             continue
         no_later = node.instance.stream == "p2p" or _is_ahead(node.instance, reached)
         later = frozenset[InstanceKey]() if no_later else _JoinedLater(node, nodes, joined)
-        _sort_members(evidence, node, waits, deaths, takes_any, later, completions)
+        _sort_members(evidence, node, waits, deaths, takes_any, later, completions, patience)
         _spare_vague(node, vague)
         if node.instance.stream != "p2p":
             _spare_receivers(node, in_any)
@@ -271,9 +272,11 @@ def _sort_members(
     takes_any: set[tuple[str, int]],
     later: Container[InstanceKey],
     completions: Completions,
+    patience: Patience,
 ) -> None:
     instance = node.instance
     untold: list[int] = []
+    seconds = patience.of(instance)
     for rank in instance.members:
         info = evidence.ranks.get(rank)
         joined = has_joined(instance, rank, info)
@@ -294,7 +297,7 @@ def _sort_members(
             node.idle.append(rank)
         elif elsewhere := [key for key in waits.get(rank, ()) if key not in later]:
             node.next[rank] = elsewhere
-        elif _moves(info, evidence.window):
+        elif patience.may_join(info, seconds):
             node.undecided.append(rank)
         else:
             node.idle.append(rank)
@@ -321,11 +324,6 @@ def _spare_receivers(node: Node, receivers: Container[int]) -> None:
 
 def _was_in_it(instance: Instance, rank: int) -> bool:
     return rank in instance.calls and instance.call(rank).state is not CallState.COMPLETED
-
-
-def _moves(info: Rank, window: float) -> bool:
-    """True if it is alive and has enqueued or ended a call within the window, so it may still join."""
-    return info.ending is Ending.RUNNING and info.idle is not None and info.idle < window
 
 
 def precedes(evidence: Evidence, instances: Mapping[InstanceKey, Instance], first: Node, second: Node) -> bool:
@@ -359,31 +357,3 @@ def _comes_before(
         return node.instance.call(rank).record < own.call(rank).record
     enqueued = info.progress[same[0]].enqueued
     return None if enqueued is None else enqueued < like.sequence_id
-
-
-def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[InstanceKey]]]:
-    """Connected sets of blocked instances, each as (the one that blocks the others, the others).
-
-    That is one that all ranks that wait in it reached first, or else the one that most ranks reached first. Two
-    instances are connected if a rank, or a chain of ranks and instances, waits in both.
-    """
-    order: dict[int, list[InstanceKey]] = {}
-    for key, node in nodes.items():
-        for rank in node.waiting:
-            order.setdefault(rank, []).append(key)
-    firsts = Counter(min(keys, key=lambda k: nodes[k].instance.call(rank).record) for rank, keys in order.items())
-    found: list[tuple[InstanceKey, list[InstanceKey]]] = []
-    position = {key: number for number, key in enumerate(nodes)}
-    left = dict.fromkeys(nodes)
-    while left:
-        together, todo = dict[InstanceKey, None](), [next(iter(left))]
-        while todo:
-            key = todo.pop()
-            if key in left:
-                del left[key]
-                together[key] = None
-                todo.extend(k for rank in nodes[key].waiting for k in order.pop(rank, []))
-        keys = sorted(together, key=position.__getitem__)
-        front = max(keys, key=lambda k: (firsts[k] == len(nodes[k].waiting), firsts[k]))
-        found.append((front, [key for key in keys if key != front]))
-    return found

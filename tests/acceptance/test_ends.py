@@ -65,6 +65,21 @@ def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(
         assert told in last["summary"]
 
 
+def test_a_rank_that_somebody_stopped_stays_dead_when_its_peers_are_stopped(tmp_path: Path) -> None:
+    revisions, offline, _ = _run(tmp_path, "stopped_alone")
+    assert len({revision["id"] for revision in [*revisions, *offline]}) == 1
+    for verdict in (*revisions, *offline):
+        assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("rank_dead", [1], None)
+        assert "when it was stopped from outside by signal 15 (SIGTERM)" in verdict["summary"]
+
+
+def test_a_timeout_below_the_stall_time_names_the_missing_rank_at_once(tmp_path: Path) -> None:
+    revisions, offline, _ = _run(tmp_path, "short_timeout")
+    assert len({revision["id"] for revision in [*revisions, *offline]}) == 1
+    for verdict in (*revisions, *offline):
+        assert (verdict["category"], verdict["culprit_ranks"]) == ("missing_rank", [1])
+
+
 def test_ranks_that_exit_with_status_1_after_everything_was_done_are_no_fault(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "ends.py", "status_1_at_the_end", env=torchrun.endpoint(running))

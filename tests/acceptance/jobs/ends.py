@@ -16,10 +16,13 @@ PATIENCE = 4.0
 
 how = sys.argv[1]
 by_watchdog = {"watchdog_of_one": (0,), "watchdog_of_all": (0, 2)}.get(how, ())
-timeout = 60.0 if by_watchdog or how in ("own_limit", "gave_up_and_went_on") else PATIENCE
+timeout = 60.0 if by_watchdog or how in ("own_limit", "gave_up_and_went_on", "stopped_alone") else PATIENCE
+if how == "short_timeout":
+    timeout = 1.5  # below the tests' stall time
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
 rank, world = dist.get_rank(), dist.get_world_size()
 data = torch.ones(64)
+launcher = os.getppid()
 
 
 def idle() -> None:
@@ -56,7 +59,17 @@ elif how == "own_limit":
         if rank == 0 and time.monotonic() >= give_up_at:
             raise TimeoutError("the step takes too long")
         time.sleep(0.05)
-elif how == "stopped":
+elif how == "stopped_alone":
+    if rank == 1:
+        os.kill(launcher, signal.SIGSTOP)  # the launcher does not see it end at once, as one on another host
+        # A child keeps the connections open, as DataLoader workers do, so the calls of the others do not fail.
+        if os.fork() == 0:
+            time.sleep(2 * PATIENCE)
+            os.kill(launcher, signal.SIGCONT)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+    dist.all_reduce(data)
+elif how in ("stopped", "short_timeout"):
     if rank == 1:
         idle()
     dist.all_reduce(data)

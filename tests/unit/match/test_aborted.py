@@ -391,6 +391,7 @@ def test_an_exception_in_a_call_that_all_peers_completed_is_the_rank_s_own(excep
 
 
 CANCELLED: dict[str, Any] = {"ending": Ending.RAISED, "exception": "KeyboardInterrupt"}
+CLOSED: dict[str, Any] = {"ending": Ending.RAISED, "exception": "RuntimeError: [gloo] Connection closed by peer"}
 
 
 def test_a_call_that_fails_because_the_job_is_cancelled_accuses_no_rank() -> None:
@@ -403,11 +404,11 @@ def test_a_call_that_fails_because_the_job_is_cancelled_accuses_no_rank() -> Non
 @pytest.mark.parametrize(
     ("ended", "failed"),
     [
-        ({"ending": Ending.RAISED, "exception": "RuntimeError: [gloo] closed"}, {"duration": 1.2}),
+        (CLOSED, {"duration": 5.0}),
+        (CLOSED, {"duration": 1.2, "error": "timeout"}),
         (CANCELLED, {"duration": 5.0}),
         (CANCELLED, {"duration": 1.2, "error": "timeout"}),
     ],
-    ids=["not cancelled itself", "had waited for the window", "timed out"],
 )
 def test_a_stopped_rank_that_others_had_waited_for_is_missing(ended: dict[str, Any], failed: dict[str, Any]) -> None:
     calls = [call(r, 5, CallState.FAILED, age=None, **{"error": "collective_failed", **failed}) for r in (0, 2)]

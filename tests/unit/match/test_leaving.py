@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from signal import SIGTERM
 from typing import Any
 
 import pytest
@@ -136,34 +135,3 @@ def test_the_message_of_an_exit_is_told() -> None:
     assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
     assert "rank 1 exited with code 1 (sys.exit: no samples) at train.py:4 main" in cause.summary
     assert cause.call_sites[1] == "train.py:4 main"
-
-
-RAISED: dict[str, Any] = {"ending": Ending.RAISED, "exception": "RuntimeError: [gloo] Connection closed by peer"}
-
-
-def stopped_before(waited: float, idle: float, newest: Call) -> list[Finding]:
-    """Rank 1 was stopped by SIGTERM; the calls in which the others waited for it failed."""
-    failed = [
-        dataclasses.replace(call(r, 6, CallState.FAILED), age=waited, duration=waited, error="collective_failed")
-        for r in (0, 2)
-    ]
-    peers = [Rank(r, progress={"w": Progress(6, 5)}, **RAISED) for r in (0, 2)]
-    progress = {"w": Progress(5, 5), "p": Progress(8, 8)}
-    stopped = Rank(1, ending=Ending.KILLED, signal=SIGTERM, idle=idle, progress=progress)
-    return causes(verdict([*failed, newest], [*peers, stopped]))
-
-
-def test_a_rank_that_was_stopped_long_before_its_peers_failed_is_dead() -> None:
-    (found,) = stopped_before(9.0, 0.2, call(1, 5))
-    assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.RANK_DEAD, (1,), None)
-
-
-def test_a_rank_that_was_away_until_its_peers_failed_was_stopped_for_that() -> None:
-    (found,) = stopped_before(9.0, 9.2, call(1, 5))
-    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
-
-
-def test_a_rank_that_left_a_collective_out_and_went_on_was_stopped_for_that() -> None:
-    elsewhere = dataclasses.replace(call(1, 8), group="p", record=9)
-    (found,) = stopped_before(9.0, 0.2, elsewhere)
-    assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
