@@ -9,6 +9,9 @@ from otel_fr.match.instances import InstanceKey
 from otel_fr.match.model import CallState, Category, Ending, Finding
 from otel_fr.presentation import ranks_text
 
+DEATHS = "ranks"
+"""Key of the deaths that no instance shows. They are one fault: one rank may only have been seen to end first."""
+
 
 def downstream(case: Case) -> None:
     """Ranks that wait because of a cause found elsewhere."""
@@ -52,7 +55,7 @@ def other_deaths(case: Case) -> None:
     if not ranks:
         return
     finding = Finding(
-        key="ranks/" + ",".join(str(rank) for rank in ranks),
+        key=DEATHS,
         category=Category.RANK_DEAD,
         group=None,
         operation="",

@@ -9,6 +9,7 @@ from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
 from otel_fr.match.instances import Instance, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
+from otel_fr.match.reraised import reraised
 from otel_fr.presentation import message_text
 
 STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
@@ -221,6 +222,7 @@ def culprit_deaths(
     candidates -= _outlasted(evidence, instances, candidates, excused)
     left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}
     candidates -= left - _awaited(evidence, instances, left)
+    candidates -= reraised(evidence, candidates, by_rank)
     if not candidates:
         stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
         if before := _stopped_first(evidence, instances, stopped, by_rank):

@@ -32,4 +32,4 @@ def test_messages_that_no_thread_waits_for_are_neither_the_fault_nor_its_consequ
 
 def test_a_dead_rank_for_which_no_thread_waits_is_named_without_a_call() -> None:
     (found,) = verdict(message("send", 1, 2, record=1, tag=0, age=0.0))
-    assert (found.category, found.culprit_ranks, found.key) == (Category.RANK_DEAD, (2,), "ranks/2")
+    assert (found.category, found.culprit_ranks, found.key) == (Category.RANK_DEAD, (2,), "ranks")
