@@ -54,13 +54,14 @@ class Kernels:
         """
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         self._library: Any = torch.library.Library("c10d", "IMPL")
+        rest = Rest(after)
         count = 0
         try:
             readable = reduce_ops_are_readable(torch)
             for operator, overload in operators_of(torch):
                 if not readable:  # they stay unknown
                     operator = operator._replace(reduce_op=-1)
-                kernel = _kernel(recorder, torch._C._distributed_c10d.Work, operator, overload._handle, after)
+                kernel = _kernel(recorder, torch._C._distributed_c10d.Work, operator, overload._handle, rest)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
                 count += 1
             if not count:
@@ -75,7 +76,23 @@ class Kernels:
             self._library._destroy()
 
 
-def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any, after: Any) -> Callable[..., Any]:
+class Rest(dict[int, Any]):
+    """A dispatch key set without what comes before our kernels, by the number that stands for the whole set.
+
+    There are as many as kinds of tensors. To compute one takes twice as long as to look it up.
+    """
+
+    def __init__(self, after: Any) -> None:
+        super().__init__()
+        self._after = after
+
+    def of(self, keyset: Any) -> Any:
+        """That of ``keyset``, which is remembered."""
+        rest = self[keyset.raw_repr()] = keyset & self._after
+        return rest
+
+
+def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any, rest: Rest) -> Callable[..., Any]:
     """The function that the dispatcher calls instead of ``handle``'s operator.
 
     It records the call and redispatches it exactly once, also if the recording fails.
@@ -85,7 +102,11 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
     redispatch = handle.redispatch_boxed
     end = recorder.end
     clock = time.monotonic_ns
+    completed = int(RecordState.COMPLETED)
     failed = int(RecordState.FAILED)
+    on_return = EndMode.RETURN
+    known = rest.get
+    find = rest.of
 
     def kernel(keyset: Any, *args: Any) -> Any:
         call = None
@@ -95,13 +116,17 @@ def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any,
             except Exception:  # noqa: BLE001 - the collective continues
                 recorder.failed()
                 call = recorder.begin_unread(operator, args)
+        keys = known(keyset.raw_repr()) or find(keyset)
         if call is None:
-            return redispatch(keyset & after, *args)
+            return redispatch(keys, *args)
         try:
-            result = redispatch(keyset & after, *args)
+            result = redispatch(keys, *args)
         except BaseException:
             end(call[0], call[1], call[2], failed, clock())
             raise
+        if call[3] is on_return:
+            end(call[0], call[1], call[2], completed, clock())
+            return result
         try:
             follow(call, result)
         except Exception:  # noqa: BLE001 - the collective continues
@@ -117,7 +142,6 @@ def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[PendingCal
     futures = recorder.futures
     end = recorder.end
     waits = recorder.waits
-    clock = time.monotonic_ns
 
     def follow(call: PendingCall, result: Any) -> None:
         ticket, group_index, sequence_id, mode = call
@@ -130,8 +154,6 @@ def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[PendingCal
             else:
                 # Looked up each time: `FutureCallback` counts references to the function, so no other may be held.
                 future.add_done_callback(partial(futures.function, ticket, group_index, sequence_id))
-        elif mode is EndMode.RETURN:
-            end(ticket, group_index, sequence_id, RecordState.COMPLETED, clock())
         else:
             end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
@@ -14,7 +15,7 @@ from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, argumen
 from otel_fr.capture.groups import Batch, LiveGroup, backend_of, describe, member_ranks
 from otel_fr.capture.operations import Operator, key_function
 from otel_fr.capture.signatures import CachedSignature
-from otel_fr.capture.sites import Sites
+from otel_fr.capture.sites import SiteKey, Sites
 from otel_fr.capture.threads import Threads
 from otel_fr.capture.waits import Waits
 from otel_fr.capture.writers import Writer
@@ -50,6 +51,9 @@ class Recorder:
         self.follow_ends = True
         self.lock = threading.RLock()
         self.groups: dict[str, LiveGroup] = {}
+        # Of those groups, by the id of the Python object of their `ProcessGroup`, and what forgets an id in time.
+        self._by_object: dict[int, LiveGroup] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
         self.futures = FutureCallback(self.end)
         self.callbacks: Callbacks = self.futures
         self.sites = Sites(libraries)
@@ -88,10 +92,24 @@ class Recorder:
     def group_gone(self, name: str | None) -> None:
         """Remove a group; None: all of them."""
         with self.lock:
+            self._references.clear()
+            self._by_object.clear()
             for gone in [name] if name is not None else list(self.groups):
                 group = self.groups.pop(gone, None)
                 if group is not None:
                     self._removed(gone, group.index)
+
+    def _find_group(self, process_group: Any) -> LiveGroup | None:
+        """The group of a ``ProcessGroup``, which is remembered by its id. None: it is not recorded."""
+        with self.lock:
+            group = self.groups.get(process_group.group_name)
+            if group is not None:
+                key = id(process_group)
+                forget = self._by_object.pop
+                # It is called before another object can have that id.
+                self._references[key] = weakref.ref(process_group, lambda _: forget(key, None))
+                self._by_object[key] = group
+            return group
 
     def _added(self, name: str) -> None:
         """The group is known from now on."""
@@ -152,6 +170,8 @@ class Recorder:
         with self.lock:
             self.on = False
             self.waits.close()
+            self._references.clear()
+            self._by_object.clear()
             self.groups.clear()
             self._writer.close()
 
@@ -160,9 +180,10 @@ class Recorder:
 
         The function returns what `end` takes later, or None if the call is not recorded. Its caller catches our errors.
         """
-        groups = self.groups
+        by_object = self._by_object
+        find_group = self._find_group
         unbox = self._types.ProcessGroup.unbox
-        world = self._c10d._world
+        batches = self._c10d._world._pg_coalesce_state
         group_at = operator.group
         timeout_at = operator.timeout
         kind = operator.kind
@@ -181,7 +202,7 @@ class Recorder:
 
         def begin(args: tuple[Any, ...]) -> PendingCall | None:
             process_group = unbox(args[group_at])
-            group = groups.get(process_group.group_name)
+            group = by_object.get(id(process_group)) or find_group(process_group)
             if group is None:
                 return None  # created before recording began: its numbers are unknown
             thread = ident()
@@ -201,7 +222,7 @@ class Recorder:
                     and site is not None
                     and not self._busy
                     and signature.generation == thread_generation == writer.generation
-                    and not (signature.coalesces and world._pg_coalesce_state)
+                    and not (signature.coalesces and batches)
                     and signature.mode is not IGNORE
                 ):
                     # Everything is cached: the same as `_record`, without its function calls.
@@ -251,7 +272,7 @@ class Recorder:
             if group is None:
                 return None
             with self.lock:
-                return self._record(operator, process_group, group, None, (operator.code,), (), None, -1)
+                return self._record(operator, process_group, group, None, (operator.code,), 0, None, -1)
         except Exception:  # noqa: BLE001 - the collective continues; its error is counted
             _log.debug("otel-fr: a call is not recorded", exc_info=True)
             return None
@@ -263,7 +284,7 @@ class Recorder:
         group: LiveGroup,
         args: tuple[Any, ...] | None,
         key: tuple[Any, ...],
-        site_key: tuple[Any, ...],
+        site_key: SiteKey,
         frame: Any,
         timeout: int,
     ) -> PendingCall | None:

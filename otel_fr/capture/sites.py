@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import sysconfig
 import threading
@@ -17,9 +18,12 @@ through these four: comparing them too would cost the training thread about half
 _WRAPPERS: Final = ("/typing_extensions.py", "/wrapt/", "/decorator.py", "/opentelemetry/")
 """Installed packages that only wrap functions (torch's deprecated ones, for example)."""
 _MAX_CODES: Final = 16_384
+_MAX_NUMBERS: Final = 65_536
+"""Of sites; as many as the ring's writer remembers."""
 _MAX_INNER: Final = 64
 
-SiteKey = tuple[object, ...]
+SiteKey = int
+"""Number of a call site; 0: there is no user code. No number is used for two sites."""
 
 
 class Sites:
@@ -32,7 +36,9 @@ class Sites:
         self._stdlib = stdlib
         # The code objects are kept so that their ids are not reused.
         self._inner: dict[int, tuple[CodeType, bool]] = {}
-        self._epoch = 0
+        self._numbers: dict[tuple[int, ...], tuple[SiteKey, list[CodeType]]] = {}
+        self._near: dict[tuple[int, int, int, int], tuple[CodeType, CodeType, CodeType, CodeType, SiteKey]] = {}
+        self._count = itertools.count(1)
         self._main = threading.main_thread().ident
 
     def is_library(self, filename: str) -> bool:
@@ -47,9 +53,7 @@ class Sites:
 
     def _classify(self, code: CodeType) -> tuple[CodeType, bool]:
         if len(self._inner) >= _MAX_CODES:
-            # Ids of released code objects may be reused, so a later key must not equal an earlier one.
             self._inner.clear()
-            self._epoch += 1
         entry = self._inner[id(code)] = (code, self.is_library(code.co_filename))
         return entry
 
@@ -89,28 +93,47 @@ class Sites:
         if frame is None and threading.get_ident() != self._main:
             frame = self.user_frame(sys._current_frames().get(self._main or 0))
         if frame is None:
-            return (), None
-        # `_KEYED` frames, written out.
+            return 0, None
+        # By the positions first, and then by the identity of the code objects: hashing their ids as well takes longer.
         second = frame.f_back
-        if second is None:
-            return (self._epoch, id(frame.f_code), frame.f_lasti), frame
-        third = second.f_back
-        two = (self._epoch, id(frame.f_code), frame.f_lasti, id(second.f_code), second.f_lasti)
-        if third is None:
-            return two, frame
-        fourth = third.f_back
-        if fourth is None:
-            return (*two, id(third.f_code), third.f_lasti), frame
-        return (*two, id(third.f_code), third.f_lasti, id(fourth.f_code), fourth.f_lasti), frame
+        third = None if second is None else second.f_back
+        fourth = None if third is None else third.f_back
+        if second is None or third is None or fourth is None:
+            return self._number(frame), frame
+        positions = (frame.f_lasti, second.f_lasti, third.f_lasti, fourth.f_lasti)
+        near = self._near.get(positions)
+        if (
+            near is not None
+            and near[0] is frame.f_code
+            and near[1] is second.f_code
+            and near[2] is third.f_code
+            and near[3] is fourth.f_code
+        ):
+            return near[4], frame
+        number = self._number(frame)
+        self._near[positions] = (frame.f_code, second.f_code, third.f_code, fourth.f_code, number)
+        return number, frame
+
+    def _number(self, frame: FrameType) -> SiteKey:
+        """The number of the site whose innermost user frame this is."""
+        key: list[int] = []
+        codes: list[CodeType] = []
+        outer: FrameType | None = frame
+        while outer is not None and len(codes) < _KEYED:
+            codes.append(outer.f_code)
+            key += (id(outer.f_code), outer.f_lasti)
+            outer = outer.f_back
+        if len(self._numbers) >= _MAX_NUMBERS:
+            self._numbers.clear()
+            self._near.clear()
+        # With the code objects, so that their ids are not used again.
+        return self._numbers.setdefault(tuple(key), (next(self._count), codes))[0]
 
     def describe(self, frame: FrameType | None) -> SiteDef:
         """The site of a frame from `find` with its callers, at most `MAX_FRAMES` in all. No frame: an empty site."""
         frames: list[tuple[str, int, str]] = []
         while frame is not None and len(frames) < MAX_FRAMES:
             code = frame.f_code
-            # A key consists of ids of code objects, which must live as long as the key is used.
-            if id(code) not in self._inner:
-                self._classify(code)
             if not code.co_filename.startswith("<frozen "):
                 frames.append((code.co_filename, frame.f_lineno or 0, code.co_name))
             frame = frame.f_back

@@ -133,15 +133,17 @@ def _recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], 
         return found
 
 
-def _both(capacity: int, groups: list[Any], run: Callable[[], None]) -> tuple[Any, Any]:
+def _engine(name: str) -> capture_engines.Engine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(engines.CACHE))
-        engine = capture_engines.choose("compiled", torch)
-    assert engine.name == capture_engines.COMPILED, engine.reason
+        engine = capture_engines.choose(name, torch)
+    assert engine.name == name, engine.reason
+    return engine
+
+
+def _both(capacity: int, groups: list[Any], run: Callable[[], None]) -> tuple[Any, Any]:
     # On one line, for the call sites name it.
-    python, compiled = (
-        _recorded(each, capacity, groups, run) for each in (capture_engines.choose("python", torch), engine)
-    )
+    python, compiled = (_recorded(_engine(name), capacity, groups, run) for name in ("python", "compiled"))
     return python, compiled
 
 
@@ -184,3 +186,34 @@ def test_new_shapes_without_end_are_recorded_alike(groups: list[Any]) -> None:
     python, compiled = _both(64, groups, run)
     assert compiled == python
     assert python[2]["flips"] > 0
+
+
+def test_groups_that_come_and_go_are_told_apart(groups: list[Any]) -> None:
+    """A new group may have the address of one that is gone."""
+
+    def records(engine: capture_engines.Engine, folder: Path) -> list[tuple[str, int]]:
+        writer = engine.create_ring([folder], engine.name, 500, {"rank": 0})
+        recorder, kernels = engine.start(dist.distributed_c10d, torch, writer, _LIBRARIES)
+        try:
+            for _ in range(30):
+                group: Any = dist.new_group([0, 1])
+                recorder.group_created(group.group_name, group)
+                for _ in range(2):
+                    dist.all_reduce(torch.empty(1), group=group)
+                recorder.group_gone(group.group_name)
+                dist.all_reduce(torch.empty(1), group=group)  # of a group that is not recorded
+                dist.destroy_process_group(group)
+                del group
+        finally:
+            kernels.remove()
+        with RingReader.open(writer.path) as reader:
+            found = [(record.group.name, record.coll_seq) for record in reader.records() if record.group]
+        recorder.close()
+        return found
+
+    for name in (capture_engines.PYTHON, capture_engines.COMPILED):
+        with tempfile.TemporaryDirectory() as folder:
+            found = records(_engine(name), Path(folder))
+        assert len(found) == 60
+        assert [number for _, number in found] == [1, 2] * 30
+        assert len({group for group, _ in found}) == 30
