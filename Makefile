@@ -1,4 +1,4 @@
-# make demo | test | test-again | test-fast | fuzz | lint | bench | bench-verdicts | kernel | wheel | sanitize | proto
+# make demo | test | test-again | test-fast | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast fuzz lint format bench bench-verdicts kernel wheel sanitize proto clean
+.PHONY: setup demo test test-again test-fast fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -53,6 +53,11 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
+
+# What otel-fr adds to training steps: the quieter the machine, and the longer, the more precise. STEPS: more options.
+STEPS ?=
+bench-steps: setup
+	$(BIN)/python benchmarks/steps.py $(STEPS)
 
 # Random jobs with one fault each, and healthy ones; some minutes on two cores.
 bench-verdicts: setup

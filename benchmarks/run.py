@@ -9,7 +9,7 @@ from pathlib import Path
 PARTS = {
     "cost of the ring per record": ["ring.py"],
     "cost per collective in the training thread (fake process group)": ["capture.py"],
-    "step time of DDP and FSDP2 on gloo": ["steps.py"],
+    "training steps on gloo: DDP, FSDP2, small all-reduces": ["steps.py", "--seconds", "60", "--launches", "1"],
     "the monitor at 300 collectives/s": ["monitor.py"],
     "the collector against a do-nothing sink": ["collector.py"],
     "from the first waiting rank to the incident": ["latency.py"],

@@ -1,25 +1,54 @@
-"""Step time of DDP and FSDP2 on gloo, with and without otel-fr, in alternating runs.
+"""What otel-fr adds to real training steps on gloo with 2 ranks: DDP, FSDP2, and a tensor-parallel loop.
 
-    python benchmarks/steps.py [--pairs 5] [--steps 150]
+    python benchmarks/steps.py [--kinds ddp fsdp2 tp] [--seconds 240] [--launches 2]
 
-Sending: every rank has its monitor, and the collector runs here too. Recording: the same without an endpoint.
-Each run is compared with the runs without otel-fr before and after it; the difference between those two is the noise.
+Jobs run side by side and take turns: while one runs a block of steps (0.15 s), the others wait. So other load on the
+machine affects all alike.
+
+* A recorded job (one for each capture engine; with its monitors, which send to a collector) runs each turn a block with
+  recording and one without, in random order. Their ratio is the cost: of the CPU time of the training thread, of all
+  the rank's threads, and of the elapsed time.
+* A job with PyTorch's own recorder, and where torch has it one with `FlightRecorderHook`, is compared with a job that
+  records nothing. So is a second job that records nothing: what such a comparison cannot tell apart.
+
+PyTorch's recorder is off (``TORCH_FR_BUFFER_SIZE=0``) in all other jobs; its default is on. Each figure is the median
+of the ratios with its 95 % interval (from order statistics: no distribution is assumed).
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
+import json
+import math
 import os
+import random
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("jobs") / "steps.py"
+RANKS = 2
+BLOCK_SECONDS = 0.15
+"""Of a block: short, for the load of a busy machine changes from second to second."""
+MONITOR_BLOCK_SECONDS = 8.0
+"""Of the block in which the monitor is measured; it works in rounds of up to a second."""
+LEAST_ROUNDS = 12
+GOALS = {"ddp": 1.002, "fsdp2": 1.002, "tp": 1.05}
+PRECISION = {"ddp": 0.0005, "fsdp2": 0.0005, "tp": 0.005}
+"""Half an interval at which no more rounds are needed."""
+MEASURES = ("thread", "process", "wall")
+NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
+
+Costs = dict[str, float]
 
 
 def free_port() -> int:
@@ -29,45 +58,227 @@ def free_port() -> int:
         return port
 
 
-def median_ms(kind: str, steps: int, settings: dict[str, str]) -> float:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
-    env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **settings)
-    command = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=2", str(JOB), kind, str(steps)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True)
-    return float(next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("MEDIAN_MS")))
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, and the bounds of its 95 % interval, which are two of the values; see any text on order statistics."""
+    ordered = sorted(values)
+    count = len(ordered)
+    outside, total = 0, 0.0
+    while outside < count // 2:
+        total += math.comb(count, outside) / 2**count
+        if total > 0.025:
+            break
+        outside += 1
+    outside = max(outside - 1, 0)
+    return statistics.median(ordered), ordered[outside], ordered[count - 1 - outside]
+
+
+class Job:
+    """The ranks of one job, each of which waits for blocks to run."""
+
+    def __init__(self, name: str, variant: str, settings: dict[str, str], errors: Path) -> None:
+        self.name = name
+        self.recorded = variant == "otel_fr"
+        env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+        env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+        env.update(WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), OTEL_SERVICE_NAME=f"steps-{name}", **settings)
+        self._errors = errors / f"{name}.txt"
+        with self._errors.open("wb") as output:
+            self.ranks = [
+                subprocess.Popen(
+                    [sys.executable, str(JOB), variant],
+                    env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    text=True,
+                    bufsize=1,
+                )
+                for rank in range(RANKS)
+            ]
+
+    def first_answers(self) -> list[dict[str, Any]]:
+        """What each rank says when it is ready."""
+        return [self._answer(rank) for rank in self.ranks]
+
+    def run(self, kind: str, steps: int, record: bool) -> Costs:
+        """Run a block. Returns the mean of the ranks, in seconds a step."""
+        request = json.dumps({"kind": kind, "steps": steps, "record": record})
+        for rank in self.ranks:
+            _pipe(rank.stdin).write(request + "\n")
+        answers = [self._answer(rank) for rank in self.ranks]
+        return {key: statistics.mean(answer[key] for answer in answers) / steps for key in answers[0]}
+
+    def _answer(self, rank: subprocess.Popen[str]) -> dict[str, Any]:
+        line = _pipe(rank.stdout).readline()
+        if not line:
+            raise SystemExit(f"a rank of {self.name} ended:\n{self._errors.read_text()[-3000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def stop(self) -> None:
+        for rank in self.ranks:
+            _pipe(rank.stdin).close()
+        for rank in self.ranks:
+            try:
+                rank.wait(60)
+            except subprocess.TimeoutExpired:
+                rank.kill()
+                rank.wait()
+            _pipe(rank.stdout).close()
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
+
+
+@contextlib.contextmanager
+def collector() -> Iterator[str]:
+    """A collector; its endpoint."""
+    port = free_port()
+    command = [str(BIN / "otel-fr"), "collector", "--grpc", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{free_port()}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.contextmanager
+def jobs(endpoint: str, folder: Path) -> Iterator[dict[str, Job]]:
+    """All jobs, ready; by name. Those that cannot record as they should are left out, and it is said why."""
+    sending = {**NO_RECORDER, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        sending["XDG_CACHE_HOME"] = cache
+    started = {
+        name: Job(name, variant, settings, folder)
+        for name, variant, settings in (
+            ("python", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "python"}),
+            ("compiled", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "compiled"}),
+            ("torch's recorder", "recorder", {}),
+            ("FlightRecorderHook", "hook", {}),
+            ("off", "off", NO_RECORDER),
+            ("off again", "off", NO_RECORDER),
+        )
+    }
+    try:
+        for name, job in list(started.items()):
+            answers = job.first_answers()
+            by = answers[0]["by"]
+            if by.startswith("nothing") or (job.recorded and by != name):
+                print(f"no row for {name}: {by}", flush=True)
+                started.pop(name).stop()
+        yield started
+    finally:
+        for job in started.values():
+            job.stop()
+
+
+@dataclass
+class Results:
+    """Of one kind of step.
+
+    Attributes:
+        ratios: by row and measure.
+        steps: seconds of a step without recording, by measure.
+        monitors: by engine, seconds of CPU of a monitor for each second that the job records.
+    """
+
+    ratios: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    steps: dict[str, list[float]] = field(default_factory=lambda: {measure: [] for measure in MEASURES})
+    monitors: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def add(self, row: str, ours: Costs, reference: Costs) -> None:
+        for measure in MEASURES:
+            ratio = ours[measure] / reference[measure]
+            self.ratios.setdefault(row, {}).setdefault(measure, []).append(ratio)
+
+    def is_precise(self, kind: str) -> bool:
+        """The CPU time of the training thread is known well enough for both engines."""
+        found = [interval(self.ratios[row]["thread"]) for row in ("python", "compiled") if row in self.ratios]
+        return all((high - low) / 2 <= PRECISION[kind] for _, low, high in found)
+
+
+def play_round(running: dict[str, Job], kind: str, steps: int, results: Results, choose: random.Random) -> None:
+    """Give each job a turn, in random order."""
+    bare: dict[str, Costs] = {}
+    for name in choose.sample(list(running), len(running)):
+        job = running[name]
+        if job.recorded:
+            order = choose.sample([True, False], 2)
+            found = {record: job.run(kind, steps, record) for record in order}
+            results.add(name, found[True], found[False])
+            bare[f"{name}, released"] = found[False]
+        else:
+            bare[name] = job.run(kind, steps, False)
+    off = bare.pop("off")
+    for name, costs in bare.items():
+        results.add(name, costs, off)
+    for measure in MEASURES:
+        results.steps[measure].append(off[measure])
+
+
+def measure_kind(running: dict[str, Job], kind: str, seconds: float, results: Results, choose: random.Random) -> None:
+    """Rounds until the figures are precise, or the time is over; then the monitors."""
+    step = running["off"].run(kind, 5, False)["wall"]
+    steps = max(2, round(BLOCK_SECONDS / step))
+    start = time.monotonic()
+    rounds = 0
+    while time.monotonic() - start < seconds and not (rounds >= LEAST_ROUNDS and results.is_precise(kind)):
+        play_round(running, kind, steps, results, choose)
+        rounds += 1
+    for name, job in running.items():
+        if job.recorded:
+            cost = job.run(kind, max(2, round(MONITOR_BLOCK_SECONDS / step)), True)
+            results.monitors.setdefault(name, []).append((cost["monitor"] / cost["wall"], cost["monitor"]))
+
+
+def _figure(values: Sequence[float]) -> str:
+    middle, low, high = interval(values)
+    return f"{middle:.4f} ({low:.4f} to {high:.4f})"
+
+
+def report(kind: str, results: Results) -> None:
+    times = {measure: 1e3 * statistics.median(values) for measure, values in results.steps.items()}
+    count = len(results.steps["wall"])
+    print(
+        f"\n{kind}: a step without recording takes {times['wall']:.2f} ms, {times['thread']:.2f} ms of CPU time of the"
+    )
+    print(f"training thread, {times['process']:.2f} ms of all threads of the rank; {count} rounds")
+    print(f"  {'ratio to it, 95 % interval':26} {'training thread':28} {'all threads':28} {'elapsed':28} monitor")
+    for row, ratios in results.ratios.items():
+        texts = " ".join(f"{_figure(ratios[measure]):28}" for measure in MEASURES)
+        monitor = ""
+        if row in results.monitors:
+            core = statistics.mean(core for core, _ in results.monitors[row])
+            each = statistics.mean(each for _, each in results.monitors[row])
+            monitor = f"{core:.1%} of a core, {1e3 * each:.2f} ms a step"
+        print(f"  {row:26} {texts} {monitor}".rstrip(), flush=True)
+    for row in ("python", "compiled"):
+        if row in results.ratios:
+            _, low, high = interval(results.ratios[row]["thread"])
+            met = "met" if high <= GOALS[kind] else "missed" if low > GOALS[kind] else "not decided"
+            print(f"  goal {GOALS[kind]:g} for the training thread's CPU time, {row}: {met}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--kinds", nargs="+", choices=list(GOALS), default=list(GOALS))
+    parser.add_argument("--seconds", type=float, default=240.0, help="at most, for each kind")
+    parser.add_argument("--launches", type=int, default=2, help="of all jobs: processes differ from each other")
     args = parser.parse_args()
-    grpc, http = free_port(), free_port()
-    command = [str(BIN / "otel-fr"), "collector", "--grpc", f"127.0.0.1:{grpc}", "--http", f"127.0.0.1:{http}"]
-    collector = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        while socket.socket().connect_ex(("127.0.0.1", grpc)) != 0:
-            time.sleep(0.05)
-        variants = {
-            "sending": {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{grpc}"},
-            "recording": {"OTEL_FR_ENABLED": "1"},
-        }
-        for kind in ("ddp", "fsdp2"):
-            bare = [median_ms(kind, args.steps, {})]
-            ratios: dict[str, list[float]] = {name: [] for name in variants}
-            for _ in range(args.pairs):
-                for name, settings in variants.items():
-                    ours = median_ms(kind, args.steps, settings)
-                    bare.append(median_ms(kind, args.steps, {}))
-                    ratios[name].append(ours / ((bare[-2] + bare[-1]) / 2))
-            noise = [later / earlier for earlier, later in itertools.pairwise(bare)]
-            print(f"{kind:6s} step without otel-fr {statistics.median(bare):7.2f} ms", flush=True)
-            for name, values in [*ratios.items(), ("nothing (noise)", noise)]:
-                middle = statistics.median(values)
-                print(f"       {name:16s} {middle:.3f} of it ({min(values):.3f} to {max(values):.3f})", flush=True)
-    finally:
-        collector.terminate()
-        collector.wait()
+    choose = random.Random(0)
+    results = {kind: Results() for kind in args.kinds}
+    with collector() as endpoint, tempfile.TemporaryDirectory() as folder:
+        for _ in range(args.launches):
+            with jobs(endpoint, Path(folder)) as running:
+                for kind in args.kinds:
+                    measure_kind(running, kind, args.seconds / args.launches, results[kind], choose)
+    for kind, found in results.items():
+        report(kind, found)
 
 
 if __name__ == "__main__":

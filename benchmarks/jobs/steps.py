@@ -1,39 +1,188 @@
-"""Trains for a while and prints rank 0's median step time in milliseconds. argv: ddp | fsdp2, steps."""
+"""One rank of benchmarks/steps.py: runs the blocks of steps that its standard input asks for, and measures each.
 
-import statistics
+argv: off | otel_fr | recorder | hook. Each line of the input is ``{"kind": KIND, "steps": N, "record": bool}``; each
+line of the output is one `Cost` as JSON. The first line says what is recorded, and by what.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-kind, steps = sys.argv[1], int(sys.argv[2])
-torch.manual_seed(0)
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-layers = [torch.nn.Linear(512, 512) for _ in range(8)]
-model = torch.nn.Sequential(*layers)
-if kind == "ddp":
-    model = DistributedDataParallel(model, bucket_cap_mb=2)
-else:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+from otel_fr.capture import hook
+from otel_fr.capture.dispatcher import Kernels, operators_of
+from otel_fr.ring import RingReader
 
+SMALL_CALLS = 50
+"""All-reduces of a tensor-parallel step."""
+WIDTH = 512
+LAYERS = 8
+BATCH = 64
+MONITOR_SECONDS = 60.0
+"""Until a rank's monitor runs, on a busy machine."""
+
+Step = Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """What a block took, in seconds.
+
+    Attributes:
+        wall: elapsed time.
+        thread: CPU time of the thread that trains.
+        process: CPU time of all threads of the rank.
+        monitor: CPU time of the rank's monitor in the same time; 0 without one.
+    """
+
+    wall: float
+    thread: float
+    process: float
+    monitor: float
+
+
+def trainer(model: nn.Module) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    batch = torch.randn(BATCH, WIDTH)
+
+    def step() -> None:
+        model(batch).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def ddp() -> Step:
+    layers = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+    return trainer(DistributedDataParallel(layers, bucket_cap_mb=2))
+
+
+def fsdp2() -> Step:
+    layers = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in layers:
         fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-batch = torch.randn(64, 512)
-times = []
-for step in range(steps):
-    begin = time.perf_counter()
-    model(batch).pow(2).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if step >= steps // 5:
-        times.append(time.perf_counter() - begin)
-if dist.get_rank() == 0:
-    print("MEDIAN_MS", 1e3 * statistics.median(times), flush=True)
-dist.destroy_process_group()
+    fully_shard(layers, mesh=mesh)
+    return trainer(layers)
+
+
+def tensor_parallel() -> Step:
+    tensor = torch.zeros(1024)
+
+    def step() -> None:
+        for _ in range(SMALL_CALLS):
+            dist.all_reduce(tensor)
+
+    return step
+
+
+KINDS: dict[str, Callable[[], Step]] = {"ddp": ddp, "fsdp2": fsdp2, "tp": tensor_parallel}
+
+
+class Recording:
+    """Engages and releases the kernels of this process's recording, which goes on otherwise."""
+
+    def __init__(self) -> None:
+        session = hook._state.session
+        assert session is not None, "this rank is not recorded"
+        self._recorder = session.recorder
+        self._engine = session.engine
+        self._kernels: Any = session._kernels
+        self._on = True
+        self.by = session.engine.name
+        deadline = time.monotonic() + MONITOR_SECONDS
+        with RingReader.open(session._writer.path) as ring:
+            while not ring.monitor_pid:
+                assert time.monotonic() < deadline, "this rank has no monitor"
+                time.sleep(0.01)
+            self.monitor = ring.monitor_pid
+
+    def engage(self, on: bool) -> None:
+        if on and not self._on:
+            self._kernels = self._install()
+        elif self._on and not on:
+            self._kernels.remove()
+        self._on = on
+
+    def _install(self) -> Any:
+        if self._engine.library is None:
+            return Kernels(torch, self._recorder)
+        from otel_fr.capture.native.dispatcher import CompiledKernels
+        from otel_fr.capture.native.recorder import CompiledRecorder
+
+        assert isinstance(self._recorder, CompiledRecorder)
+        operators = [operator for operator, _ in operators_of(torch)]
+        return CompiledKernels(torch, self._recorder, self._engine.library, operators)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of another process; 0 for pid 0. From its CPU clock (`clock_getcpuclockid`, Linux)."""
+    return time.clock_gettime(~pid << 3 | 2) if pid else 0.0
+
+
+def measure(step: Step, steps: int, monitor: int) -> Cost:
+    step()  # the first after a change of the recorder; and no rank begins before the other
+    dist.barrier()
+    start = (time.perf_counter(), time.thread_time(), time.process_time(), cpu_seconds(monitor))
+    for _ in range(steps):
+        step()
+    end = (time.perf_counter(), time.thread_time(), time.process_time(), cpu_seconds(monitor))
+    return Cost(*[after - before for before, after in zip(start, end, strict=True)])
+
+
+def hooked() -> Any:
+    """torch 2.14's `FlightRecorderHook`, attached to the default group; None: this torch has none."""
+    kind = getattr(torch._C._distributed_c10d, "FlightRecorderHook", None)
+    return None if kind is None else kind.attach(dist.group.WORLD)
+
+
+def entries() -> int:
+    """How many calls PyTorch's own recorder has."""
+    return len(json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", []))
+
+
+def main(answers: TextIO) -> None:
+    variant = sys.argv[1]
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    recording = Recording() if variant == "otel_fr" else None
+    attached = hooked() if variant == "hook" else None
+    steps = {kind: make() for kind, make in KINDS.items()}
+    for step in steps.values():
+        step()
+    by = variant
+    if recording is not None:
+        by = recording.by
+    elif variant == "hook" and attached is None:
+        by = "nothing: this torch has no FlightRecorderHook"
+    elif variant == "recorder" and not entries():
+        by = "nothing: PyTorch's recorder has no entries"
+    print(json.dumps({"by": by, "torch": str(torch.__version__)}), file=answers, flush=True)
+    for line in sys.stdin:
+        block = json.loads(line)
+        if recording is not None:
+            recording.engage(block["record"])
+        cost = measure(steps[block["kind"]], block["steps"], recording.monitor if recording is not None else 0)
+        print(json.dumps(dataclasses.asdict(cost)), file=answers, flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    # gloo writes to standard output.
+    with os.fdopen(os.dup(1), "w") as output:
+        os.dup2(2, 1)
+        main(output)
