@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_fr import identity
+from otel_fr.capture import split_groups
 from otel_fr.capture.signatures import CachedSignature
 from otel_fr.ring import GroupDef
 
@@ -120,6 +121,9 @@ def member_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
     mapping = world.pg_group_ranks.get(group)
     if mapping:
         return tuple(rank for rank, _ in sorted(mapping.items(), key=lambda item: item[1]))
+    split = split_groups.ranks_of(group)
+    if split is not None:
+        return split
     if world.default_pg is None:
         return tuple(range(group.size()))
     for device in group._device_types:

@@ -7,6 +7,7 @@ torch versions from 2.6 on. Those three names are replaced. Imports nothing but 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -37,6 +38,7 @@ class _State:
         self.fork_handler = False
         self.originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self.session: Session | None = None
+        self.restore_split: Callable[[], None] = lambda: None
 
 
 _state = _State()
@@ -99,6 +101,7 @@ def uninstall() -> None:
         if module is not None and getattr(module, name, None) is ours:
             setattr(module, name, original)
     _state.originals.clear()
+    _state.restore_split()
     session, _state.session = _state.session, None
     if session is not None:
         session.stop()
@@ -142,6 +145,17 @@ def _patch(module: ModuleType) -> None:
     ):
         _state.originals[name] = (ours, original)
         setattr(module, name, ours)
+    with contextlib.suppress(Exception):  # the groups that Python code registers are recorded all the same
+        _notice_splits(module)
+
+
+def _notice_splits(module: ModuleType) -> None:
+    from otel_fr.capture import split_groups
+
+    def on_split(parent: Any, ranks: Sequence[int], group: Any) -> None:
+        _guard(_on_split, module, parent, ranks, group)
+
+    _state.restore_split = split_groups.install(module.ProcessGroup, on_split)
 
 
 def _guard(action: Callable[..., None], *args: Any) -> None:
@@ -171,6 +185,15 @@ def _on_created(module: ModuleType, name: str, group: Any) -> None:
 
         session = _state.session = Session.start(module, group)
     session.group_created(name, group)
+
+
+def _on_split(module: ModuleType, parent: Any, ranks: Sequence[int], group: Any) -> None:
+    from otel_fr.capture import groups, split_groups
+
+    above = groups.member_ranks(module, parent) or ()
+    for name in split_groups.note(group, [above[rank] for rank in ranks] if above else ()):
+        _on_gone(name)
+    _on_created(module, str(group.group_name), group)
 
 
 def _on_gone(name: str | None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from otel_fr.capture import split_groups
 from otel_fr.capture.completion import Callbacks, EndMode, FutureCallback
 from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of, unread_arguments
 from otel_fr.capture.groups import Batch, LiveGroup, backend_of, describe, member_ranks
@@ -76,6 +77,8 @@ class Recorder:
     def group_created(self, name: str, group: Any) -> None:
         """Start recording a ``ProcessGroup`` that torch has just registered."""
         with self.lock:
+            if name in self.groups and split_groups.find(name) is group:
+                return  # torch registers what its own code has split off
             self.group_gone(name)
             ours = self.groups[name] = LiveGroup(name, group.size(), group.rank())
             self._added(name)

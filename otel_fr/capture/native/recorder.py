@@ -9,6 +9,7 @@ from functools import wraps
 from types import CodeType, ModuleType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+from otel_fr.capture import split_groups
 from otel_fr.capture.completion import Callbacks
 from otel_fr.capture.definitions import Arguments, unread_arguments
 from otel_fr.capture.groups import batch_in, member_ranks
@@ -202,7 +203,8 @@ class CompiledRecorder(Recorder):
 
     def process_group(self, name: str) -> Any:
         """torch's ``ProcessGroup`` of that name. Raises RuntimeError: there is none."""
-        return self._types._resolve_process_group(name)
+        split = split_groups.find(name)
+        return self._types._resolve_process_group(name) if split is None else split
 
     # ---- calls
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import ProcessGroup
 
 from tests.support import single_rank
 
@@ -78,7 +79,8 @@ def test_gather_into_tensor(tmp_path: Path) -> None:
         """
         session_module.start_monitor = no_monitor
         start()
-        dist.gather_single(torch.ones(2), torch.ones(8), group_dst=0)
+        with contextlib.suppress(RuntimeError):  # the fake backend and gloo refuse it
+            dist.gather_single(torch.ones(2), torch.ones(8), group_dst=0)
         dist.all_reduce(torch.ones(2))
         for record in ring().records():
             known = record.signature
@@ -88,7 +90,104 @@ def test_gather_into_tensor(tmp_path: Path) -> None:
         """,
     )
     assert out.splitlines() == [
-        "1 gather_into_tensor ((2,),) ((8,),) 0 COMPLETED",
+        "1 gather_into_tensor ((2,),) ((8,),) 0 FAILED",
         "2 all_reduce ((2,),) ((2,),) None COMPLETED",
         "0",
     ]
+
+
+@pytest.mark.skipif(VERSION < (2, 14), reason="the fake backend of torch before 2.14 cannot be split")
+@pytest.mark.usefixtures("each_engine")
+def test_groups_that_only_torchs_cpp_knows(tmp_path: Path) -> None:
+    """`ProcessGroup.split_group` registers no group in Python."""
+    out = single_rank.succeed(
+        tmp_path,
+        """
+        session_module.start_monitor = no_monitor
+
+        dist.init_process_group("fake", store=dist.HashStore(), rank=2, world_size=4)
+        part = dist.group.WORLD.split_group([3, 2, 0], group_desc="a part")
+        inner = part.split_group([0, 1], group_name="inner")
+        assert dist.group.WORLD.split_group([0, 1]) is None
+        for group in (part, part, inner, dist.group.WORLD):
+            dist.all_reduce(torch.ones(2), group=group)
+        dist.broadcast(torch.ones(2), group_src=0, group=inner)
+        for record in ring().records():
+            group = record.group
+            print(group.name, group.description == "a part", group.ranks, record.coll_seq, record.signature.root)
+        del part, inner, group
+        other = dist.group.WORLD.split_group([2, 3], group_name="other")
+        print(sorted(hook._state.session.recorder.groups), ring().counters["hook_errors"])
+        hook.uninstall()
+        """,
+    )
+    assert out.splitlines() == [
+        "0:split:[3, 2, 0] True (3, 2, 0) 1 None",
+        "0:split:[3, 2, 0] True (3, 2, 0) 2 None",
+        "inner False (3, 2) 1 None",
+        "0 False (0, 1, 2, 3) 1 None",
+        "inner False (3, 2) 2 3",
+        "['0', 'other'] 0",
+    ]
+
+
+@pytest.mark.skipif(not hasattr(ProcessGroup, "split_group"), reason="this torch's groups have no split_group")
+@pytest.mark.usefixtures("each_engine")
+def test_a_split_group_of_gloo(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        """
+        session_module.start_monitor = no_monitor
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        part = dist.group.WORLD.split_group([0], group_name="part")
+        for group in (dist.group.WORLD, part, part):
+            group.allreduce([torch.ones(2)]).wait()
+        for record in ring().records():
+            print(record.group.name, record.group.ranks, record.coll_seq, record.signature.backend, record.state.name)
+        split = dist.ProcessGroup.split_group
+        hook.uninstall()
+        print(dist.ProcessGroup.split_group is split)
+        """,
+    )
+    assert out.splitlines() == [
+        "0 (0,) 1 gloo COMPLETED",
+        "part (0,) 1 gloo COMPLETED",
+        "part (0,) 2 gloo COMPLETED",
+        "False",
+    ]
+
+
+BACKENDS = {
+    "cpu:gloo,cuda:nccl2": ["1 all_reduce gloo gloo,nccl2 COMPLETED", "2 all_reduce gloo gloo,nccl2 COMPLETED"],
+    "nccl2": ["RuntimeError", "RuntimeError", "1 all_reduce nccl2 nccl2 FAILED", "2 all_reduce nccl2 nccl2 FAILED"],
+    "nccl-lazy": [
+        "RuntimeError",
+        "RuntimeError",
+        "1 all_reduce nccl-lazy nccl-lazy FAILED",
+        "2 all_reduce nccl-lazy nccl-lazy FAILED",
+    ],
+}
+"""What two calls with tensors of the CPU show; torch refuses them where no backend serves the CPU."""
+
+
+@pytest.mark.skipif(VERSION < (2, 14), reason="torch before 2.14 makes these groups only where there is a GPU")
+@pytest.mark.usefixtures("each_engine")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_calls_on_the_cpu_under_newer_backends(tmp_path: Path, backend: str) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        f"""
+        session_module.start_monitor = no_monitor
+        dist.init_process_group("{backend}", store=dist.HashStore(), rank=0, world_size=1)
+        for _ in range(2):
+            try:
+                dist.all_reduce(torch.ones(3), async_op=True).wait()
+            except RuntimeError as error:
+                print(type(error).__name__)
+        for record in ring().records():
+            known = record.signature
+            print(record.coll_seq, known.operation, known.backend, record.group.backend, record.state.name)
+        print(ring().counters["hook_errors"])
+        """,
+    )
+    assert out.splitlines() == [*BACKENDS[backend], "0"]
