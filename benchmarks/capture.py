@@ -4,8 +4,9 @@
 
 The variants of the same call take turns in one process, so that other load on the machine affects all alike: bare; an
 empty Python kernel at the same place in the dispatcher; the Python engine; the compiled engine, where it can run, with
-and without call sites. (PyTorch's own recorder does not record this group.) No monitor runs: it is another process, and
-benchmarks/monitor.py measures it.
+and without call sites; PyTorch's `FlightRecorderHook`, where this torch has it (2.14). PyTorch's recorder of 2.13 is
+part of the backends, and this one has none: benchmarks/steps.py measures it on gloo. No monitor runs: it is another
+process, and benchmarks/monitor.py measures it.
 """
 
 from __future__ import annotations
@@ -58,6 +59,13 @@ def empty_kernel() -> Iterator[None]:
     library._destroy()
 
 
+@contextmanager
+def hook() -> Iterator[None]:
+    handle = torch._C._distributed_c10d.FlightRecorderHook.attach(dist.group.WORLD)
+    yield
+    handle.remove()
+
+
 def _recorder(engine: engines.Engine, folder: Path) -> Recorder:
     c10d = dist.distributed_c10d
     writer = engine.create_ring([folder], engine.name, CAPACITY, {"rank": 0})
@@ -78,6 +86,8 @@ def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
         kernels.remove()
 
     found: dict[str, Callable[[], Any]] = {"bare": bare, "empty": empty_kernel, "python": python}
+    if hasattr(torch._C._distributed_c10d, "FlightRecorderHook"):
+        found["torch's hook"] = hook
     engine = engines.choose("auto", torch)
     if engine.library is None:
         print(f"no compiled engine: {engine.reason}")

@@ -150,12 +150,14 @@ bool Ring::has_reference(RingGroup& group, uint32_t generation) {
 uint64_t Ring::append(RingGroup& group, const Slot& slot) {
   if (slot.generation != generation_ || !has_reference(group, slot.generation)) return kStale;
   uint64_t ticket = head_ + 1;
+  uint64_t place = place_ + 1 == layout_.slots ? 0 : place_ + 1;
   SlotBytes bytes{ticket,    slot.issued_ns, slot.coll_seq,   slot.p2p_seq,    slot.op_id, group.ref, slot.signature,
                   slot.site, generation_,    slot.pair_index, slot.kind,       slot.flags, 0,
                   static_cast<uint32_t>(slot.timeout_ms > kU32 ? kU32 : slot.timeout_ms), slot.thread, 0, 0, 0, 0};
   bytes.crc = crc32(&bytes, kBodySize);
-  put(layout_.slots_start + ticket % layout_.slots * kSlotSize, &bytes, kSlotSize);
+  put(layout_.slots_start + place * kSlotSize, &bytes, kSlotSize);
   head_ = ticket;
+  place_ = place;
   store(kWordHead, ticket);
   if (uint64_t row = group.row) {
     if (slot.kind == kCollective) store(row + kRowEnqueued, slot.coll_seq);
@@ -166,9 +168,15 @@ uint64_t Ring::append(RingGroup& group, const Slot& slot) {
   return ticket;
 }
 
+uint64_t Ring::slot_of(uint64_t ticket) const {
+  uint64_t back = head_ - ticket;
+  if (back >= layout_.capacity) return 0;
+  uint64_t place = place_ >= back ? place_ - back : place_ + layout_.slots - back;
+  return layout_.slots_start / 8 + place * (kSlotSize / 8);
+}
+
 void Ring::complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns) {
-  uint64_t slot = layout_.slots_start / 8 + ticket % layout_.slots * (kSlotSize / 8);
-  if (head_ - ticket < layout_.capacity) store(slot + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
+  if (uint64_t slot = slot_of(ticket)) store(slot + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
   RingGroup* found = group(group_index);
   if (!found || !found->row) return;
   uint64_t row = found->row;
@@ -178,9 +186,7 @@ void Ring::complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uin
 }
 
 void Ring::wait(uint64_t ticket, int64_t waited_ns) {
-  if (head_ - ticket >= layout_.capacity) return;
-  uint64_t slot = layout_.slots_start / 8 + ticket % layout_.slots * (kSlotSize / 8);
-  store(slot + kWaitedWord, static_cast<uint64_t>(waited_ns));
+  if (uint64_t slot = slot_of(ticket)) store(slot + kWaitedWord, static_cast<uint64_t>(waited_ns));
 }
 
 }  // namespace otel_fr

@@ -63,6 +63,7 @@ class Ring {
   void store(uint64_t word, uint64_t value);
   void put(uint64_t offset, const void* data, size_t size);
   bool fits(size_t size) const;
+  uint64_t slot_of(uint64_t ticket) const;  // first word of its slot; 0: it is overwritten
   uint32_t write(uint32_t kind, const void* payload, size_t size);
   void write_group(RingGroup& group, const std::string& payload);
   void define_group(RingGroup& group);
@@ -72,7 +73,7 @@ class Ring {
   uint8_t* base_;
   uint64_t* words_;
   Layout layout_;
-  uint64_t head_ = 0;
+  uint64_t head_ = 0, place_ = 0;  // of the last record; its place among the slots: head_ % slots, without a division
   uint64_t half_ = 0, used_ = 0, generation_first_ = 1;
   uint32_t generation_ = 1;
   int64_t next_group_ = 0;
