@@ -14,6 +14,8 @@ STREAM_COLLECTIVE = "collective"
 STREAM_P2P = "p2p"
 STREAM_MONITORED = "monitored_barrier"
 """PyTorch gives monitored_barrier no sequence number of a collective, so it has a stream of its own."""
+STREAM_GROUP = "group"
+"""Calls that create process groups, numbered in the default group."""
 
 
 def _digest(size: int, *parts: object) -> bytes:

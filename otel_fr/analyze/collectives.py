@@ -17,6 +17,7 @@ from otel_fr.analyze.assemble.runs import Run
 from otel_fr.dumps.columns import P2P
 from otel_fr.dumps.entry import Entry
 from otel_fr.match import CallState, Group
+from otel_fr.match.instances import members_of
 from otel_fr.match.model import Stream
 
 CollectiveKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
@@ -29,7 +30,7 @@ class Collective:
 
     Attributes:
         name: as `Finding.key` of a fault in it.
-        stream: ``"collective"``, ``"p2p"`` or ``"monitored_barrier"``.
+        stream: ``"collective"``, ``"p2p"``, ``"monitored_barrier"`` or ``"group"``.
         sequence_id: its number within (group, stream); of p2p the lowest rank's own count.
         members: the ranks that must join, global; empty: not known.
         calls: rank -> its calls as recorded (`Entry`); more than one only for a coalesced batch.
@@ -66,7 +67,9 @@ def collectives_of(run: Run) -> list[Collective]:
         key = key_of(rank, entry, group)
         known = found.get(key)
         if known is None:
-            members = group.ranks if len(key) == 3 and entry.stream != "p2p" else key[2:4] if len(key) == 6 else (rank,)
+            members: tuple[int, ...] = key[2:4] if len(key) == 6 else (rank,)
+            if len(key) == 3 and entry.stream != "p2p":
+                members = members_of(group, entry.signature)
             name = "/".join(map(str, key))
             known = found[key] = Collective(
                 name=name, group=group, stream=entry.stream, sequence_id=entry.sequence_id, members=members

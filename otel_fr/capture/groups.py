@@ -63,13 +63,15 @@ class LiveGroup:
     Attributes:
         index: in the ring; -1: not defined yet.
         signatures: of its calls, by `operations.key_function`'s key.
-        coll, p2p, op, monitored: last number assigned in each sequence.
+        coll, p2p, op, monitored: last number assigned in each sequence. created: of calls that create groups, if this
+            is the default group.
         ranks: global ranks in group order; empty: unknown.
     """
 
     __slots__ = (
         "backends",
         "coll",
+        "created",
         "index",
         "monitored",
         "name",
@@ -92,6 +94,7 @@ class LiveGroup:
         self.p2p = 0
         self.op = 0
         self.monitored = 0
+        self.created = 0
         self.pairs: dict[tuple[int, int, int], int] = {}
         self.signatures: dict[tuple[Any, ...], CachedSignature] = {}
         self.backends: dict[str, tuple[str, int]] = {}

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from otel_fr.capture.recorder import Recorder
     from otel_fr.capture.session import Session
 
 _log = logging.getLogger("otel_fr")
@@ -138,11 +139,16 @@ def _patch(module: ModuleType) -> None:
         _guard(_on_gone, None)
         return result
 
-    for name, ours, original in (
-        (_CREATED, register, created),
-        (_GONE, unregister, gone),
-        (_ALL_GONE, unregister_all, all_gone),
-    ):
+    replaced = [(_CREATED, register, created), (_GONE, unregister, gone), (_ALL_GONE, unregister_all, all_gone)]
+    try:
+        from otel_fr.capture import new_groups
+
+        wrappers = new_groups.wrappers(module, _recorder)
+    except Exception:  # noqa: BLE001 - a torch that creates groups in another way: the calls are recorded all the same
+        _log.debug("otel-fr: the creation of process groups is not recorded", exc_info=True)
+    else:
+        replaced += [(name, ours, getattr(module, name)) for name, ours in wrappers.items()]
+    for name, ours, original in replaced:
         _state.originals[name] = (ours, original)
         setattr(module, name, ours)
     with contextlib.suppress(Exception):  # the groups that Python code registers are recorded all the same
@@ -156,6 +162,12 @@ def _notice_splits(module: ModuleType) -> None:
         _guard(_on_split, module, parent, ranks, group)
 
     _state.restore_split = split_groups.install(module.ProcessGroup, on_split)
+
+
+def _recorder() -> Recorder | None:
+    """That of this process; None: it does not record."""
+    session = _state.session
+    return session.recorder if session is not None and _state.installed and not _state.failed else None
 
 
 def _guard(action: Callable[..., None], *args: Any) -> None:

@@ -20,7 +20,7 @@ from otel_fr.capture.sites import SiteKey, Sites
 from otel_fr.capture.threads import Threads
 from otel_fr.capture.waits import Waits
 from otel_fr.capture.writers import Writer
-from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, StaleGeneration
+from otel_fr.ring import KIND_COLLECTIVE, KIND_GROUP, KIND_P2P, NewGroup, SignatureDef, StaleGeneration
 
 _log = logging.getLogger("otel_fr")
 
@@ -123,6 +123,54 @@ class Recorder:
     def _removed(self, name: str, index: int) -> None:
         if index >= 0:
             self._writer.remove_group(index)
+
+    def begin_group(self, parent: str, operation: str, new: NewGroup, timeout_ms: int) -> tuple[int, int] | None:
+        """Record that this thread begins to create a process group.
+
+        Args:
+            parent: c10d's name of the default group, in which such calls are numbered.
+
+        Returns:
+            The ticket and group index that `end` takes; None: it is only counted, as by ranks that need not wait
+            because they do not become members (of thousands of groups in a large job).
+        """
+        key, frame = self.sites.find(1)
+        nothing = (None, None, None, None, None, None)
+        definition = SignatureDef(operation, "", (), (), (), (), *nothing, 0, 0, new_group=new)
+        writer = self._writer
+        with self.lock:
+            group = self.groups.get(parent)
+            if group is None or not self.on:
+                return None
+            group.created += 1
+            if group.rank not in new.ranks and not new.awaits_all:
+                return None
+            if group.index < 0 or self._busy:
+                writer.count("dropped")
+                return None
+            number = group.created
+            self._busy = True
+            try:
+                for _ in range(_TRIES):
+                    signature = writer.define_signature((group.index, operation, number), definition)
+                    generation = writer.generation
+                    site = writer.sites.get(key) or writer.define_site(key, self.sites.describe(frame))
+                    thread = self.threads.reference()
+                    try:
+                        now = time.monotonic_ns()
+                        ticket = writer.append(
+                            group.index, signature, site, thread, generation, KIND_GROUP, 0, number, 0, 0, 0,
+                            timeout_ms, now,
+                        )  # fmt: skip
+                    except StaleGeneration:
+                        continue
+                    return ticket, group.index
+                writer.count("dropped")
+                return None
+            finally:
+                self._busy = False
+                if self._deferred:
+                    self._write_deferred()
 
     # ---- calls
 

@@ -17,7 +17,7 @@ Indices = npt.NDArray[np.int32]
 Codes = npt.NDArray[np.int8]
 Mask = npt.NDArray[np.bool_]
 
-STREAMS: tuple[Stream, ...] = ("collective", "p2p", "monitored_barrier")
+STREAMS: tuple[Stream, ...] = ("collective", "p2p", "monitored_barrier", "group")
 STATES = tuple(CallState)
 COLLECTIVE, P2P = STREAMS.index("collective"), STREAMS.index("p2p")
 COMPLETED, IN_FLIGHT, UNKNOWN = map(STATES.index, (CallState.COMPLETED, CallState.IN_FLIGHT, CallState.UNKNOWN))

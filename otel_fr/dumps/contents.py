@@ -9,8 +9,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from otel_fr.dumps import torchview
-from otel_fr.identity import STREAM_COLLECTIVE, STREAM_MONITORED, STREAM_P2P, encode_ranks
-from otel_fr.ring import KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
+from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
+from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
 
 if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
@@ -23,7 +23,8 @@ FORMAT = 1
 
 
 def _stream(kind: int) -> str:
-    return {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED}.get(kind, STREAM_COLLECTIVE)
+    streams = {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED, KIND_GROUP: STREAM_GROUP}
+    return streams.get(kind, STREAM_COLLECTIVE)
 
 
 @dataclass(slots=True)
@@ -216,6 +217,9 @@ class DumpContents:
             return pair.key, pair.ranks
         if record.kind == KIND_MONITORED:
             key = f"{key} monitored_barrier"
+        if record.kind == KIND_GROUP and signature.new_group is not None:
+            new = signature.new_group
+            return f"{key} new_group {new.name}", record.group.ranks if new.awaits_all else new.ranks
         return key, record.group.ranks
 
     def _entry(self, record: Record, previous_end: int | None) -> dict[str, Any]:
@@ -302,6 +306,11 @@ class DumpContents:
             "otel_fr_any_source": signature.any_source or None,
             "otel_fr_truncated": signature.truncated or None,
         }
+        if signature.new_group is not None:
+            new = signature.new_group
+            optional["otel_fr_new_name"], optional["otel_fr_new_desc"] = new.name, new.description
+            optional["otel_fr_new_ranks"] = encode_ranks(new.ranks)
+            optional["otel_fr_awaits_all"] = new.awaits_all
         part.update((key, value) for key, value in optional.items() if value is not None)
         return part
 

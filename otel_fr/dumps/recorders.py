@@ -10,6 +10,7 @@ import numpy as np
 from otel_fr.dumps import fields, operation_names
 from otel_fr.dumps.columns import COMPLETED, NONE, P2P, STATES, STREAMS, Label, codes, integers
 from otel_fr.dumps.entry_reader import (
+    MAX_NUMBERS,
     EntryReader,
     Kind,
     RawColumns,
@@ -21,8 +22,9 @@ from otel_fr.dumps.entry_reader import (
     times_column,
 )
 from otel_fr.dumps.resolve import BATCH_ENDS
-from otel_fr.identity import encode_ranks
-from otel_fr.match.model import CallState
+from otel_fr.dumps.safe_parse import UnreadableDump
+from otel_fr.identity import decode_ranks, encode_ranks
+from otel_fr.match.model import CallState, NewGroup
 
 _STATES = {state.value: state for state in CallState}
 _UNKNOWN_SPLITS: tuple[int, ...] = ()
@@ -195,6 +197,8 @@ class PyTorchReader(EntryReader):
         }
 
 
+_MAX_MEMBERS = 1 << 18
+"""Members of one group that a call creates."""
 _POSTED = 1
 """``otel_fr_waited_ns`` of a call that no thread waits for (otel_fr.ring.POSTED)."""
 
@@ -207,7 +211,7 @@ class OtelFrReader(EntryReader):
     _SCALARS = (
         "profiling_name", "timeout_ms", "thread_name", "otel_fr_op", "otel_fr_kind", "otel_fr_group", "otel_fr_state",
         "otel_fr_error", "otel_fr_reduce_op", "otel_fr_root", "otel_fr_peer", "otel_fr_tag", "otel_fr_any_source",
-        "otel_fr_truncated",
+        "otel_fr_truncated", "otel_fr_new_name", "otel_fr_new_desc", "otel_fr_new_ranks", "otel_fr_awaits_all",
     )  # fmt: skip
     _WHOLE_FRAMES = True
 
@@ -221,7 +225,7 @@ class OtelFrReader(EntryReader):
         super().__init__(signatures)
         self._written_ns = written_ns
         self._wall_offset_ns = wall_offset_ns
-        self._backends: dict[object, str] = {}
+        self._members: dict[str, tuple[int, ...]] = {}
 
     def _kind(self, item: Mapping[str, Any]) -> Kind:
         stream = item["otel_fr_kind"]
@@ -243,6 +247,7 @@ class OtelFrReader(EntryReader):
             _UNKNOWN_SPLITS if truncated else fields.splits(item.get("otel_fr_input_splits")),
             _UNKNOWN_SPLITS if truncated else fields.splits(item.get("otel_fr_output_splits")),
             item.get("otel_fr_any_source") is True,
+            self._new_group(item),
         )
         written = fields.short_text(item.get("profiling_name"))
         label = Label(
@@ -252,6 +257,25 @@ class OtelFrReader(EntryReader):
             fields.short_text(item.get("thread_name")),
         )
         return Kind(str(item["otel_fr_group"]), stream, signature, _STATES[item["otel_fr_state"]], label)
+
+    def _new_group(self, item: Mapping[str, Any]) -> NewGroup | None:
+        """The process group that the call creates."""
+        name = fields.text(item.get("otel_fr_new_name"))
+        if name is None:
+            return None
+        description = fields.short_text(item.get("otel_fr_new_desc"))
+        ranks = self._ranks(fields.text(item.get("otel_fr_new_ranks")) or "")
+        return NewGroup(fields.short_text(name), description, ranks, item.get("otel_fr_awaits_all") is True)
+
+    def _ranks(self, text: str) -> tuple[int, ...]:
+        """A list of ranks. Raises ValueError if it is none; all lists of a file together are bounded like its sizes."""
+        known = self._members.get(text)
+        if known is None:
+            known = self._members[text] = tuple(decode_ranks(text, _MAX_MEMBERS))
+            self._numbers += len(known)
+            if self._numbers > MAX_NUMBERS:
+                raise UnreadableDump(f"its lists of ranks are more than {MAX_NUMBERS} numbers; record fewer entries")
+        return known
 
     def _row(self, item: Mapping[str, Any], kind: Kind) -> Row:
         issued, ended = fields.exact(item["otel_fr_issued_ns"]), item["otel_fr_ended_ns"]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.mismatch import Mismatch, judge, shift_of
 from otel_fr.match.model import CallState, Ending, Evidence
+from otel_fr.match.new_groups import first_mismatch
 
 
 def first_mismatches(evidence: Evidence, instances: Mapping[InstanceKey, Instance]) -> list[Mismatch]:
@@ -22,6 +23,8 @@ def first_mismatches(evidence: Evidence, instances: Mapping[InstanceKey, Instanc
         own.sort(key=lambda instance: instance.sequence_id)
         if stream == "p2p":
             found.extend(bad for bad in map(judge, own) if bad is not None)
+        elif stream == "group":
+            found.extend(filter(None, [first_mismatch(evidence, own)]))
         else:
             found.extend(_merged(_episodes(evidence, instances, own)))
     return found

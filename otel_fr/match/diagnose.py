@@ -10,7 +10,7 @@ from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import OpenCalls, StuckDevice, common_device, open_calls, stuck_devices
 from otel_fr.match.fronts import fronts
 from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.joined import is_stalled, stragglers
+from otel_fr.match.joined import is_connecting, is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
@@ -329,6 +329,8 @@ class _Diagnosis(Case):
             late = stragglers(calls, self.aborted)
             if late:
                 self._stragglers(node, late)
+            elif is_connecting(calls):
+                continue
             elif is_stalled(calls, self.evidence.window, self.aborted):
                 stalled.append(key)
         for first, rest in fronts({key: self.nodes[key] for key in stalled}):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from otel_fr.match.model import Call, CallState, Evidence, Finding, Group, Rank, Stream
+from otel_fr.match.model import Call, CallState, Evidence, Finding, Group, Rank, Signature, Stream
 
 InstanceKey = tuple[str, str, int] | tuple[str, str, int, int, int, int]
 """(group id, stream, sequence id), or (group id, "p2p", source, destination, tag, pair index)."""
@@ -105,6 +105,15 @@ def key_of_finding(finding: Finding) -> InstanceKey | None:
     return finding.group.id, finding.stream, finding.sequence_id
 
 
+def members_of(group: Group, signature: Signature) -> tuple[int, ...]:
+    """The ranks that must join the collective of a call: of one that creates a group, its members wait for each other.
+
+    (c10d wants every rank to create it, but no rank waits for one that does not become a member.)
+    """
+    new = signature.new_group
+    return new.ranks if new is not None and not new.awaits_all and new.ranks else group.ranks
+
+
 def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
     """All instances of the evidence, in the order of their keys; calls of unknown groups are left out."""
     found: dict[InstanceKey, Instance] = {}
@@ -115,7 +124,7 @@ def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
             continue
         instance = found.get(key)
         if instance is None:
-            members = group.ranks if len(key) == 3 else (key[2], key[3])
+            members = members_of(group, call.signature) if len(key) == 3 else (key[2], key[3])
             instance = found[key] = Instance(key, group, call.stream, members)
         instance.calls.setdefault(call.rank, []).append(call)
     return {key: found[key] for key in sorted(found, key=lambda k: tuple(str(part).zfill(20) for part in k))}

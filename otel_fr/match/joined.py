@@ -22,6 +22,14 @@ def is_stalled(calls: list[Call], window: float, aborted: Container[int]) -> boo
     )
 
 
+def is_connecting(calls: list[Call]) -> bool:
+    """True if all members create a process group, and none has given up.
+
+    Then they connect to each other, which takes minutes with thousands of ranks (NCCL's communicators).
+    """
+    return all(call.signature.new_group is not None and call.state is not CallState.FAILED for call in calls)
+
+
 def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
     """Calls that were enqueued after their peers had timed out, judged by each rank's own clock.
 

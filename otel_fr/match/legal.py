@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from otel_fr.match.model import Call, Category, Group, Signature
+from otel_fr.match.model import Call, Category, Group, NewGroup, Signature
 from otel_fr.match.size_rules import COMMON, PAIRWISE, as_text, elements, listed, numels, same_input, shares
+from otel_fr.presentation import group_text, ranks_text
 
 MAX_UNFIT = 4_096
 """Disagreeing pairs of one all_to_all that are examined."""
@@ -50,6 +51,8 @@ def size_of(signature: Signature) -> int:
     ins, outs = signature.input_sizes, signature.output_sizes
     count = len(ins) + len(outs) + len(signature.input_dtypes) + len(signature.output_dtypes)
     count += sum(map(len, ins)) + sum(map(len, outs))
+    if signature.new_group is not None:
+        count += len(signature.new_group.ranks)
     return count + len(signature.input_splits or ()) + len(signature.output_splits or ())
 
 
@@ -122,6 +125,12 @@ def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
     return (sum(numels(piece)), sum(numels(whole))) if piece and len(whole) == 1 else None
 
 
+def _created(new: NewGroup) -> str:
+    """``"tp (ranks 0-3)"``."""
+    members = ranks_text(new.ranks) if new.ranks else "members not known"
+    return f"{group_text(new.name, new.description)} ({members})"
+
+
 def alike(a: Signature, b: Signature) -> Difference | None:
     """`compare` of two ranks' signatures, as far as the ranks' positions in the group do not matter."""
     return _alike(a, b) if a is not b else None
@@ -131,7 +140,7 @@ def alike(a: Signature, b: Signature) -> Difference | None:
 def common_part(signature: Signature) -> Signature:
     """What `alike` compares: two signatures with the same common part are alike."""
     operation = signature.operation
-    if operation in ("send", "recv"):
+    if operation in ("send", "recv") or signature.new_group is not None:
         return signature
     bare = Signature(operation, reduce_op=signature.reduce_op, root=signature.root)
     if operation not in _KNOWN:
@@ -229,6 +238,8 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
         return _compare_pair(a, b)
     if a.operation != b.operation:
         return Difference(Category.OP_MISMATCH, "operation", a.operation, b.operation)
+    if a.new_group is not None and b.new_group is not None and a.new_group[1:3] != b.new_group[1:3]:
+        return Difference(Category.OP_MISMATCH, "group", _created(a.new_group), _created(b.new_group))
     if a.operation not in _KNOWN:
         return None
     dtypes_a, dtypes_b = _dtypes(a), _dtypes(b)

@@ -12,7 +12,22 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 Sizes = tuple[tuple[int, ...], ...]
-Stream = Literal["collective", "p2p", "monitored_barrier"]
+Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
+"""A series of numbers of a group. ``"group"``: calls that create process groups, numbered in the default group."""
+
+
+class NewGroup(NamedTuple):
+    """The process group that a call creates.
+
+    Attributes:
+        ranks: global; empty: not known.
+        awaits_all: every rank of the parent group is waited for, not only the members.
+    """
+
+    name: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+    awaits_all: bool = False
 
 
 class Signature(NamedTuple):
@@ -26,6 +41,7 @@ class Signature(NamedTuple):
         reduce_op: lower case (``"sum"``); None: has none, or unknown (PyTorch's own recorder does not record it).
         root, peer: global ranks. tag: p2p only.
         any_source: a receive that accepts any sender.
+        new_group: of a call that creates a process group.
     """
 
     operation: str
@@ -40,6 +56,7 @@ class Signature(NamedTuple):
     input_splits: tuple[int, ...] | None = None
     output_splits: tuple[int, ...] | None = None
     any_source: bool = False
+    new_group: NewGroup | None = None
 
 
 class CallState(Enum):

@@ -8,7 +8,7 @@ from otel_fr.match.endings import describe_ending, exiting_text, stayed_away, wa
 from otel_fr.match.instances import Instance, LastCall
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, NewGroup, Progress, Rank
 from otel_fr.presentation import (
     collective_text,
     count_text,
@@ -36,13 +36,23 @@ def group_of(group: Group) -> str:
 
 
 def instance_text(instance: Instance) -> str:
-    """``"all_reduce number 5 of group dp (3)"``, ``"send number 1 from rank 0 to rank 1 (tag 0) of group dp (3)"``."""
+    """``"all_reduce number 5 of group dp (3)"``, ``"send number 1 from rank 0 to rank 1 (tag 0) of group dp (3)"``,
+    ``"new_group number 2 (group tp (4), ranks 0-3)"``."""
+    created = [new for rank in sorted(instance.calls) if (new := instance.call(rank).signature.new_group)]
+    if created and len({new[1:3] for new in created}) == 1:
+        return new_group_text(instance.operation, instance.sequence_id, created[0])
     if instance.p2p:
         source, destination, tag, index = instance.p2p
         operation = "recv" if "send" not in {c[-1].signature.operation for c in instance.calls.values()} else "send"
         message = collective_text(operation, index + 1)
         return f"{message} from rank {source} to rank {destination} (tag {tag}) of {group_of(instance.group)}"
     return f"{collective_text(instance.operation, instance.sequence_id)} of {group_of(instance.group)}"
+
+
+def new_group_text(operation: str, number: int, new: NewGroup) -> str:
+    """``"new_group number 2 (group tp (4), ranks 0-3)"``."""
+    members = f", {ranks_text(new.ranks)}" if new.ranks else ""
+    return f"{collective_text(operation, number)} (group {group_text(new.name, new.description)}{members})"
 
 
 def waiting_text(ranks: Iterable[int], seconds: float | None, place: str = "") -> str:
@@ -105,6 +115,8 @@ def _behind_text(info: Rank, last: LastCall | None, instance: Instance) -> str:
 def call_text(evidence: Evidence, call: Call) -> str:
     """``"all_reduce number 5 of group dp (3)"``, ``"recv from any source of group pp (4)"``."""
     text = call.signature.operation
+    if call.signature.new_group is not None:
+        return new_group_text(text, call.sequence_id, call.signature.new_group)
     if call.stream != "p2p":
         text = collective_text(text, call.sequence_id)
     elif call.signature.peer is not None:

@@ -12,6 +12,7 @@ from otel_fr.match.instances import Completions, Instance, InstanceKey, has_join
 from otel_fr.match.joined import gave_up
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import CallState, Ending, Evidence
+from otel_fr.match.new_groups import names_of
 from otel_fr.match.patience import Patience
 
 MAX_WAITS = 256
@@ -80,6 +81,11 @@ def build(
     for bad in mismatches:
         if bad.instance.stream == "p2p" and bad.instance.key in nodes:
             nodes[bad.instance.key].mismatch = bad
+        if bad.instance.stream == "group":
+            names = names_of(bad.instance)
+            for node in nodes.values():
+                if node.mismatch is None and node.instance.stream != "group" and node.instance.group.name in names:
+                    node.mismatch = bad
     waits = _waits(nodes)
     joined = {key for key, node in nodes.items() if _all_joined(evidence, node.instance, deaths)}
     reached = _reached(evidence) if joined else {}

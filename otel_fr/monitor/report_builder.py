@@ -34,6 +34,7 @@ _ERROR = (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR")
 def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
     """``now_ns``: the rank's monotonic clock."""
     record, signature = item.record, item.record.signature
+    new = signature.new_group
     wait_s = None
     if not record.is_posted and record.waited_ns is not None and record.state is RecordState.IN_FLIGHT:
         wait_s = seconds_between(record.waited_ns, now_ns)
@@ -66,6 +67,10 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         duration_s=None if record.ended_ns is None else seconds_between(record.issued_ns, record.ended_ns),
         gap_s=None if item.gap_s is None else round(item.gap_s, 6),
         error=error_type(record),
+        new_name=None if new is None else new.name,
+        new_description="" if new is None else new.description,
+        new_ranks="" if new is None else encode_ranks(new.ranks),
+        awaits_all=new is not None and new.awaits_all,
     )
 
 

@@ -11,7 +11,18 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.otlp_attributes import attribute, attributes
-from otel_fr.ring import KIND_MONITORED, KIND_P2P, STATE_TEXT, GroupDef, Record, RecordState, SignatureDef, SiteDef
+from otel_fr.ring import (
+    KIND_COLLECTIVE,
+    KIND_GROUP,
+    KIND_MONITORED,
+    KIND_P2P,
+    STATE_TEXT,
+    GroupDef,
+    Record,
+    RecordState,
+    SignatureDef,
+    SiteDef,
+)
 
 SCOPE = InstrumentationScope(name=names.SCOPE_NAME)
 
@@ -25,6 +36,15 @@ _FIXED = struct.Struct("<2s16s2s8s2s8ssQsQ")
 _TAG_TRACE, _TAG_SPAN, _TAG_PARENT, _TAG_START, _TAG_END = b"\x0a\x10", b"\x12\x08", b"\x22\x08", b"\x39", b"\x41"
 _TAG_SPANS = b"\x12"
 """``ScopeSpans.spans``, length-delimited."""
+
+
+_STREAMS = {
+    KIND_COLLECTIVE: identity.STREAM_COLLECTIVE,
+    KIND_P2P: identity.STREAM_P2P,
+    KIND_MONITORED: identity.STREAM_MONITORED,
+    KIND_GROUP: identity.STREAM_GROUP,
+}
+_KINDS = {KIND_P2P: names.KIND_P2P, KIND_GROUP: names.KIND_GROUP}
 
 
 def error_type(record: Record) -> str | None:
@@ -45,15 +65,12 @@ def trace_id(run: str, rank: int, record: Record) -> bytes:
             return identity.trace_id(run, group, f"{identity.STREAM_P2P}:{rank}", record.p2p_seq)
         source, destination = (rank, peer) if signature.operation == "send" else (peer, rank)
         return identity.p2p_trace_id(run, group, source, destination, signature.tag or 0, record.pair_index)
-    stream = identity.STREAM_MONITORED if record.kind == KIND_MONITORED else identity.STREAM_COLLECTIVE
-    return identity.trace_id(run, group, stream, record.coll_seq)
+    return identity.trace_id(run, group, stream_of(record), record.coll_seq)
 
 
 def stream_of(record: Record) -> str:
-    """``collective``, ``p2p`` or ``monitored_barrier``."""
-    if record.kind == KIND_P2P:
-        return identity.STREAM_P2P
-    return identity.STREAM_MONITORED if record.kind == KIND_MONITORED else identity.STREAM_COLLECTIVE
+    """``collective``, ``p2p``, ``monitored_barrier`` or ``group``."""
+    return _STREAMS.get(record.kind, identity.STREAM_COLLECTIVE)
 
 
 def varint(value: int) -> bytes:
@@ -185,7 +202,7 @@ def _build_template(record: Record) -> bytes:
     values: dict[str, object] = {
         names.STATE: STATE_TEXT[record.state],
         names.OPERATION: signature.operation,
-        names.KIND: names.KIND_P2P if record.kind == KIND_P2P else names.KIND_COLLECTIVE,
+        names.KIND: _KINDS.get(record.kind, names.KIND_COLLECTIVE),
         names.BACKEND: signature.backend,
         names.INPUT_SIZES: json.dumps(signature.input_sizes[:_MAX_ITEMS]),
         names.OUTPUT_SIZES: json.dumps(signature.output_sizes[:_MAX_ITEMS]),
@@ -205,6 +222,11 @@ def _build_template(record: Record) -> bytes:
         names.GROUP_DESCRIPTION: group.description,
         names.GROUP_SIZE: len(group.ranks) or None,
     }
+    new = signature.new_group
+    if new is not None:
+        values[names.NEW_GROUP_NAME], values[names.NEW_GROUP_DESCRIPTION] = new.name, new.description
+        values[names.NEW_GROUP_RANKS] = identity.encode_ranks(new.ranks)
+        values[names.NEW_GROUP_AWAITS_ALL] = int(new.awaits_all)
     if record.site.frames:
         file, line, function = record.site.frames[0]
         values.update({names.CODE_FUNCTION: function, names.CODE_FILE: file, names.CODE_LINE: line})

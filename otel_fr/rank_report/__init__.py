@@ -79,7 +79,7 @@ class ReportedCall(NamedTuple):
     """One call of the rank (CALL in docs/telemetry.md)."""
 
     group: Annotated[str, Key("g", text(MAX_GROUP_ID), "id of the process group")]
-    stream: Annotated[str, Key("k", NAME, "`collective`, `p2p` or `monitored_barrier`")]
+    stream: Annotated[str, Key("k", NAME, "`collective`, `p2p`, `monitored_barrier` or `group`")]
     sequence: Annotated[int, Key("seq", INTEGER, "sequence number in that stream of the group")]
     op_id: Annotated[int, Key("op_id", INTEGER, "PyTorch's op id in the group")]
     record: Annotated[int, Key("rec", INTEGER, "calls that the rank enqueued before this one")]
@@ -127,6 +127,17 @@ class ReportedCall(NamedTuple):
         str | None,
         Key("err", optional_text(MAX_NAME), "of a failed call: `timeout` or `collective_failed`", optional=True),
     ] = None
+    new_name: Annotated[
+        str | None, Key("ng", optional_text(MAX_NAME), "name of the process group that it creates", optional=True)
+    ] = None
+    new_description: Annotated[str, Key("ngd", NAME, "that group's description", optional=True)] = ""
+    new_ranks: Annotated[
+        str,
+        Key("ngr", text(MAX_LENGTH), "that group's members, such as `0-3,8-12:2`", optional=True),
+    ] = ""
+    awaits_all: Annotated[
+        bool, Key("nga", flag(False), "true: every rank of the group is waited for, not only these", optional=True)
+    ] = False
 
 
 _GROUP_ID = "id"

@@ -4,10 +4,11 @@ The rank writes it with `RingWriter`; its monitor, or any program after a crash,
 """
 
 from otel_fr.ring.codec import DefinitionError
-from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
+from otel_fr.ring.definitions import GroupDef, NewGroup, SignatureDef, SiteDef
 from otel_fr.ring.layout import (
     COUNTERS,
     KIND_COLLECTIVE,
+    KIND_GROUP,
     KIND_MONITORED,
     KIND_P2P,
     POSTED,
@@ -25,6 +26,7 @@ from otel_fr.ring.writer import RingWriter
 __all__ = [
     "COUNTERS",
     "KIND_COLLECTIVE",
+    "KIND_GROUP",
     "KIND_MONITORED",
     "KIND_P2P",
     "MAIN_THREAD",
@@ -33,6 +35,7 @@ __all__ = [
     "DefinitionError",
     "GroupDef",
     "GroupProgress",
+    "NewGroup",
     "ProcessState",
     "Record",
     "RecordState",

@@ -50,6 +50,25 @@ def _rank_runs(ranks: Iterable[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
+def _write_ranks(out: Encoder, ranks: Iterable[int]) -> None:
+    runs = _rank_runs(ranks)
+    out.uint(len(runs))
+    for first, step, count in runs:
+        out.sint(first)
+        out.sint(step)
+        out.uint(count)
+
+
+def _read_ranks(source: Decoder) -> tuple[int, ...]:
+    ranks: list[int] = []
+    for _ in range(source.count()):
+        first, step, count = source.sint(), source.sint(), source.uint()
+        if count > MAX_RANKS - len(ranks):
+            raise DefinitionError(f"a group of more than {MAX_RANKS} ranks")
+        ranks.extend(range(first, first + step * count, step) if step else [first] * count)
+    return tuple(ranks)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDef:
     """A process group.
@@ -78,12 +97,7 @@ class GroupDef:
         out.text(self.description)
         out.text(self.backend)
         out.uint(self.local_id)
-        runs = _rank_runs(self.ranks)
-        out.uint(len(runs))
-        for first, step, count in runs:
-            out.sint(first)
-            out.sint(step)
-            out.uint(count)
+        _write_ranks(out, self.ranks)
         return bytes(out.data)
 
     @classmethod
@@ -96,13 +110,7 @@ class GroupDef:
         truncated = source.uint() == 1
         id_, name, description, backend = source.text(), source.text(), source.text(), source.text()
         local_id = source.uint()
-        ranks: list[int] = []
-        for _ in range(source.count()):
-            first, step, count = source.sint(), source.sint(), source.uint()
-            if count > MAX_RANKS - len(ranks):
-                raise DefinitionError(f"a group of more than {MAX_RANKS} ranks")
-            ranks.extend(range(first, first + step * count, step) if step else [first] * count)
-        return cls(id_, name, description, tuple(ranks), backend, local_id, truncated)
+        return cls(id_, name, description, _read_ranks(source), backend, local_id, truncated)
 
     def shortened(self) -> GroupDef:
         """This group without its ranks and with short texts: at most 180 bytes."""
@@ -111,9 +119,42 @@ class GroupDef:
         return GroupDef(id_, name, description, (), backend, self.local_id, truncated=True)
 
 
-_ANY_SOURCE, _TRUNCATED, _REDUCE_OP, _ROOT, _PEER, _TAG, _IN_SPLITS, _OUT_SPLITS, _SAME_SIZES, _SAME_DTYPES = (
-    1 << bit for bit in range(10)
+_ANY_SOURCE, _TRUNCATED, _REDUCE_OP, _ROOT, _PEER, _TAG, _IN_SPLITS, _OUT_SPLITS, _SAME_SIZES, _SAME_DTYPES, _NEW = (
+    1 << bit for bit in range(11)
 )
+
+
+@dataclass(frozen=True, slots=True)
+class NewGroup:
+    """The process group that a call creates.
+
+    Attributes:
+        ranks: global ranks of its members, in group order; empty: unknown.
+        awaits_all: every rank of the parent group is waited for, not only the members.
+    """
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    awaits_all: bool = False
+
+    def write(self, out: Encoder) -> None:
+        """Append its encoding."""
+        out.uint(int(self.awaits_all))
+        out.text(self.name)
+        out.text(self.description)
+        _write_ranks(out, self.ranks)
+
+    @classmethod
+    def read(cls, source: Decoder) -> NewGroup:
+        """The inverse of `write`. Raises DefinitionError."""
+        awaits_all = source.uint() == 1
+        name, description = source.text(), source.text()
+        return cls(name, description, _read_ranks(source), awaits_all)
+
+    def shortened(self) -> NewGroup:
+        """This group without its ranks and with short texts."""
+        return NewGroup(_clip(self.name, _SHORT), _clip(self.description, _SHORT), (), self.awaits_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +170,7 @@ class SignatureDef:
         input_bytes, output_bytes: of all tensors, also those that a truncated definition leaves out.
         any_source: a receive from any source.
         truncated: too large for a definition: lists hold their first items only.
+        new_group: of a call that creates a process group.
     """
 
     operation: str
@@ -147,6 +189,7 @@ class SignatureDef:
     output_bytes: int
     any_source: bool = False
     truncated: bool = False
+    new_group: NewGroup | None = None
 
     def to_bytes(self) -> bytes:
         """Payload of the definition, of any length."""
@@ -164,6 +207,7 @@ class SignatureDef:
             | _OUT_SPLITS * (self.output_splits is not None)
             | _SAME_SIZES * same_sizes
             | _SAME_DTYPES * same_dtypes
+            | _NEW * (self.new_group is not None)
         )
         out.text(self.operation)
         out.text(self.backend)
@@ -183,6 +227,8 @@ class SignatureDef:
         out.runs(self.input_dtypes)
         if not same_dtypes:
             out.runs(self.output_dtypes)
+        if self.new_group is not None:
+            self.new_group.write(out)
         return bytes(out.data)
 
     @classmethod
@@ -221,6 +267,7 @@ class SignatureDef:
             output_bytes=output_bytes,
             any_source=bool(flags & _ANY_SOURCE),
             truncated=bool(flags & _TRUNCATED),
+            new_group=NewGroup.read(source) if flags & _NEW else None,
         )
 
     def first(self, count: int) -> SignatureDef:
@@ -237,6 +284,7 @@ class SignatureDef:
             input_splits=None if self.input_splits is None else self.input_splits[:count],
             output_splits=None if self.output_splits is None else self.output_splits[:count],
             truncated=True,
+            new_group=None if self.new_group is None else self.new_group.shortened(),
         )
 
 

@@ -20,6 +20,7 @@ VERSION: Final = 1
 KIND_COLLECTIVE: Final = 0
 KIND_P2P: Final = 1
 KIND_MONITORED: Final = 2
+KIND_GROUP: Final = 3
 
 HEADER_SIZE: Final = 4096
 STATUS_SIZE: Final = 16 * 1024

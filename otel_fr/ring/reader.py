@@ -367,7 +367,8 @@ def _decode(kind: DefinitionKind, payload: bytes) -> tuple[_Definition, int]:
         return group, len(group.ranks)
     if kind is DefinitionKind.SIGNATURE:
         signature = SignatureDef.from_bytes(payload)
-        return signature, len(signature.input_dtypes) + len(signature.output_dtypes)
+        created = len(signature.new_group.ranks) if signature.new_group is not None else 0
+        return signature, len(signature.input_dtypes) + len(signature.output_dtypes) + created
     if kind is DefinitionKind.SITE:
         return SiteDef.from_bytes(payload), 0
     return thread_name(payload), 0

@@ -30,8 +30,9 @@ class Record:
         waited_ns: when a thread began to wait, for a send or receive whose end only ``wait()`` reports (`POSTED`: no
             thread waits yet); None: any other call.
         ended_ns: None: unknown, or not yet.
-        kind: KIND_COLLECTIVE, KIND_P2P or KIND_MONITORED.
-        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued.
+        kind: KIND_COLLECTIVE, KIND_P2P, KIND_MONITORED or KIND_GROUP.
+        coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued; of KIND_GROUP, coll_seq is its
+            number among such calls, and the others are 0.
         pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32).
         thread: name of the thread that enqueued it; empty: unknown.
     """

@@ -41,6 +41,7 @@ OPERATIONS = (
     "monitored_barrier",
     "send",
     "recv",
+    "new_group",
 )
 """Every operation of docs/telemetry.md."""
 

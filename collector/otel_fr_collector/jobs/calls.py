@@ -186,6 +186,8 @@ def stream_of(kind: str, operation: str) -> Stream:
     """The number stream of a call from its kind as sent and its operation."""
     if operation == "monitored_barrier" or kind == "monitored_barrier":
         return "monitored_barrier"
+    if kind == "group":
+        return "group"
     return "p2p" if kind == "p2p" else "collective"
 
 
@@ -215,7 +217,10 @@ def bytes_of(signature: Signature) -> int:
     dtypes = (*signature.input_dtypes, *signature.output_dtypes)
     splits = (signature.input_splits or (), signature.output_splits or ())
     numbers = sum(map(len, shapes)) + len(shapes) + sum(map(len, splits))
-    texts = (signature.operation, signature.reduce_op, *dtypes)
+    texts = [signature.operation, signature.reduce_op, *dtypes]
+    if signature.new_group is not None:
+        numbers += len(signature.new_group.ranks)
+        texts += [signature.new_group.name, signature.new_group.description]
     return 36 * numbers + max(0, sum(map(getsizeof, texts)) - 2 * _SHORT_TEXT)
 
 

@@ -234,6 +234,8 @@ class GroupState:
         signature = call.signature
         weight = INSTANCE_WEIGHT + weight_of(signature)
         members = 2 if call.stream == "p2p" else self.size
+        if signature.new_group is not None and not signature.new_group.awaits_all:
+            members = len(signature.new_group.ranks) or members
         instance = IncompleteInstance(key, members, signature=signature if is_even(signature) else None, weight=weight)
         self.incomplete[key] = instance
         self.weight += weight

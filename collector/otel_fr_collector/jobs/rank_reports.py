@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 
 from otel_fr import identity, rank_report
-from otel_fr.match import Ending, Group, Signature, ThreadException
+from otel_fr.match import Ending, Group, NewGroup, Signature, ThreadException
 from otel_fr.match.endings import process_ending
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
@@ -164,8 +164,8 @@ def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:
     )
 
 
-class _MemberReader:
-    """Reads the member lists of one report."""
+class MemberReader:
+    """Reads the member lists of one report, or the one of a span."""
 
     def __init__(self, interner: Interner) -> None:
         self._members = interner.members
@@ -185,7 +185,7 @@ class _MemberReader:
 
 
 def _groups(given: Iterable[rank_report.ReportedGroup], interner: Interner) -> list[KeptGroupProgress]:
-    members = _MemberReader(interner)
+    members = MemberReader(interner)
     found = []
     for one in given:
         name, description = one.name[:MAX_GROUP_NAME], one.description[:MAX_GROUP_NAME]
@@ -202,7 +202,12 @@ class _CallReader:
         self._interner = interner
         self._now = now
         self._wall = wall
+        self._members = MemberReader(interner)
         self.weight = 0
+
+    def _new_group(self, given: rank_report.ReportedCall, name: str) -> NewGroup:
+        ranks = self._members.read(given.new_ranks)
+        return NewGroup(name[:MAX_GROUP_NAME], given.new_description[:MAX_GROUP_NAME], ranks, given.awaits_all)
 
     def read(self, given: rank_report.ReportedCall) -> RankCall:
         interner = self._interner
@@ -221,6 +226,7 @@ class _CallReader:
                 input_splits=given.input_splits,
                 output_splits=given.output_splits,
                 any_source=given.any_source or (operation == "recv" and peer is None),
+                new_group=None if given.new_name is None else self._new_group(given, given.new_name),
             )
         )
         group, site = interner.text(given.group), interner.text(given.site)

@@ -10,7 +10,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr import semconv as names
-from otel_fr.match import Group, Signature
+from otel_fr.match import Group, NewGroup, Signature
 from otel_fr.rank_report import MAX_GROUP_ID
 from otel_fr.rank_report.forms import MAX_DTYPE, MAX_NAME, MAX_TENSORS, read_names, read_sizes, read_splits
 from otel_fr_collector.jobs.bounded import Cache
@@ -27,13 +27,17 @@ from otel_fr_collector.jobs.calls import (
     weight_of,
     weight_of_texts,
 )
+from otel_fr_collector.jobs.rank_reports import MemberReader
 
 _TEXTS = frozenset(
     {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
     | {names.INPUT_SPLITS, names.OUTPUT_SPLITS, names.GROUP_ID, names.GROUP_NAME, names.GROUP_DESCRIPTION}
     | {names.CODE_FUNCTION, names.CODE_FILE, names.ERROR_TYPE}
+    | {names.NEW_GROUP_NAME, names.NEW_GROUP_DESCRIPTION, names.NEW_GROUP_RANKS}
 )
-_NUMBERS = frozenset({names.ROOT, names.PEER, names.TAG, names.TIMEOUT, names.GROUP_SIZE, names.CODE_LINE})
+_NUMBERS = frozenset(
+    {names.ROOT, names.PEER, names.TAG, names.TIMEOUT, names.GROUP_SIZE, names.CODE_LINE, names.NEW_GROUP_AWAITS_ALL}
+)
 _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
 _OF_ONE_CALL = frozenset({names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX})
 """What differs from one call of a site and shape to the next; monitors send these last."""
@@ -260,6 +264,7 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
             input_splits=read_splits(parse_json(text(names.INPUT_SPLITS, ""))),
             output_splits=read_splits(parse_json(text(names.OUTPUT_SPLITS, ""))),
             any_source=operation == "recv" and peer is None,
+            new_group=_new_group(texts, numbers, interner) if names.NEW_GROUP_NAME in texts else None,
         )
     )
     error = texts[names.ERROR_TYPE][:MAX_NAME] if names.ERROR_TYPE in texts else None
@@ -279,6 +284,17 @@ def _read_template(attributes: Iterable[KeyValue], interner: Interner) -> Templa
         timeout=None if timeout is None else timeout / 1_000,
         text_weight=text_weight,
         is_heavy=weight + text_weight > MAX_LIGHT,
+    )
+
+
+def _new_group(texts: dict[str, str], numbers: dict[str, int], interner: Interner) -> NewGroup:
+    """The process group that a call creates. Raises ValueError: its ranks are no list of ranks."""
+    text = texts.get
+    return NewGroup(
+        texts[names.NEW_GROUP_NAME][:MAX_GROUP_NAME],
+        text(names.NEW_GROUP_DESCRIPTION, "")[:MAX_GROUP_NAME],
+        MemberReader(interner).read(text(names.NEW_GROUP_RANKS, "")),
+        bool(numbers.get(names.NEW_GROUP_AWAITS_ALL)),
     )
 
 

@@ -163,7 +163,7 @@ def _attributes(entry: Entry, group: Group) -> dict[str, object]:
     return {
         names.STATE: entry.state.value,
         names.OPERATION: signature.operation,
-        names.KIND: names.KIND_P2P if entry.stream == "p2p" else names.KIND_COLLECTIVE,
+        names.KIND: entry.stream if entry.stream in (names.KIND_P2P, names.KIND_GROUP) else names.KIND_COLLECTIVE,
         names.SEQUENCE_ID: entry.sequence_id,
         names.RECORD_ID: entry.record,
         names.BACKEND: entry.backend or None,

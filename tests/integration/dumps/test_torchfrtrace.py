@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.dumps.torchview import view
-from otel_fr.ring import KIND_MONITORED, RecordState
+from otel_fr.ring import KIND_GROUP, KIND_MONITORED, NewGroup, RecordState
 from tests.support.rings import OPERATIONS, RankRing, signature
 from tests.support.waiting import PATIENCE
 
@@ -51,6 +51,8 @@ def every_operation(ring: RankRing) -> None:
         ring.call(signature("recv", ((9,),), peer=after, tag=3))
         ring.call(signature("send", ((9,),), peer=before, tag=3))
     if r < 2:
+        pair = NewGroup("1", "pair", (0, 1))
+        ring.call(signature("new_group", (), new_group=pair), kind=KIND_GROUP)
         ring.group("1", [0, 1], "pair")
         ring.call(signature("all_reduce", ((3,),), reduce_op="sum"), group="1")
     for _ in range(3):

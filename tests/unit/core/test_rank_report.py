@@ -27,7 +27,7 @@ CALL_JSON = (
     '{"g":"a1","k":"p2p","seq":5,"op_id":6,"rec":41,"i":2,"op":"recv","be":"gloo",'
     '"in":[[3,4],[]],"idt":["Float","Long"],"out":[[8]],"odt":["Half"],"isp":[1,2],"osp":null,'
     '"ro":"sum","root":3,"peer":null,"tag":7,"st":"failed","timeout_ms":600000,"age_s":1.25,"site":"train.py:42 step",'
-    '"any":true,"posted":true,"wait_s":0.5,"dur_s":0.01,"gap_s":0.0,"err":"timeout"}'
+    '"any":true,"posted":true,"wait_s":0.5,"dur_s":0.01,"gap_s":0.0,"err":"timeout","ng":"3","ngd":"tp","ngr":"0-3","nga":true}'
 )
 PLAIN_CALL_JSON = (
     '{"g":"a1","k":"collective","seq":5,"op_id":6,"rec":42,"i":0,"op":"all_reduce","be":"nccl",'
@@ -54,7 +54,7 @@ FAILED_CALL = ReportedCall(
     input_sizes=((3, 4), ()), input_dtypes=("Float", "Long"), output_sizes=((8,),), output_dtypes=("Half",),
     input_splits=(1, 2), output_splits=None, reduce_op="sum", root=3, peer=None, tag=7, state="failed",
     timeout_ms=600_000, age_s=1.25, site="train.py:42 step", any_source=True, is_posted=True, wait_s=0.5,
-    duration_s=0.01, gap_s=0.0, error="timeout",
+    duration_s=0.01, gap_s=0.0, error="timeout", new_name="3", new_description="tp", new_ranks="0-3", awaits_all=True,
 )  # fmt: skip
 PLAIN_CALL = ReportedCall(
     group="a1", stream="collective", sequence=5, op_id=6, record=42, pair_index=0, operation="all_reduce",
@@ -99,7 +99,7 @@ calls = st.builds(
     ReportedCall,
     texts, texts, counts, counts, counts, counts, texts, texts, shapes, dtypes, shapes, dtypes, splits, splits,
     st.none() | names, *[st.none() | integers] * 3, texts, *[st.none() | seconds] * 2, texts, st.booleans(),
-    st.booleans(), *[st.none() | seconds] * 3, st.none() | names,
+    st.booleans(), *[st.none() | seconds] * 3, *[st.none() | names] * 2, texts, texts, st.booleans(),
 )  # fmt: skip
 groups = st.builds(ReportedGroup, names, texts, texts, texts, texts, *[counts] * 5, st.booleans(), st.none() | seconds)
 call_lists = st.lists(calls, max_size=2).map(tuple)

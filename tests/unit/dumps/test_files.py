@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import pickletools
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from otel_fr.dumps.read import load, load_folder
 from otel_fr.dumps.write import is_ours, write_dump
 from otel_fr.match.model import CallState
-from otel_fr.ring import KIND_MONITORED, RecordState, SignatureDef
+from otel_fr.ring import KIND_GROUP, KIND_MONITORED, NewGroup, RecordState, SignatureDef
 from tests.support.rings import OPERATIONS, RUN, SIDES, RankRing, signature
 
 STATES = {
@@ -33,6 +34,8 @@ splits = st.none() | st.lists(st.integers(0, 1000), max_size=4).map(tuple)
 def signatures(draw: st.DrawFn) -> SignatureDef:
     operation = draw(st.sampled_from(OPERATIONS))
     outputs = tuple(tuple(size) for size in draw(shapes))
+    members = draw(st.lists(st.integers(0, 100), max_size=6, unique=True).map(tuple))
+    new = NewGroup(draw(st.text("ab 1", min_size=1)), draw(st.text("ab 1")), members, draw(st.booleans()))
     return signature(
         operation,
         draw(shapes),
@@ -44,6 +47,7 @@ def signatures(draw: st.DrawFn) -> SignatureDef:
         tag=draw(st.integers(0, 2**31)) if operation in ("send", "recv") else None,
         input_splits=draw(splits),
         output_splits=draw(splits),
+        new_group=new if operation == "new_group" else None,
     )
 
 
@@ -64,7 +68,7 @@ def test_what_was_recorded_comes_back(
     folder = tmp_path_factory.mktemp("round")
     ring = RankRing(folder, rank=1, world_size=4, capacity=capacity)
     for what, state in calls:
-        kind = KIND_MONITORED if what.operation == "monitored_barrier" else 0
+        kind = {"monitored_barrier": KIND_MONITORED, "new_group": KIND_GROUP}.get(what.operation, 0)
         ring.call(what, state=state, kind=kind, site=(("/job/train.py", 7, function),))
     path = ring.write(folder / "out", fmt)
     dump = load(path)
@@ -84,11 +88,15 @@ def test_what_was_recorded_comes_back(
             elif want == () and side.endswith("splits"):
                 want = None  # an empty list of splits asks for even ones
             assert getattr(seen, side) == want, side
+        new, wanted = seen.new_group, what.new_group
+        assert (new is None) == (wanted is None)
+        assert new is None or wanted is None or tuple(new) == dataclasses.astuple(wanted)
+        assert entry.stream == ("group" if new is not None else entry.stream)
         assert entry.site == f"/job/train.py:7 {function}".rstrip()
         assert entry.age == pytest.approx(10, abs=5)
         assert (entry.duration is None) == (state is RecordState.IN_FLIGHT)
     group = next(group for group in dump.groups.values() if group.name == "0")
-    collectives = [w for w, _ in calls if w.operation not in ("send", "recv", "monitored_barrier")]
+    collectives = [w for w, _ in calls if w.operation not in ("send", "recv", "monitored_barrier", "new_group")]
     assert (group.ranks, group.enqueued) == ((0, 1, 2, 3), len(collectives))
     assert dump.partial == (len(calls) > capacity and any(s is RecordState.IN_FLIGHT for _, s in calls[:-capacity]))
 

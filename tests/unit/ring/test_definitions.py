@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.ring import DefinitionError, GroupDef, SignatureDef, SiteDef
+from otel_fr.ring import DefinitionError, GroupDef, NewGroup, SignatureDef, SiteDef
 from otel_fr.ring.definitions import MAX_PAYLOAD, fitting, thread_bytes, thread_name
 
 u64 = st.integers(0, 2**64 - 1)
@@ -26,6 +26,7 @@ groups = st.builds(GroupDef, texts, texts, texts, ranks.map(tuple), texts, u64, 
 signatures = st.builds(
     SignatureDef, texts, texts, shapes, shapes, dtypes, dtypes, st.none() | texts, st.none() | i63, st.none() | i63,
     st.none() | i63, splits, splits, u64, u64, st.booleans(), st.booleans(),
+    st.none() | st.builds(NewGroup, texts, texts, ranks.map(tuple), st.booleans()),
 )  # fmt: skip
 sites = st.builds(SiteDef, st.lists(st.tuples(texts, u64, texts), max_size=8).map(tuple), st.booleans())
 
@@ -128,6 +129,8 @@ def test_a_signature_too_large_is_cut_and_says_so() -> None:
         replace(SIGNATURE, operation="o" * 70_000, reduce_op="r" * 70_000),
         replace(SIGNATURE, input_dtypes=tuple(str(number) for number in range(70_000))),
         replace(SIGNATURE, input_dtypes=("d" * 70_000,)),
+        replace(SIGNATURE, new_group=NewGroup("n" * 70_000, "d" * 70_000, (0, 1))),
+        replace(SIGNATURE, new_group=NewGroup("1", "", tuple(rank * rank for rank in range(40_000)))),
         SiteDef((("f" * 70_000, 1, "g" * 70_000),)),
         SiteDef((("/job/train.py", 1, "step"),) * 70_000),
     ],

@@ -1,0 +1,50 @@
+"""Ranks that create process groups differently, in torchrun jobs: live, before the store's time-out, and from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.verdicts import cause_incidents
+from tests.support.waiting import wait_for
+
+pytestmark = torchrun.needed
+
+FAULTS: dict[str, tuple[list[int], list[str]]] = {
+    # job: culprits, what the summary says
+    "left_out": ([2], ["new_group number 2 (group tp (2), ranks 0-2)", "all_reduce number 1"]),
+    "other_order": ([1], ["group differs in new_group number 1", "rank 1 has right"]),
+    "one_name": ([2], ["group differs in new_group number 1", "rank 2 has dp", "one call fewer"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
+    culprits, texts = FAULTS[fault]
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_STALL_SECONDS": "2"}
+        job = torchrun.run(tmp_path / "job", "new_groups.py", fault, "15", env=env)
+        assert wait_for(running.causes), running.err_file.read_text() + job.output
+        live = running.causes()
+    status, report = job.analyze()
+    assert status == 1, job.output
+    for incident in (one_cause(live), one_cause(cause_incidents(report["incidents"]))):
+        assert incident["culprit_ranks"] == culprits, incident["summary"]
+        for text in texts:
+            assert text in incident["summary"]
+
+
+def one_cause(incidents: list[Any]) -> Any:
+    assert len(incidents) == 1, [(one["category"], one["culprit_ranks"], one["summary"]) for one in incidents]
+    return incidents[0]
+
+
+def test_groups_that_all_ranks_create_raise_nothing(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = torchrun.endpoint(running, torchrun.UNHURRIED)
+        job = torchrun.run(tmp_path / "job", "new_groups.py", "healthy", env=env)
+    assert job.returncode == 0, job.output
+    assert running.incidents() == []

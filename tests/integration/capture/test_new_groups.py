@@ -1,0 +1,117 @@
+"""The creation of process groups, as both engines record it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import single_rank
+
+PRELUDE = """
+session_module.start_monitor = no_monitor
+start()
+def show():
+    for record in ring().records():
+        new = record.signature.new_group
+        if new is not None:
+            name = record.site.text.rpartition(" ")[2]
+            print(record.kind, record.sequence_id, record.state.name, record.signature.operation, new.name,
+                  new.description, *new.ranks, "all" if new.awaits_all else "members", name)
+"""
+
+pytestmark = pytest.mark.usefixtures("each_engine")
+
+
+def test_each_creation_is_recorded_with_its_number_name_description_and_ranks(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        PRELUDE
+        + """
+def setup():
+    dist.new_group([2, 0], group_desc="tp")
+    dist.new_group([1, 2])  # not a member: only counted
+    dist.all_reduce(torch.ones(2), group=dist.new_group(None, group_desc="all"))
+    dist.new_group([0, 1], use_local_synchronization=True)  # in an order of its members' own
+    with contextlib.suppress(ValueError):
+        dist.new_group([0, 9])  # begins no group
+    dist.new_subgroups(2)
+setup()
+show()
+""",
+    )
+    assert out.splitlines() == [
+        "3 1 COMPLETED new_group 1 tp 0 2 members setup",
+        "3 3 COMPLETED new_group 3 all 0 1 2 3 members setup",
+        "3 4 COMPLETED new_group 4 undefined 0 1 members setup",
+    ]
+
+
+def test_a_new_default_group_begins_to_count_anew(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        PRELUDE
+        + """
+def setup():
+    dist.new_group([0, 1], group_desc="tp")
+for _ in range(2):
+    setup()
+    dist.destroy_process_group()
+    start()
+thread = threading.Thread(target=setup)
+thread.start()
+thread.join()
+show()
+""",
+    )
+    assert [line.split()[1] for line in out.splitlines()] == ["1", "1", "1"]
+
+
+def test_a_creation_that_fails_has_failed_only_if_other_ranks_are_the_reason(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        PRELUDE
+        + """
+import torch.distributed.distributed_c10d as c10d
+def fail_with(error):
+    real = c10d.ProcessGroup
+    def raise_it(*args, **kwargs):
+        raise error
+    c10d.ProcessGroup = raise_it
+    try:
+        dist.new_group([0, 1])
+    except Exception as raised:
+        assert raised is error
+    finally:
+        c10d.ProcessGroup = real
+fail_with(RuntimeError("[enforce fail at gloo/transport/tcp] Connect timeout"))
+fail_with(dist.DistStoreError("Timed out after 3 s"))
+fail_with(RuntimeError("Distributed package doesn't have NCCL built in"))
+dist.new_group([0, 1])
+show()
+print(ring().counters["hook_errors"])
+""",
+    )
+    lines = out.splitlines()
+    assert [line.split()[2] for line in lines[:-1]] == ["FAILED", "FAILED", "COMPLETED", "COMPLETED"]
+    assert lines[-1] == "0"
+
+
+def test_the_barrier_after_a_creation_is_part_of_it(tmp_path: Path) -> None:
+    """Then every rank is waited for, so that those that do not become members are recorded, too."""
+    out = single_rank.succeed(
+        tmp_path,
+        """
+import torch.distributed.distributed_c10d as c10d
+seen = []
+c10d._store_based_barrier = lambda *_: hook._state.session and seen.extend(r.state.name for r in ring().records())
+"""
+        + PRELUDE
+        + """
+dist.new_group([1, 2])
+print(*seen)
+show()
+""",
+        TORCH_DIST_INIT_BARRIER="1",
+    )
+    assert out.splitlines()[-2:] == ["IN_FLIGHT", "3 1 COMPLETED new_group 1 undefined 1 2 all <module>"]

@@ -1,0 +1,80 @@
+"""The creation of a process group, from the monitor's span and report to what the collector keeps of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, expand
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.span_reader import SpanReader
+
+from otel_fr import identity, rank_report
+from otel_fr.match import CallState, Group
+from otel_fr.match.model import NewGroup as Created
+from otel_fr.monitor.report_builder import reported_call
+from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.monitor.tail import Tracked
+from otel_fr.rank_report import RankReport
+from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, Record, RecordState, SiteDef
+from tests.support.rings import FRAME, signature
+
+WORLD = GroupDef("w", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
+PAIR = NewGroup("3", "tp", (0, 2))
+
+
+def created(new: NewGroup = PAIR, state: RecordState = RecordState.COMPLETED) -> Record:
+    return Record(
+        record_id=7, issued_ns=1_000, waited_ns=None, ended_ns=None if state is RecordState.IN_FLIGHT else 5_000,
+        state=state, coll_seq=3, p2p_seq=0, op_id=0, pair_index=0, kind=KIND_GROUP, flags=0, timeout_ms=60_000,
+        thread="MainThread", group=WORLD, signature=signature("new_group", (), backend="", new_group=new),
+        site=SiteDef((FRAME,)),
+    )  # fmt: skip
+
+
+def from_span(record: Record, interner: Interner, rank: int = 0) -> SpanCall:
+    data = SpanBuilder(identity.run_id("job", 0, "n"), rank, 10**18).encode(record)
+    invalid: list[str] = []
+    (call,) = SpanReader(interner).read([ScopeSpans.FromString(data).spans[0].SerializeToString()], invalid)
+    assert invalid == []
+    return call
+
+
+def from_report(record: Record, interner: Interner, rank: int = 0) -> RankCall:
+    report = RankReport(
+        rank=rank, number=1, stall_s=5.0, groups=(), in_flight=(reported_call(Tracked(record, None), 10_000),),
+        in_flight_more=0, failed=(), idle_s=None,
+    )  # fmt: skip
+    text = rank_report.build(report)
+    assert json.loads(text)["inflight"][0]["ngr"] == identity.encode_ranks(PAIR.ranks)
+    (call,) = parse_report(text, interner, now=100.0, wall=5e9).inflight
+    return call
+
+
+@pytest.mark.parametrize("awaits_all", [False, True])
+def test_it_reads_the_same_from_its_span_and_from_its_report(awaits_all: bool) -> None:
+    interner = Interner()
+    new = NewGroup("3", "tp", (0, 2), awaits_all)
+    span = expand((0, from_span(created(new), interner), None))
+    report = from_report(created(new, RecordState.IN_FLIGHT), interner)
+    assert span.signature is report.signature
+    assert span.signature.new_group == Created("3", "tp", (0, 2), awaits_all)
+    assert (span.stream, span.sequence_id) == (report.stream, report.sequence_id) == ("group", 3)
+    assert report.state is CallState.IN_FLIGHT
+
+
+def test_it_is_complete_once_the_new_groups_members_have_completed_it() -> None:
+    interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
+    for rank in (0, 2):
+        assert not state.add(expand((rank, from_span(created(), interner, rank), None)))
+    assert not state.incomplete
+    assert state.call_count == 0
+
+
+def test_other_members_under_one_number_disagree() -> None:
+    interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
+    assert not state.add(expand((0, from_span(created(), interner), None)))
+    other = created(NewGroup("3", "dp", (1, 2)))
+    assert state.add(expand((2, from_span(other, interner, 2), None)))

@@ -1,0 +1,245 @@
+"""Ranks that create process groups: left out, in another order, or with another meaning; and what is no fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_fr.match import Call, CallState, Category, Finding, Group, NewGroup, Progress, Rank, Signature
+from tests.support.verdicts import causes, judge
+
+WORLD = Group("w", "0", "default_pg", (0, 1, 2, 3))
+SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
+DONE, OPEN = CallState.COMPLETED, CallState.IN_FLIGHT
+
+
+def made(
+    rank: int,
+    number: int,
+    description: str = "tp",
+    ranks: tuple[int, ...] = (0, 1, 2, 3),
+    state: CallState = OPEN,
+    **more: Any,
+) -> Call:
+    """A call of ``new_group``; c10d names the groups by their numbers."""
+    awaits_all = more.pop("awaits_all", False)
+    new = NewGroup(str(number), description, ranks, awaits_all)
+    more.setdefault("record", number)
+    more.setdefault("age", 9.0 if state is OPEN else None)
+    return Call(
+        rank=rank,
+        group="w",
+        stream="group",
+        sequence_id=number,
+        signature=Signature("new_group", new_group=new),
+        state=state,
+        site=f"train.py:{number} setup",
+        **more,
+    )
+
+
+def reduced(rank: int, number: int = 1, state: CallState = OPEN, group: str = "w") -> Call:
+    age = 9.0 if state is OPEN else None
+    return Call(
+        rank=rank, group=group, stream="collective", sequence_id=number, record=50, signature=SUM, state=state, age=age
+    )
+
+
+def verdict(calls: list[Call], world: Group = WORLD, **enqueued: int) -> list[Finding]:
+    """``enqueued``: of ranks (``r2=1``), collectives of the default group."""
+    ranks = [
+        Rank(rank, idle=9.0, progress={"w": Progress(enqueued.get(f"r{rank}", 0), 0)}, site="train.py:9 load")
+        for rank in world.ranks
+    ]
+    return judge(calls, ranks, [world], world_size=len(world.ranks))
+
+
+def test_a_rank_that_leaves_out_a_creation_is_named() -> None:
+    (found,) = verdict([made(rank, 2) for rank in (0, 1, 3)])
+    assert found.category is Category.MISSING_RANK
+    assert found.culprit_ranks == (2,)
+    assert found.waiting_ranks == (0, 1, 3)
+    assert found.stream == "group"
+    assert found.summary.startswith("rank 2 did not join new_group number 2 (group tp (2), ranks 0-3)")
+
+
+def test_a_rank_that_went_on_to_a_collective_instead_is_the_culprit() -> None:
+    calls = [*(made(rank, 2) for rank in (0, 1, 3)), reduced(2)]
+    (found,) = causes(verdict(calls, r2=1))
+    assert found.culprit_ranks == (2,)
+    assert "new_group number 2" in found.summary
+    assert "all_reduce number 1" in found.summary
+
+
+def test_no_rank_waits_for_one_that_is_no_member() -> None:
+    calls = [made(rank, 2, ranks=(0, 1), state=DONE) for rank in (0, 1)]
+    assert verdict(calls) == []
+    calls = [made(0, 2, ranks=(0, 1))]
+    (found,) = verdict(calls)
+    assert found.culprit_ranks == (1,)
+
+
+def test_with_a_barrier_after_the_creation_every_rank_is_waited_for() -> None:
+    calls = [made(rank, 2, ranks=(0, 1), awaits_all=True) for rank in (0, 1, 3)]
+    (found,) = verdict(calls)
+    assert found.culprit_ranks == (2,)
+    assert found.waiting_ranks == (0, 1, 3)
+
+
+def test_a_rank_that_creates_groups_in_another_order_is_named() -> None:
+    first, second = (0, 1, 2), (1, 2, 3)
+    calls = [
+        made(0, 1, "a", first),
+        made(1, 1, "a", first),
+        made(2, 1, "b", second),
+        made(3, 2, "b", second),
+    ]
+    found, *rest = verdict(calls)
+    assert found.category is Category.OP_MISMATCH
+    assert found.field == "group"
+    assert found.culprit_ranks == (2,)
+    assert found.summary.startswith("group differs in new_group number 1 of group default_pg")
+    assert [one.caused_by for one in rest] == [found.key] * len(rest)
+
+
+def test_a_rank_that_passed_a_number_votes_against_groups_of_which_it_would_be_a_member() -> None:
+    calls = [made(0, 2, "a", (0, 1)), made(1, 2, "b", (1, 2)), made(2, 3, "b", (1, 2))]
+    found = verdict(calls)[0]
+    assert found.field == "group"
+    assert found.culprit_ranks == (1,)
+
+
+def test_two_ranks_of_two_have_no_majority() -> None:
+    world = Group("w", "0", "default_pg", (0, 1))
+    calls = [made(0, 1, "a", (0, 1)), made(1, 1, "b", (0, 1)), made(0, 2, "b", (0, 1), record=2)]
+    found = verdict(calls, world)[0]
+    assert found.culprit_ranks == (0, 1)
+    assert "no majority" in found.summary
+
+
+def test_one_name_with_two_meanings_is_named_where_ranks_wait_for_the_next() -> None:
+    """Rank 2 left out "tp": its "dp" got the name of the others' "tp", and they wait for it in their "dp"."""
+    calls = [
+        *(made(rank, 1, "tp", state=DONE) for rank in (0, 1, 3)),
+        made(2, 1, "dp", state=DONE),
+        *(made(rank, 2, "dp") for rank in (0, 1, 3)),
+    ]
+    found, *rest = verdict(calls)
+    assert found.field == "group"
+    assert found.culprit_ranks == (2,)
+    assert found.values[2].startswith("dp")
+    assert "one call fewer" in found.summary
+    assert all(one.caused_by == found.key for one in rest)
+
+
+def test_swapped_descriptions_are_named_where_ranks_wait_in_a_group_of_that_name() -> None:
+    group = Group("t", "1", "tp", (0, 1, 2, 3))
+    calls = [made(rank, number, name, state=DONE) for rank in (0, 1, 3) for number, name in ((1, "tp"), (2, "dp"))]
+    calls += [made(2, number, name, state=DONE) for number, name in ((1, "dp"), (2, "tp"))]
+    calls += [reduced(rank, group="t") for rank in (0, 1, 3)]
+    ranks = [Rank(rank, idle=9.0, progress={"t": Progress(int(rank != 2), 0)}) for rank in WORLD.ranks]
+    found, *rest = judge(calls, ranks, [WORLD, group], world_size=4)
+    assert found.field == "group"
+    assert found.culprit_ranks == (2,)
+    assert all(one.caused_by == found.key for one in rest)
+
+
+@pytest.mark.parametrize("state", [DONE, OPEN])
+def test_ranks_may_describe_a_group_differently(state: CallState) -> None:
+    """Each by its own number, for example; a rank that waits in a later call waits for another reason."""
+    calls = [made(rank, 1, f"of rank {rank}", state=DONE) for rank in WORLD.ranks]
+    calls += [made(rank, 2, f"of rank {rank} too", state=state) for rank in (0, 1, 2)]
+    found = verdict(calls)
+    assert [one.culprit_ranks for one in found] == ([] if state is DONE else [(3,)])
+    assert all(one.field is None for one in found)
+
+
+def test_groups_without_a_common_member_may_have_one_number() -> None:
+    """Each pair of ranks creates its own group only: no rank waits."""
+    calls = [made(rank, 1, "pair", (rank // 2 * 2, rank // 2 * 2 + 1), state=DONE) for rank in WORLD.ranks]
+    assert verdict(calls) == []
+
+
+def test_members_that_have_all_come_may_take_long_to_connect() -> None:
+    calls = [made(rank, 1, age=200.0) for rank in WORLD.ranks]
+    assert verdict(calls) == []
+    failed = [made(rank, 1, state=CallState.FAILED, age=300.0, duration=300.0, error="timeout") for rank in WORLD.ranks]
+    (found,) = verdict(failed)
+    assert found.category is Category.STALLED_COLLECTIVE
+    assert "all members joined new_group number 1 (group tp (1), ranks 0-3)" in found.summary
+
+
+def test_a_creation_that_failed_and_was_caught_is_over() -> None:
+    failed = [
+        made(rank, 1, state=CallState.FAILED, age=30.0, duration=10.0, error="collective_failed")
+        for rank in WORLD.ranks
+    ]
+    later = [
+        Call(
+            rank=rank, group="w", stream="collective", sequence_id=1, record=60, signature=SUM, state=DONE, age=5.0,
+            duration=0.1,
+        )
+        for rank in WORLD.ranks
+    ]  # fmt: skip
+    ranks = [Rank(rank, idle=9.0, progress={"w": Progress(1, 1)}) for rank in WORLD.ranks]
+    assert judge([*failed, *later], ranks, [WORLD], world_size=4) == []
+
+
+GROUPS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3))
+
+
+@given(
+    program=st.lists(st.tuples(st.sampled_from(GROUPS), st.sampled_from(["", "tp", "dp"])), min_size=1, max_size=8),
+    reached=st.tuples(*[st.integers(0, 8)] * 4),
+    seed=st.randoms(use_true_random=False),
+)
+def test_ranks_that_create_the_same_groups_are_no_fault(
+    program: list[tuple[tuple[int, ...], str]], reached: tuple[int, ...], seed: Any
+) -> None:
+    """However far each of them came: no creation disagrees, and none in which no rank has waited long is a fault."""
+    calls = []
+    for rank in WORLD.ranks:
+        for number, (ranks, name) in enumerate(program[: reached[rank]], 1):
+            if rank in ranks:
+                last = number == min(reached[rank], len(program))
+                calls.append(made(rank, number, name, ranks, OPEN if last else DONE, age=0.5 if last else None))
+    seed.shuffle(calls)
+    assert verdict(calls) == []
+
+
+@given(
+    program=st.lists(st.sampled_from(GROUPS), min_size=2, max_size=6),
+    culprit=st.integers(0, 3),
+    at=st.integers(0, 5),
+)
+def test_a_rank_that_stops_before_a_creation_is_the_only_culprit(
+    program: list[tuple[int, ...]], culprit: int, at: int
+) -> None:
+    at %= len(program)
+    calls, stopped = [], {culprit: at}
+    position = dict.fromkeys(WORLD.ranks, 0)
+    moved = True
+    while moved:
+        moved = False
+        for number, ranks in enumerate(program):
+            ready = [r for r in ranks if position[r] == number and stopped.get(r, 99) > number]
+            if len(ready) == len(ranks):
+                for rank in ranks:
+                    position[rank] = number + 1
+                moved = True
+        for rank in WORLD.ranks:
+            while position[rank] < min(len(program), stopped.get(rank, 99)) and rank not in program[position[rank]]:
+                position[rank] += 1
+                moved = True
+    for rank in WORLD.ranks:
+        for number, ranks in enumerate(program[: position[rank]]):
+            if rank in ranks:
+                calls.append(made(rank, number + 1, "g", ranks, DONE))
+        if rank != culprit and position[rank] < len(program):
+            calls.append(made(rank, position[rank] + 1, "g", program[position[rank]], OPEN))
+    waiting = [call for call in calls if call.state is OPEN]
+    found = verdict(calls)
+    assert {rank for one in causes(found) for rank in one.culprit_ranks} == ({culprit} if waiting else set())
