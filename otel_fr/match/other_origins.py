@@ -27,9 +27,11 @@ def may_have_begun_elsewhere(case: Case, calls_of: Mapping[int, OpenCalls], unhe
     if case.steps.shared or case.steps.culprits.difference(unheard):
         return True  # a rank that left out a call
     heads = _heads(case)
-    return any(
-        _is_unexplained(node, heads) or _may_be_missing(case, node, heads, unheard) for node in case.nodes.values()
-    ) or _has_served_head(case, heads)
+    return (
+        any(_is_unexplained(node, heads) or _may_be_missing(case, node, heads, unheard) for node in case.nodes.values())
+        or _has_served_head(case, heads)
+        or any(_is_vague(call, unheard) for call in heads.values())
+    )
 
 
 def near(case: Case, cause: Finding) -> set[int]:
@@ -86,6 +88,11 @@ def _has_served_head(case: Case, heads: Mapping[int, Call]) -> bool:
             ):
                 return True
     return False
+
+
+def _is_vague(head: Call, unheard: Collection[int]) -> bool:
+    """True if it is a message of which the peer's evidence does not show the other end: that may have completed."""
+    return head.signature.any_source and head.signature.peer is not None and head.signature.peer not in unheard
 
 
 def _may_be_missing(case: Case, node: Node, heads: Mapping[int, Call], unheard: Collection[int]) -> bool:

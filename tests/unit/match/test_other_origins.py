@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from otel_fr.match import (
     Call,
     CallState,
@@ -129,3 +131,27 @@ def test_a_rank_that_came_after_the_others_timed_out_is_late_also_if_one_left_no
     unheard = Rank(2, ending=Ending.UNKNOWN, complete=False)
     found = causes(judge(calls, [*ranks, unheard], [WORLD], 3))
     assert [(finding.category, finding.culprit_ranks) for finding in found] == [(Category.STRAGGLER, (1,))]
+
+
+@pytest.mark.parametrize(
+    ("peer", "record", "named"),
+    [(0, 11, ()), (0, 13, (3,)), (3, 11, (3,))],
+    ids=["before the wait", "behind the wait", "with the rank itself"],
+)
+def test_a_message_in_flight_whose_other_end_is_not_shown_may_have_begun_it(
+    peer: int, record: int, named: tuple[int, ...]
+) -> None:
+    """Rank 0 may have completed it, and the device of rank 1 not."""
+    message = Signature("recv", (), ((4,),), (), ("Float",), peer=peer, tag=0, any_source=True)
+    calls = [
+        call(1, "dp 1", 5, 12),
+        call(1, "tp 0", 7, record, stream="p2p", signature=message),
+        *(call(r, "tp 1" if r else "tp 0", 11, 13) for r in (0, 2)),
+    ]
+    ranks = [
+        rank(0, {"tp 0": (11, 10), "dp 0": (5, 5)}),
+        rank(1, {"tp 0": (10, 10), "dp 1": (5, 4)}),
+        rank(2, {"tp 1": (11, 10), "dp 0": (5, 5)}),
+    ]
+    found = causes(pairs(calls, ranks)[0])
+    assert [finding.culprit_ranks for finding in found] == ([named] if named else [])
