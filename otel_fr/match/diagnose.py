@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from otel_fr.match import consequences, on_host, other_origins, out_of_step, sentences, unseen_waits
+from otel_fr.match import consequences, on_host, other_origins, out_of_step, sentences, step_sentences, unseen_waits
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import OpenCalls, StuckDevice, common_device, open_calls, stuck_devices
@@ -96,9 +96,9 @@ class _Diagnosis(Case):
                 category = Category.UNMATCHED_P2P
                 out = self.steps.culprits.intersection((caller, blocker))
                 if out == {caller}:
-                    culprits, summary = (caller,), sentences.one_message_more_text(caller, blocker, instance, step)
+                    culprits, summary = (caller,), step_sentences.one_message_more_text(caller, blocker, instance, step)
                 elif not out and self._kept_pattern(blocker, instance, step):
-                    culprits, summary = (caller,), sentences.one_more_text(caller, blocker, instance, step)
+                    culprits, summary = (caller,), step_sentences.one_more_text(caller, blocker, instance, step)
                 elif self.steps.rivals == tuple(sorted((caller, blocker))):
                     culprits, summary = self.steps.rivals, self.unmatched_text(instance, blocker)
                 else:

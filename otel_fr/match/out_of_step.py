@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from otel_fr.match import sentences
+from otel_fr.match import sentences, step_sentences
 from otel_fr.match.case import Case
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.model import Category, Ending
@@ -105,7 +105,7 @@ def name_in_cycle(case: Case, keys: list[InstanceKey], skipped: list[LeftOut]) -
     """Add the ranks of a cycle that are out of step, each where others wait for it."""
     for found in skipped:
         node = case.nodes[found.key]
-        details = sentences.out_of_step_text(found.ranks, node.instance, found.taken, found.or_else)
+        details = step_sentences.out_of_step_text(found.ranks, node.instance, found.taken, found.or_else)
         _add_missing(case, node, found.ranks, details)
     for key in keys:
         missing = case.nodes[key].next
@@ -147,10 +147,15 @@ def name_beyond(case: Case, node: Node, ranks: list[int]) -> None:
     ended = all(info is not None and info.ending is Ending.CLEAN for info in infos)
     if node.instance.p2p is None:
         category = Category.MISSING_RANK
-        summary = sentences.one_call_more_text(ranks, others, node.instance, case.age(node), ended=ended)
+        beside = not set(ranks).issuperset(node.waiting)
+        summary = (
+            step_sentences.out_of_step_beside_text(ranks, node.waiting, others, node.instance, case.age(node))
+            if beside
+            else step_sentences.one_call_more_text(ranks, others, node.instance, case.age(node), ended=ended)
+        )
     else:
         category = Category.UNMATCHED_P2P
-        summary = sentences.one_message_more_text(ranks[0], others[0], node.instance, None)
+        summary = step_sentences.one_message_more_text(ranks[0], others[0], node.instance, None)
     finding = case.finding(node.instance, category, ranks, node.waiting, summary)
     finding.age = case.age(node)
     case.add(finding)
@@ -182,7 +187,7 @@ def name_in_stall(case: Case, keys: list[InstanceKey]) -> bool:
     if behind:
         node, absent = min(behind, key=lambda found: (len(found[0].instance.members), found[0].instance.name))
         taken = case.nodes[keys[0]].instance
-        _add_missing(case, node, absent, sentences.out_of_step_text(absent, node.instance, taken, ()))
+        _add_missing(case, node, absent, step_sentences.out_of_step_text(absent, node.instance, taken, ()))
     elif ahead:
         node = min(ahead, key=lambda node: (len(node.instance.members), node.instance.name))
         name_beyond(case, node, list(node.waiting))
@@ -204,7 +209,7 @@ def name_rivals(case: Case, keys: list[InstanceKey]) -> bool:
         return False
     key = next((key for key in keys if set(rivals) <= set(case.nodes[key].instance.members)), keys[0])
     node = case.nodes[key]
-    summary = sentences.rivals_text(rivals, node.instance, node.waiting, case.age(node))
+    summary = step_sentences.rivals_text(rivals, node.instance, node.waiting, case.age(node))
     finding = case.finding(node.instance, Category.DEADLOCK, rivals, sorted(waiting), summary)
     finding.age = case.age(node)
     case.add(finding)

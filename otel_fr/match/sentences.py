@@ -218,34 +218,6 @@ def absent_text(evidence: Evidence, instance: Instance, absent: list[int], lasts
     return f"{text}; {where_text(evidence, absent[0], lasts.get(absent[0]), instance)}"
 
 
-def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance, or_else: tuple[int, ...]) -> str:
-    """What ranks did instead of joining ``skipped``, unlike the others; ``or_else``: ranks that may have done it."""
-    they = verb(ranks, "it", "they")
-    text = "" if or_else else "unlike the other ranks, "  # with two sides, neither is the exception
-    text += f"{ranks_text(ranks)} called {instance_text(taken)} without it: {they}"
-    if len(taken.members) < len(skipped.members):
-        text += " made a call too many, or left this one out"
-    else:
-        text += " left out a call, or made this one too early"
-    return text + (f" (or {ranks_text(or_else)} made calls too many)" if or_else else "")
-
-
-def one_call_more_text(
-    ranks: list[int], others: list[int], instance: Instance, seconds: float | None, *, ended: bool
-) -> str:
-    """Ranks wait in a collective that the other members left out. ``ended``: these have ended without an error."""
-    more, fewer = verb(ranks, "it", "they"), verb(others, "it", "they")
-    how = (
-        f"{verb(others, 'has', 'have')} ended without an error"
-        if ended
-        else f"{verb(others, 'does', 'do')} not call it"
-    )
-    return (
-        f"{waiting_text(ranks, seconds, instance_text(instance))}, but {ranks_text(others)} {how}:"
-        f" unlike the other ranks, {more} made a call too many (or {fewer} left this one out)"
-    )
-
-
 def misdirected_text(misdirected_message: MisdirectedMessage) -> str:
     """``"rank 0 waits in send ... to rank 2, which has no counterpart, while rank 1 waits in recv ... from rank 0"``"""
     astray, other = misdirected_message.astray, misdirected_message.other
@@ -258,23 +230,6 @@ def misdirected_text(misdirected_message: MisdirectedMessage) -> str:
     wrong = "sends to" if astray.call(caller).signature.operation == "send" else "receives from"
     left_out = "recv" if wrong == "sends to" else "send"
     return f"{text}: rank {caller} {wrong} the wrong rank (or {ranks_text(members)} left out its {left_out})"
-
-
-def one_more_text(caller: int, other: int, message: Instance, step: Instance) -> str:
-    """An extra message: the other rank went on to ``step`` after as many messages as in every earlier step."""
-    text = f"rank {caller} waits in {instance_text(message)}, which has no counterpart: rank {other} went on to"
-    text += f" {instance_text(step)} after as many messages as in each earlier step; rank {caller} made one more"
-    return text + (f", or skipped {instance_text(step)}" if caller in step.members else "")
-
-
-def one_message_more_text(caller: int, other: int, message: Instance, step: Instance | None) -> str:
-    """An extra message, made by a rank that is out of step; ``step``: what it may have left out before instead."""
-    made = message.call(caller).signature.operation
-    text = f"rank {caller} waits in {instance_text(message)}, which has no counterpart: unlike the other ranks,"
-    text += f" rank {caller} made one {made} too many"
-    if step is not None and caller in step.members:
-        return f"{text}, or skipped {instance_text(step)}"
-    return f"{text} (or rank {other} left out its {'recv' if made == 'send' else 'send'})"
 
 
 def device_text(
@@ -295,14 +250,6 @@ def device_text(
         more = count_text(len(others) - 1, "more group")
         text += f"; the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else "")
     return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it" if waiting else text
-
-
-def rivals_text(rivals: Iterable[int], instance: Instance, waiting: Iterable[int], seconds: float | None) -> str:
-    """Two ranks that should have run alike, where a collective that all members joined does not complete."""
-    return (
-        f"{ranks_text(rivals)} have not enqueued the same calls: one of them left out a call, made one too many or"
-        f" called in another order; {waiting_text(waiting, seconds, instance_text(instance))}"
-    )
 
 
 def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int]) -> str:

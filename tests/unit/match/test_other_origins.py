@@ -155,3 +155,19 @@ def test_a_message_in_flight_whose_other_end_is_not_shown_may_have_begun_it(
     ]
     found = causes(pairs(calls, ranks)[0])
     assert [finding.culprit_ranks for finding in found] == ([named] if named else [])
+
+
+def test_a_rank_that_left_out_a_call_is_named_although_others_wait_beside_it() -> None:
+    """All have joined call 8 of the world, rank 5 after call 49 of its shard; rank 4 has not come to that one."""
+    shards = [Group(f"s{i}", str(i + 1), "shard", tuple(range(3 * i, 3 * i + 3))) for i in (0, 1)]
+    world = Group("w", "0", "default_pg", tuple(range(6)))
+    calls, ranks = [], []
+    for number in range(6):
+        shard = shards[number // 3].id
+        order = [(shard, 49), ("w", 8)] if number == 5 else [("w", 8)] if number == 4 else [("w", 8), (shard, 49)]
+        calls += [call(number, group, seq, 80 + at) for at, (group, seq) in enumerate(order)]
+        ranks.append(rank(number, {shard: (48 + (number != 4), 48), "w": (8, 7)}))
+    (cause,) = causes(judge(calls, ranks, [*shards, world], 6))
+    assert cause.culprit_ranks == (5,)
+    assert "ranks 3, 5 wait in all_reduce number 49" in cause.summary
+    assert "unlike the other ranks, rank 5 left out a call before it, or made one too many" in cause.summary
