@@ -21,11 +21,15 @@ from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.capture.operations import NAMES
 from otel_fr.config import ENDPOINTS, Config, is_enabled
 from otel_fr.printable import one_line
-from otel_fr.ring.layout import Layout
+from otel_fr.ring import RingReader
+from otel_fr.ring.layout import Layout, RingFormatError
 
 _CONNECT_SECONDS: Final = 3.0
 _PORTS: Final = {"https": 443, "http": 80}
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
+
+_MAX_RINGS: Final = 256
+"""Rings that are read for errors: more than a node has ranks."""
 
 Line = tuple[str, str, bool]
 """Topic, what was found, and whether recording can work with it."""
@@ -61,6 +65,8 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     text = "yes" if enabled else "no: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_FR_ENABLED=1 to record without sending"
     yield "enabled", text, enabled
     yield _ring(config)
+    if errors := list(_errors(config)):
+        yield "errors", f"of recording, whose ranks decide no verdict: {'; '.join(errors)}", True
     for name in ENDPOINTS:
         if url := env.get(name, "").strip():
             yield "endpoint", f"{url} {_answer(url)}", True
@@ -78,9 +84,27 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     yield "operators", text, bool(found)
 
 
+def _folders(config: Config) -> list[Path]:
+    return [config.ring_dir] if config.ring_dir else [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+
+
+def _errors(config: Config) -> Iterator[str]:
+    """This user's ranks that record here, or have died here, with errors of recording; the first `_MAX_RINGS` rings."""
+    rings = [ring for folder in _folders(config) for ring in folder.glob(f"otel-fr-{os.geteuid()}/*.ring*")]
+    for path in sorted(rings)[:_MAX_RINGS]:
+        try:
+            ring = RingReader.open(path)
+        except (OSError, RingFormatError):  # it has just gone; or it is the file of stacks beside a ring
+            continue
+        count, meta = ring.counters["hook_errors"], ring.meta
+        ring.close()
+        if count:
+            yield f"rank {meta.get('rank')}, process {meta.get('pid')}: {count}"
+
+
 def _ring(config: Config) -> Line:
     need = Layout.of(config.buffer_size).file_size
-    folders = [config.ring_dir] if config.ring_dir else [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+    folders = _folders(config)
     for folder in folders:
         # The folder of OTEL_FR_RING_DIR is created where it is missing.
         place = next((path for path in (folder, *folder.parents) if path.exists()), folder)

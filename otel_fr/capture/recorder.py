@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -70,6 +71,7 @@ class Recorder:
         self._local_id = 0
         # A signal handler or finaliser may call a collective, or see one end, while this same thread is writing.
         self._busy = False
+        self._has_failed = False
         self._deferred: list[tuple[int, int, int, int, int]] = []
 
     # ---- groups
@@ -175,11 +177,17 @@ class Recorder:
     # ---- calls
 
     def failed(self) -> None:
-        """Count an error in otel-fr's own code."""
+        """Count an error in otel-fr's own code; the first one is a warning."""
         try:
             with self.lock:
                 if self.on:
                     self._writer.count("hook_errors")
+                is_first, self._has_failed = not self._has_failed, True
+            if is_first:
+                _log.warning(
+                    "otel-fr: recording failed for a call, so this rank's records decide no verdict: %r",
+                    sys.exc_info()[1],
+                )
             _log.debug("otel-fr: a hook failed", exc_info=True)
         except Exception:  # noqa: BLE001, S110 - it cannot be reported anywhere
             pass

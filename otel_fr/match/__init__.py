@@ -1,6 +1,7 @@
 """The match engine: findings from evidence, causes first. Pure functions, used for live telemetry and for files.
 
 `model` has the input (`Evidence`) and the output (`Finding`). A judgement goes through these modules in order:
+`gaps` leaves out what ranks recorded whose recording had errors;
 `instances` brings the calls of one collective or message together; `legal` says when two calls may differ, and
 `mismatch` finds the instances that disagree; `endings` sorts ended ranks into causes and victims; `waiting` builds the
 wait-for graph, and `cycles` finds its cycles. `case` holds these results and the findings so far. `diagnose` finds the

@@ -11,6 +11,7 @@ from otel_fr.match.aborted import separate
 from otel_fr.match.aftermath import first_mismatches
 from otel_fr.match.endings import describe_ending
 from otel_fr.match.failures import mark_caught
+from otel_fr.match.gaps import without_gaps
 from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
@@ -47,7 +48,7 @@ class Case:
     over: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.evidence = mark_caught(self.evidence)
+        self.evidence = mark_caught(without_gaps(self.evidence))
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.evidence, self.instances)
         self.completions = Completions(self.evidence)
@@ -67,7 +68,9 @@ class Case:
         """The ranks of which there is no evidence, although others wait for them or the run has them."""
         ranks = self.evidence.ranks
         awaited = {rank for node in self.nodes.values() for rank in node.silent}
-        return frozenset(r for r in awaited.union(ranks) if r not in ranks or ranks[r].is_unheard)
+        return frozenset(
+            r for r in awaited.union(ranks) if r not in ranks or (ranks[r].is_unheard and not ranks[r].has_gaps)
+        )
 
     @cached_property
     def receivers(self) -> frozenset[int]:

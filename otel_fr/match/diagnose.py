@@ -38,6 +38,7 @@ class _Diagnosis(Case):
         self._devices()
         self._unknown()
         self._all_joined()
+        self._unrecorded()
         consequences.downstream(self)
         consequences.other_deaths(self)
         consequences.missed_meeting(self)
@@ -197,6 +198,21 @@ class _Diagnosis(Case):
             node = self.nodes[first]
             summary = sentences.untold_text(node.instance, node.waiting, self.unheard, self.age(node))
             summary += self.raised_text(node.waiting)
+            finding = self.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)
+            finding.age = self.age(node)
+            self.add(finding)
+            self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
+
+    def _unrecorded(self) -> None:
+        """Ranks wait for ranks whose recording has gaps: these may have joined, so none is named."""
+        found = {
+            key: node
+            for key, node in self.nodes.items()
+            if node.unrecorded and key not in self.cause_of and not (node.culprits or node.next or node.undecided)
+        }
+        for first, rest in fronts(found) if not self.lasting else ():
+            node = self.nodes[first]
+            summary = sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded, self.age(node))
             finding = self.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)
             finding.age = self.age(node)
             self.add(finding)

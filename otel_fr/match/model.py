@@ -179,6 +179,7 @@ class Rank:
         site: ``"file:line function"``, the current line of its main thread.
         stack: text, main thread first.
         progress: by group id; a group is missing if the rank has not used it.
+        has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict.
         complete: the evidence has every call that the rank has in flight, and `progress` is exact.
         file: its flight-recorder file.
     """
@@ -200,6 +201,7 @@ class Rank:
     site: str = ""
     stack: str = ""
     progress: dict[str, Progress] = dataclasses.field(default_factory=dict)
+    has_gaps: bool = False
     complete: bool = True
     file: str = ""
 

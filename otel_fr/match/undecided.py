@@ -105,7 +105,7 @@ def _absent(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     for node in case.nodes.values():
         where = f"{ranks_text(node.waiting)} {verb(node.waiting, 'waits', 'wait')} in"
         where += f" {sentences.instance_text(node.instance)}"
-        missing, untold = [*node.dead, *node.idle], [*node.silent, *node.undecided]
+        missing, untold = [*node.dead, *node.idle], [*node.silent, *node.undecided, *node.unrecorded]
         if missing:
             yield tuple(missing), f"{where}, which {ranks_text(missing)} {verb(missing, 'has', 'have')} not joined"
         if untold:

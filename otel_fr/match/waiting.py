@@ -29,6 +29,7 @@ class Node:
         dead: members whose ending is a cause and blocks it.
         idle: members that have not joined and wait nowhere.
         silent: members about which nothing is known.
+        unrecorded: members whose recording has gaps: what they called is not known.
         next: member that has not joined -> the instances in which it waits instead.
         undecided: members that may still join (they made progress within the window).
         behind: an instance that must end first: of the same group, or enqueued earlier by a rank that waits in both.
@@ -40,6 +41,7 @@ class Node:
     dead: list[int] = field(default_factory=list)
     idle: list[int] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)
+    unrecorded: list[int] = field(default_factory=list)
     next: dict[int, list[InstanceKey]] = field(default_factory=dict)
     undecided: list[int] = field(default_factory=list)
     behind: InstanceKey | None = None
@@ -109,7 +111,7 @@ def build(
         _spare_vague(node, vague)
         if node.instance.stream != "p2p":
             _spare_receivers(node, in_any)
-        if node.dead or node.idle or node.silent or node.next or node.undecided:
+        if node.dead or node.idle or node.silent or node.next or node.undecided or node.unrecorded:
             heads[stream_key] = key
     _put_behind(nodes, joined)
     return nodes
@@ -291,6 +293,8 @@ def _sort_members(
                 node.dead.append(rank)
         elif joined is True:
             continue
+        elif info is not None and info.has_gaps:
+            node.unrecorded.append(rank)
         elif info is None or info.ending is Ending.UNKNOWN:
             node.silent.append(rank)
         elif joined is None:
@@ -307,8 +311,9 @@ def _sort_members(
             node.undecided.append(rank)
         else:
             node.idle.append(rank)
-    if (node.silent or untold) and completions.prove_joined(instance):
+    if (node.silent or untold or node.unrecorded) and completions.prove_joined(instance):
         node.silent.clear()
+        node.unrecorded.clear()
     else:
         node.undecided.extend(untold)
 

@@ -43,6 +43,8 @@ class RankState:
     exit_site: str = ""
     thread_exceptions: tuple[ThreadException, ...] = ()
     file: str = ""
+    has_gaps: bool = False
+    """A report showed errors of its recording."""
     progress: dict[str, list[int]] = field(default_factory=dict)
     """By group id: last number enqueued, last completed, from reports and spans alike; and the number of the last
     report in which the group was live, or `DESTROYED`; the last number of a message and of a collective that a report
@@ -89,6 +91,7 @@ class RankState:
     def take_report(self, report: KeptReport, now: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""
         before, self.report, self.arrived = self.report, report, now
+        self.has_gaps = self.has_gaps or report.hook_errors > 0
         return before
 
     def note_host(self, host: str) -> None:

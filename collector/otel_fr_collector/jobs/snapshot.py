@@ -145,6 +145,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
             gid: Progress(own[0], own[1], destroyed=state.has_destroyed(gid), messages=state.messages(gid))
             for gid, own in state.progress.items()
         },
+        has_gaps=state.has_gaps,
         complete=report is not None and report.inflight_more == 0 and not silent,
         file=state.file,
     )

@@ -249,6 +249,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         site=dump.text("site") or site_of(dump.text("stack")),
         stack=stack,
         progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
+        has_gaps=_has_gaps(dump),
         complete=not dump.partial or dump.source != "otel-fr",
         file=dump.path,
     )
@@ -257,6 +258,12 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
     return rank
+
+
+def _has_gaps(dump: Dump) -> bool:
+    """Calls of this rank may be missing, because otel-fr could not record them."""
+    errors = _object(dump.facts.get("dropped")).get("hook_errors")
+    return isinstance(errors, int) and errors > 0
 
 
 def _completed_age(dump: Dump) -> float | None:

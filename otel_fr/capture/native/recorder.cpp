@@ -4,6 +4,9 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <atomic>
+#include <cstdio>
+
 #include "frames.h"
 
 namespace otel_fr {
@@ -19,6 +22,10 @@ int64_t monotonic_ns() {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
+
+// As capture/recorder.py warns, of an error that Python does not see.
+constexpr char kFailed[] =
+    "otel-fr: recording failed for a call, so this rank's records decide no verdict\n";
 
 // What the recorder knows of a thread. A new thread never has what an earlier one left.
 struct ThreadState {
@@ -304,6 +311,8 @@ void Recorder::no_future(const OfrPending& pending) {
 }
 
 void Recorder::failed() {
+  static std::atomic<bool> has_warned{false};
+  if (!has_warned.exchange(true)) std::fputs(kFailed, stderr);
   std::lock_guard<std::mutex> lock(core_->mutex);
   if (on && core_->ring) core_->ring->count(Ring::kHookErrors, 1);
 }

@@ -71,6 +71,31 @@ print(ring().counters["hook_errors"])
 
 
 @pytest.mark.usefixtures("each_engine")
+def test_the_first_error_of_ours_is_a_warning_and_the_doctor_shows_it(tmp_path: Path) -> None:
+    done = single_rank.run(
+        tmp_path,
+        ALONE
+        + """
+import subprocess
+import otel_fr.capture.native.key as key
+import otel_fr.capture.recorder as python
+def broken(*_):
+    raise ValueError("not readable")
+python.arguments_of = key.arguments_of = broken
+for size in range(3):
+    dist.all_reduce(torch.ones(size))
+doctor = [sys.executable, "-m", "otel_fr.cli", "doctor"]
+print(subprocess.run(doctor, capture_output=True, text=True).stdout, "pid", os.getpid())
+""",
+    )
+    assert done.stderr.count("recording failed for a call") == 1
+    assert "ValueError('not readable')" in done.stderr
+    lines = done.stdout.splitlines()
+    (found,) = [line for line in lines if line.startswith("errors:")]
+    assert found.endswith(f"rank 0, process {lines[-1].split()[-1]}: 3")
+
+
+@pytest.mark.usefixtures("each_engine")
 def test_the_collectives_own_error_passes_unchanged(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,

@@ -28,6 +28,19 @@ STACK = """Thread 0x1 (most recent call first):
 """
 
 
+def test_a_rank_whose_recording_had_errors_is_not_named(collector: Collector) -> None:
+    """A call that was not recorded looks as if the rank had left it out."""
+    with Job(collector, 4) as job:
+        job.ranks[1].extra["dropped"] = {"spans": 0, "reports": 0, "records": 0, "hook_errors": 1}
+        for _ in range(3):
+            job.step()
+        job.skip(1)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [])
+        assert incident["waiting_ranks"] == [0, 2, 3]
+        assert "not known whether rank 1 joined it" in incident["summary"]
+
+
 def test_a_rank_that_stays_away_is_named_before_the_stall_time_is_over(collector: Collector) -> None:
     with Job(collector, 4) as job:
         for _ in range(3):
