@@ -320,6 +320,8 @@ def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
         if info.ending is Ending.RUNNING:
             continue
         if not joined:
+            if info.has_left(instance.group.id):
+                return None  # its connections were closed when it destroyed the group, not when it ended
             absent.append(r)
         elif r not in instance.calls or not _failed_at_once(instance.call(r), evidence.window):
             return None

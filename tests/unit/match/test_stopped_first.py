@@ -103,3 +103,15 @@ def test_of_two_ranks_one_of_which_closed_the_connections_none_is_blocked_on_the
     (found,) = causes(judge(calls, ranks, (WORLD,), 3))
     assert (found.culprit_ranks, found.stuck_on) == ((1, 2), None)
     assert "blocked on the host" not in found.summary
+
+
+def test_a_rank_that_had_destroyed_its_groups_is_missing_however_it_was_stopped() -> None:
+    """It was not its end that closed the connections."""
+    calls = [call(1, 5, CallState.COMPLETED, 9.0), *(call(rank, 6, CallState.FAILED, 0.3) for rank in (0, 2))]
+    ranks = [Rank(1, idle=9.0, progress={"w": Progress(5, 5, destroyed=True)}, **STOPPED)]
+    ranks += [Rank(rank, progress={"w": Progress(6, 5)}, **CLOSED) for rank in (0, 2)]
+    (cause,) = causes(judge(calls, ranks, (WORLD,), 3))
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    ranks[0] = Rank(1, idle=9.0, progress={"w": Progress(5, 5)}, **STOPPED)
+    (cause,) = causes(judge(calls, ranks, (WORLD,), 3))
+    assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
