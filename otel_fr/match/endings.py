@@ -305,29 +305,37 @@ def _broken_by(evidence: Evidence, instance: Instance) -> int | None:
     """The only member that has ended and did not join, if the call failed on others at once; None: not known.
 
     So a call fails if the end of a rank closes its connections. One of the others at least ended by that failure; the
-    rest may go on, or may have been stopped after the call had failed on them. A call that had lasted for the window
-    may have waited for a rank that somebody stopped for just that reason.
+    rest may go on, or may have been stopped later than that member, by each rank's own clock since the call before. A
+    call that had lasted for the window may have waited for a rank that somebody stopped for just that reason.
     """
     if not any(_failed_at_once(instance.call(r), evidence.window) for r in instance.calls):
         return None
     absent: list[int] = []
     raised: list[str] = []
+    stopped_at: list[float | None] = []
     for r in instance.members:
         info = evidence.ranks.get(r)
         joined = has_joined(instance, r, info)
         if info is None or joined is None:
             return None
-        if info.ending is Ending.RUNNING:
+        if not joined and info.has_left(instance.group.id):
+            return None  # its connections were closed when it destroyed the group, not when a rank ended
+        if info.ending is Ending.RUNNING or (joined and info.ending is Ending.UNKNOWN):
             continue
+        call = instance.call(r) if r in instance.calls else None
         if not joined:
-            if info.has_left(instance.group.id):
-                return None  # its connections were closed when it destroyed the group, not when it ended
             absent.append(r)
-        elif r not in instance.calls or not _failed_at_once(instance.call(r), evidence.window):
+        elif call is not None and _failed_at_once(call, evidence.window):
+            raised.extend([] if was_stopped(info) else [info.exception])
+        elif call is not None and was_stopped(info) and call.state is CallState.IN_FLIGHT:
+            stopped_at.append(None if call.age is None or call.gap is None else call.gap + call.age)
+        else:
             return None
-        elif not was_stopped(info):
-            raised.append(info.exception)
-    return absent[0] if len(absent) == 1 and raised and all(map(is_communication, raised)) else None
+    if len(absent) != 1 or not raised or not all(map(is_communication, raised)):
+        return None
+    idle = evidence.ranks[absent[0]].idle
+    is_first = all(idle is not None and seconds is not None and idle < seconds for seconds in stopped_at)
+    return absent[0] if is_first else None
 
 
 def _failed_at_once(call: Call, window: float) -> bool:

@@ -23,11 +23,13 @@ ENDS: dict[str, dict[str, Any]] = {
     "failed": CLOSED,
     "failed, stopped": STOPPED,
     "stopped": STOPPED,
+    "failed, unheard": {"ending": Ending.UNKNOWN},
     "aborted": {"ending": Ending.KILLED, "signal": SIGABRT},
     "raised elsewhere": {"ending": Ending.RAISED, "exception": "TimeoutError: the step takes too long"},
 }
 """How a peer that waits may be or end."""
-PEERS = list(itertools.product(ENDS, repeat=2))
+KNOWN = [end for end in ENDS if end != "failed, unheard"]
+PEERS = list(itertools.product(KNOWN, repeat=2))
 
 
 def call(rank: int, number: int, state: CallState, seconds: float, **more: Any) -> Call:
@@ -83,7 +85,9 @@ def test_a_rank_that_left_a_collective_out_and_went_on_was_stopped_for_that() ->
 
 
 @pytest.mark.parametrize(
-    "peers", [("failed", second) for second in ("failed", "failed, stopped", "running")], ids=" and ".join
+    "peers",
+    [("failed", second) for second in ("failed", "failed, stopped", "running", "failed, unheard")],
+    ids=" and ".join,
 )
 def test_a_rank_is_dead_if_its_end_closed_the_connections_to_its_peers(peers: tuple[str, str]) -> None:
     (found,) = verdict(0.1, 0.3, peers)
@@ -115,3 +119,16 @@ def test_a_rank_that_had_destroyed_its_groups_is_missing_however_it_was_stopped(
     ranks[0] = Rank(1, idle=9.0, progress={"w": Progress(5, 5)}, **STOPPED)
     (cause,) = causes(judge(calls, ranks, (WORLD,), 3))
     assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
+
+
+@pytest.mark.parametrize(("idle", "category"), [(0.3, Category.RANK_DEAD), (0.6, Category.MISSING_RANK)])
+def test_of_two_stopped_ranks_the_one_that_ended_first_closed_the_connections(idle: float, category: Category) -> None:
+    """Rank 2 was stopped while it waited, 0.5 s after number 5; rank 1, which did not join, before or after."""
+    calls = [call(0, 6, CallState.FAILED, 0.1, gap=0.2), call(2, 6, CallState.IN_FLIGHT, 0.3, gap=0.2)]
+    ranks = [
+        Rank(0, progress={"w": Progress(6, 5)}, **CLOSED),
+        Rank(1, idle=idle, progress={"w": Progress(5, 5)}, **STOPPED),
+        Rank(2, idle=0.3, progress={"w": Progress(6, 5)}, **STOPPED),
+    ]
+    (found,) = causes(judge(calls, ranks, (WORLD,), 3))
+    assert (found.category, found.culprit_ranks, found.stuck_on) == (category, (1,), None)
