@@ -1,4 +1,4 @@
-# make demo | test | test-again | test-fast | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | proto
+# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize proto clean
+.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -35,6 +35,21 @@ test-again: setup
 # Without other processes and servers: under a minute.
 test-fast: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/unit
+
+# The capture tests, jobs with faults and the demo with another torch, which gets an environment of its own:
+# make test-torch VERSION=2.6.0. A CUDA build and the nvidia packages that its import needs take 5 GB.
+VERSION ?= 2.14.1
+OTHER := build/torch-$(VERSION)
+TESTS ?= tests/unit/capture tests/integration/capture tests/acceptance/test_faults.py
+test-torch: $(OTHER)/.ready
+	$(OTHER)/bin/python -m pytest -n 2 --dist loadfile -p no:cacheprovider $(TESTS)
+	cd $(OTHER) && bin/otel-fr demo
+
+$(OTHER)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(VERSION)'
+	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
 
 lint: setup
 	$(BIN)/ruff check .

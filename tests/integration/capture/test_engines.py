@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_fr.capture import engines as capture_engines
 from otel_fr.capture import groups as capture_groups
+from otel_fr.capture.dispatcher import reduce_ops_are_readable
 from otel_fr.ring import Record, RingReader
 from tests.support import engines
 
@@ -91,6 +92,8 @@ def _call(choose: random.Random, group: Any) -> None:
 
 
 def _batch(choose: random.Random, group: Any) -> None:
+    if str(torch.__version__).startswith("2.6."):
+        return  # its fake backend has no batches
     with _coalescing_manager(group, torch.device("cpu"), async_ops=True):
         for _ in range(choose.randrange(4)):
             if choose.random() < 0.5:
@@ -110,6 +113,8 @@ def _fields(record: Record) -> dict[str, Any]:
     values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     values["ended_ns"] = values["ended_ns"] is not None
     del values["issued_ns"]
+    if not reduce_ops_are_readable(torch):  # by the Python engine
+        values["signature"] = dataclasses.replace(record.signature, reduce_op=None)
     return values
 
 

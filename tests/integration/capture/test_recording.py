@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from otel_fr.capture.dispatcher import reduce_ops_are_readable
 from tests.support import single_rank
 
 ALONE = """
@@ -302,6 +304,7 @@ print(records()[0].site.text.split()[-1], records()[0].site.frames[-1][2])
     assert out == "main <module>\n"
 
 
+@pytest.mark.skipif(str(torch.__version__).startswith("2.6."), reason="the fake backend of torch 2.6 has no batches")
 @pytest.mark.usefixtures("each_engine")
 def test_the_members_of_a_batch_share_a_number(tmp_path: Path) -> None:
     out = single_rank.succeed(
@@ -368,8 +371,7 @@ print([(r.signature.root, r.signature.peer, r.group.ranks, r.signature.backend) 
     assert out == "[(3, None, (0, 2, 3), 'fake'), (None, 2, (0, 2, 3), 'fake')]\n"
 
 
-@pytest.mark.usefixtures("each_engine")
-def test_every_reduce_op(tmp_path: Path) -> None:
+def test_every_reduce_op(tmp_path: Path, each_engine: str) -> None:
     out = single_rank.succeed(
         tmp_path,
         ALONE
@@ -378,10 +380,13 @@ names = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
 for name in names:
     dist.all_reduce(torch.ones(2, dtype=torch.int32), op=getattr(dist.ReduceOp, name))
 dist.all_reduce(torch.ones(2), op=dist._make_nccl_premul_sum(2.0))
-print(" ".join(record.signature.reduce_op for record in records()))
+print(" ".join(str(record.signature.reduce_op) for record in records()))
 """,
     )
-    assert out == "sum avg product min max band bor bxor premul_sum\n"
+    if each_engine == "python" and not reduce_ops_are_readable(torch):
+        assert out.split() == ["None"] * 9
+    else:
+        assert out == "sum avg product min max band bor bxor premul_sum\n"
 
 
 def test_an_uncaught_exception_is_recorded(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.distributed import ProcessGroup
 
+from otel_fr.capture.dispatcher import reduce_ops_are_readable
 from tests.support import single_rank
 
 VERSION = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
-READS_REDUCE_OPS = "op" in torch.classes.c10d.ReduceOp()._method_names()
+READS_REDUCE_OPS = reduce_ops_are_readable(torch)
 
 UNKNOWN = """
 session_module.start_monitor = no_monitor
