@@ -47,7 +47,7 @@ class Ceilings:
 
     latency: float = 1.5
     resident: float = 400.0
-    reader_seconds: float = 10.0
+    reader_seconds: float = 30.0
     reader_memory: float = 500.0
 
 

@@ -1,0 +1,159 @@
+"""Groups that are recorded, and the calls that create them. Only what a call looks up here runs for every call."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from types import ModuleType
+from typing import Any, Final
+
+from otel_fr.capture import split_groups
+from otel_fr.capture.groups import LiveGroup, describe, member_ranks
+from otel_fr.capture.sites import Sites
+from otel_fr.capture.threads import Threads
+from otel_fr.capture.writers import Writer
+from otel_fr.ring import KIND_GROUP, NewGroup, SignatureDef, StaleGeneration
+
+TRIES: Final = 4
+"""To append a call: a definition that it needs may retire the earlier ones."""
+
+
+class GroupRecorder:
+    """What the recording of groups and that of their calls share.
+
+    Attributes:
+        on: False: calls are not recorded.
+        groups: live groups by c10d name.
+        threads: those that issued calls.
+    """
+
+    def __init__(self, c10d: ModuleType, writer: Writer, libraries: tuple[str, ...]) -> None:
+        self.on = True
+        self.lock = threading.RLock()
+        self.groups: dict[str, LiveGroup] = {}
+        # Of those groups, by the id of the Python object of their `ProcessGroup`, and what forgets an id in time.
+        self._by_object: dict[int, LiveGroup] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self.sites = Sites(libraries)
+        self._c10d = c10d
+        self.threads = Threads(writer)
+        self._writer = writer
+        self._local_id = 0
+        # A signal handler or finaliser may call a collective, or see one end, while this same thread is writing.
+        self._busy = False
+        self._deferred: list[tuple[int, int, int, int, int]] = []
+
+    def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
+        """Record the end of a call, from any thread. Never raises."""
+        raise NotImplementedError
+
+    def group_created(self, name: str, group: Any) -> None:
+        """Start recording a ``ProcessGroup`` that torch has just registered."""
+        with self.lock:
+            if name in self.groups and split_groups.find(name) is group:
+                return  # torch registers what its own code has split off
+            self.group_gone(name)
+            ours = self.groups[name] = LiveGroup(name, group.size(), group.rank())
+            self._added(name)
+            ranks = member_ranks(self._c10d, group)
+            if ranks is not None:
+                self._define_group(ours, group, ranks)
+
+    def _define_group(self, ours: LiveGroup, group: Any, ranks: tuple[int, ...]) -> None:
+        ours.ranks = ranks
+        ours.index = self._writer.add_group(describe(self._c10d, group, ours.name, ranks, self._local_id))
+        self._local_id += 1
+        self._defined(ours.name, ours.index)
+
+    def group_gone(self, name: str | None) -> None:
+        """Remove a group; None: all of them."""
+        with self.lock:
+            self._forget_objects()
+            for gone in [name] if name is not None else list(self.groups):
+                group = self.groups.pop(gone, None)
+                if group is not None:
+                    self._removed(gone, group.index)
+
+    def _find_group(self, process_group: Any) -> LiveGroup | None:
+        """The group of a ``ProcessGroup``, which is remembered by its id. None: it is not recorded."""
+        with self.lock:
+            group = self.groups.get(process_group.group_name)
+            if group is not None:
+                key = id(process_group)
+                forget = self._by_object.pop
+                # It is called before another object can have that id.
+                self._references[key] = weakref.ref(process_group, lambda _: forget(key, None))
+                self._by_object[key] = group
+            return group
+
+    def _added(self, name: str) -> None:
+        """The group is known from now on."""
+
+    def _defined(self, name: str, index: int) -> None:
+        """The group is in the ring."""
+
+    def _removed(self, name: str, index: int) -> None:
+        if index >= 0:
+            self._writer.remove_group(index)
+
+    def begin_group(self, parent: str, operation: str, new: NewGroup, timeout_ms: int) -> tuple[int, int] | None:
+        """Record that this thread begins to create a process group.
+
+        Args:
+            parent: c10d's name of the default group, in which such calls are numbered.
+
+        Returns:
+            The ticket and group index that `end` takes; None: it is only counted, as by ranks that need not wait
+            because they do not become members (of thousands of groups in a large job).
+        """
+        key, frame = self.sites.find(1)
+        nothing = (None, None, None, None, None, None)
+        definition = SignatureDef(operation, "", (), (), (), (), *nothing, 0, 0, new_group=new)
+        writer = self._writer
+        with self.lock:
+            group = self.groups.get(parent)
+            if group is None or not self.on:
+                return None
+            group.created += 1
+            if group.rank not in new.ranks and not new.awaits_all:
+                return None
+            if group.index < 0 or self._busy:
+                writer.count("dropped")
+                return None
+            number = group.created
+            self._busy = True
+            try:
+                for _ in range(TRIES):
+                    signature = writer.define_signature((group.index, operation, number), definition)
+                    generation = writer.generation
+                    site = writer.sites.get(key) or writer.define_site(key, self.sites.describe(frame))
+                    thread = self.threads.reference()
+                    try:
+                        now = time.monotonic_ns()
+                        ticket = writer.append(
+                            group.index, signature, site, thread, generation, KIND_GROUP, 0, number, 0, 0, 0,
+                            timeout_ms, now,
+                        )  # fmt: skip
+                    except StaleGeneration:
+                        continue
+                    return ticket, group.index
+                writer.count("dropped")
+                return None
+            finally:
+                self._busy = False
+                if self._deferred:
+                    self._write_deferred()
+
+    def _forget_objects(self) -> None:
+        self._references.clear()
+        self._by_object.clear()
+
+    def _forget_groups(self) -> None:
+        self._forget_objects()
+        self.groups.clear()
+
+    def _write_deferred(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for item in deferred:
+            self.end(*item)
