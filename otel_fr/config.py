@@ -22,7 +22,7 @@ TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top`` and ``otel-fr incidents``. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
-CAPTURE_ENGINES = ("python", "auto", "compiled")
+CAPTURE_ENGINES = ("auto", "compiled", "python")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
