@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ import pytest
 from otel_fr.ring import RingReader
 from tests.support import single_rank
 from tests.support.waiting import PATIENCE, until
+
+TORCH = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
 
 TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
 
@@ -385,7 +388,9 @@ def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, time
     with_us = run_pair(tmp_path / "with", case, "1", timeout)
     without = run_pair(tmp_path / "without", case, "0", timeout)
     assert with_us[0] == codes
-    assert without[:2] == (codes, with_us[1])
+    # torch 2.14 alone does not wait at exit for a collective in flight, so the late rank fails: docs/compatibility.md.
+    if case != "late" or TORCH < (2, 14):
+        assert without[:2] == (codes, with_us[1])
 
 
 @pytest.mark.usefixtures("each_engine")
