@@ -34,6 +34,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.support.ports import free_port
+
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("jobs") / "steps.py"
 RANKS = 2
@@ -49,13 +53,6 @@ MEASURES = ("thread", "process", "wall")
 NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 
 Costs = dict[str, float]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:

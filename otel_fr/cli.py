@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
@@ -15,6 +15,7 @@ from tempfile import gettempdir
 from otel_fr._version import __version__
 from otel_fr.config import Config
 from otel_fr.ring import RingFormatError, RingReader
+from otel_fr.ring.files import ring_files
 
 _COMMANDS = {
     "analyze": ("otel_fr.analyze.cli", "find the rank that hung a job, from its flight-recorder files"),
@@ -83,20 +84,11 @@ def _version(_: argparse.Namespace) -> int:
     return 0
 
 
-def ring_files() -> Iterator[Path]:
-    """The ring files of this user on this machine."""
-    own = Config.from_env().ring_dir
-    name = f"otel-fr-{os.getuid()}"
-    folders = [folder / name for folder in (own, Path("/dev/shm"), Path(gettempdir())) if folder is not None]  # noqa: S108
-    for folder in dict.fromkeys(folders):
-        with suppress(OSError):
-            if folder.stat().st_uid == os.getuid():
-                yield from sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".stacks")
-
-
 def _dump(args: argparse.Namespace) -> int:
     requested = 0
-    for path in ring_files():
+    own = Config.from_env().ring_dir
+    bases = [folder for folder in (own, Path("/dev/shm"), Path(gettempdir())) if folder is not None]  # noqa: S108
+    for path in ring_files(bases):
         try:
             with RingReader.open(path) as reader:
                 rank, pid, monitor = reader.meta.get("rank", "?"), reader.pid, reader.monitor_pid

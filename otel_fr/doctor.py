@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import os
 import platform
 import shutil
@@ -22,6 +23,7 @@ from otel_fr.capture.operations import NAMES
 from otel_fr.config import ENDPOINTS, Config, is_enabled
 from otel_fr.printable import one_line
 from otel_fr.ring import RingReader
+from otel_fr.ring.files import ring_files
 from otel_fr.ring.layout import Layout, RingFormatError
 
 _CONNECT_SECONDS: Final = 3.0
@@ -90,8 +92,7 @@ def _folders(config: Config) -> list[Path]:
 
 def _errors(config: Config) -> Iterator[str]:
     """This user's ranks that record here, or have died here, with errors of recording; the first `_MAX_RINGS` rings."""
-    rings = [ring for folder in _folders(config) for ring in folder.glob(f"otel-fr-{os.geteuid()}/*.ring*")]
-    for path in sorted(rings)[:_MAX_RINGS]:
+    for path in itertools.islice(ring_files(_folders(config)), _MAX_RINGS):
         try:
             ring = RingReader.open(path)
         except (OSError, RingFormatError):  # it has just gone; or it is the file of stacks beside a ring

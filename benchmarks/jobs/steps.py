@@ -22,7 +22,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from otel_fr.capture import hook
-from otel_fr.capture.dispatcher import Kernels, operators_of
 from otel_fr.ring import RingReader
 
 SMALL_CALLS = 50
@@ -112,20 +111,10 @@ class Recording:
 
     def engage(self, on: bool) -> None:
         if on and not self._on:
-            self._kernels = self._install()
+            self._kernels = self._engine.install(torch, self._recorder)
         elif self._on and not on:
             self._kernels.remove()
         self._on = on
-
-    def _install(self) -> Any:
-        if self._engine.library is None:
-            return Kernels(torch, self._recorder)
-        from otel_fr.capture.native.dispatcher import CompiledKernels
-        from otel_fr.capture.native.recorder import CompiledRecorder
-
-        assert isinstance(self._recorder, CompiledRecorder)
-        operators = [operator for operator, _ in operators_of(torch)]
-        return CompiledKernels(torch, self._recorder, self._engine.library, operators)
 
 
 def cpu_seconds(pid: int) -> float:

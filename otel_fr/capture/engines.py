@@ -74,16 +74,24 @@ class Engine:
         """
         if self.library is None:
             recorder = Recorder(c10d, torch, writer, libraries)
-            return recorder, Kernels(torch, recorder)
+        else:
+            from otel_fr.capture.native.recorder import CompiledRecorder
+            from otel_fr.capture.native.writer import CompiledRingWriter
+
+            assert isinstance(writer, CompiledRingWriter)
+            by_code = {operator.code: operator for operator, _ in operators_of(torch)}
+            recorder = CompiledRecorder(c10d, torch, writer, libraries, by_code, self.library)
+        return recorder, self.install(torch, recorder)
+
+    def install(self, torch: ModuleType, recorder: Recorder) -> Installed:
+        """Kernels for a recorder of this engine. Raises RuntimeError as `start` does."""
+        if self.library is None:
+            return Kernels(torch, recorder)
         from otel_fr.capture.native.dispatcher import CompiledKernels
         from otel_fr.capture.native.recorder import CompiledRecorder
-        from otel_fr.capture.native.writer import CompiledRingWriter
 
-        assert isinstance(writer, CompiledRingWriter)
-        operators = [operator for operator, _ in operators_of(torch)]
-        by_code = {operator.code: operator for operator in operators}
-        compiled = CompiledRecorder(c10d, torch, writer, libraries, by_code, self.library)
-        return compiled, CompiledKernels(torch, compiled, self.library, operators)
+        assert isinstance(recorder, CompiledRecorder)
+        return CompiledKernels(torch, recorder, self.library, list(recorder.operators.values()))
 
 
 def choose(setting: str, torch: ModuleType) -> Engine:

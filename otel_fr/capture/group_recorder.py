@@ -1,7 +1,9 @@
-"""Groups that are recorded, and the calls that create them. Only what a call looks up here runs for every call."""
+"""Groups that are recorded, the calls that create them, and what their recording shares with that of other calls."""
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
 import weakref
@@ -14,6 +16,8 @@ from otel_fr.capture.sites import Sites
 from otel_fr.capture.threads import Threads
 from otel_fr.capture.writers import Writer
 from otel_fr.ring import KIND_GROUP, NewGroup, SignatureDef, StaleGeneration
+
+_log = logging.getLogger("otel_fr")
 
 TRIES: Final = 4
 """To append a call: a definition that it needs may retire the earlier ones."""
@@ -43,10 +47,43 @@ class GroupRecorder:
         # A signal handler or finaliser may call a collective, or see one end, while this same thread is writing.
         self._busy = False
         self._deferred: list[tuple[int, int, int, int, int]] = []
+        self._has_failed = False
+
+    def failed(self) -> None:
+        """Count an error in otel-fr's own code; the first one is a warning."""
+        try:
+            with self.lock:
+                if self.on:
+                    self._writer.count("hook_errors")
+                is_first, self._has_failed = not self._has_failed, True
+            if is_first:
+                _log.warning(
+                    "otel-fr: recording failed for a call, so this rank's records decide no verdict: %r",
+                    sys.exc_info()[1],
+                )
+            _log.debug("otel-fr: a hook failed", exc_info=True)
+        except Exception:  # noqa: BLE001, S110 - it cannot be reported anywhere
+            pass
 
     def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
         """Record the end of a call, from any thread. Never raises."""
-        raise NotImplementedError
+        try:
+            self.lock.acquire()  # faster than "with"
+            try:
+                if not self.on:
+                    return
+                if self._busy:
+                    self._deferred.append((ticket, group_index, sequence_id, state, ended_ns))
+                else:
+                    self._busy = True
+                    try:
+                        self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
+                    finally:
+                        self._busy = False
+            finally:
+                self.lock.release()
+        except Exception:  # noqa: BLE001
+            self.failed()
 
     def group_created(self, name: str, group: Any) -> None:
         """Start recording a ``ProcessGroup`` that torch has just registered."""

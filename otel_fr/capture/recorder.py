@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -54,45 +53,8 @@ class Recorder(GroupRecorder):
         self.waits = Waits(self._types.Work, self.end, self.waited)
         self._generation = writer.generation
         self._signature_count = 0
-        self._has_failed = False
 
     # ---- calls
-
-    def failed(self) -> None:
-        """Count an error in otel-fr's own code; the first one is a warning."""
-        try:
-            with self.lock:
-                if self.on:
-                    self._writer.count("hook_errors")
-                is_first, self._has_failed = not self._has_failed, True
-            if is_first:
-                _log.warning(
-                    "otel-fr: recording failed for a call, so this rank's records decide no verdict: %r",
-                    sys.exc_info()[1],
-                )
-            _log.debug("otel-fr: a hook failed", exc_info=True)
-        except Exception:  # noqa: BLE001, S110 - it cannot be reported anywhere
-            pass
-
-    def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
-        """Record the end of a call, from any thread. Never raises."""
-        try:
-            self.lock.acquire()  # faster than "with"
-            try:
-                if not self.on:
-                    return
-                if self._busy:
-                    self._deferred.append((ticket, group_index, sequence_id, state, ended_ns))
-                else:
-                    self._busy = True
-                    try:
-                        self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
-                    finally:
-                        self._busy = False
-            finally:
-                self.lock.release()
-        except Exception:  # noqa: BLE001
-            self.failed()
 
     def waited(self, ticket: int, waited_ns: int) -> None:
         """Record since when a thread waits for a call (`RingWriter.wait`), from any thread. Never raises.

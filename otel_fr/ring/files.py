@@ -1,4 +1,4 @@
-"""Creation of a ring file: its private folder, and a file whose space is reserved."""
+"""A ring file on disk: its private folder, its creation with reserved space, and the listing of those that exist."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from otel_fr.ring.layout import Layout
+
+
+def _name() -> str:
+    return f"otel-fr-{os.geteuid()}"
+
+
+def ring_files(bases: Iterable[Path]) -> Iterator[Path]:
+    """The ring files of this user in the private folders of ``bases``, and other files there that are not stacks."""
+    for folder in dict.fromkeys(base / _name() for base in bases):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.geteuid():
+                yield from sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".stacks")
 
 
 def private_folder(base: Path) -> Path:
@@ -20,7 +32,7 @@ def private_folder(base: Path) -> Path:
         OSError: it cannot be created, or another user owns the path, or it is not a folder.
     """
     uid = os.geteuid()
-    folder = base / f"otel-fr-{uid}"
+    folder = base / _name()
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     found = os.lstat(folder)

@@ -152,6 +152,7 @@ class CompiledRecorder(Recorder):
         library: KernelLibrary,
     ) -> None:
         """``operators``: those that have kernels, by code."""
+        self.operators = operators
         self._native: _ringwriter.Recorder | None = None
         super().__init__(c10d, torch, writer, libraries)
         self.writer: Final = writer
