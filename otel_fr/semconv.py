@@ -71,6 +71,15 @@ EVENT_EXITED: Final = "torch.rank.exited"
 EVENT_DUMP_WRITTEN: Final = "torch.flight_recorder.written"
 EVENT_DUMP_FAILED: Final = "torch.flight_recorder.failed"
 
+# Event of a rank that asks for something to be done with its node or its job.
+EVENT_WORKLOAD_CONTROL: Final = "otel_fr.workload_control"
+WORKLOAD_ACTION: Final = "otel_fr.workload_control.action"
+WORKLOAD_DESCRIPTION: Final = "otel_fr.workload_control.description"
+WORKLOAD_CONTINUE: Final = "continue"
+WORKLOAD_EXCLUDE_NODE: Final = "exclude_node"
+WORKLOAD_STOP: Final = "stop"
+WORKLOAD_ACTIONS: Final = (WORKLOAD_CONTINUE, WORKLOAD_EXCLUDE_NODE, WORKLOAD_STOP)
+
 EXIT_CODE: Final = "process.exit.code"
 EXIT_SIGNAL: Final = "torch.rank.exit.signal"
 EXCEPTION_TYPE: Final = "exception.type"
