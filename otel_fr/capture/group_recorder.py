@@ -7,15 +7,16 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, Final
 
 from otel_fr.capture import split_groups
-from otel_fr.capture.groups import LiveGroup, describe, member_ranks
+from otel_fr.capture.groups import LiveGroup, definition_of, describe, member_ranks
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.threads import Threads
 from otel_fr.capture.writers import Writer
-from otel_fr.ring import KIND_GROUP, NewGroup, SignatureDef, StaleGeneration
+from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, SignatureDef, StaleGeneration
 
 _log = logging.getLogger("otel_fr")
 
@@ -36,6 +37,8 @@ class GroupRecorder:
         self.on = True
         self.lock = threading.RLock()
         self.groups: dict[str, LiveGroup] = {}
+        # By c10d's name: index and members of groups that only their members create, until torch registers them.
+        self._begun: dict[str, tuple[int, tuple[int, ...]]] = {}
         # Of those groups, by the id of the Python object of their `ProcessGroup`, and what forgets an id in time.
         self._by_object: dict[int, LiveGroup] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
@@ -93,15 +96,23 @@ class GroupRecorder:
             self.group_gone(name)
             ours = self.groups[name] = LiveGroup(name, group.size(), group.rank())
             self._added(name)
+            begun = self._begun.pop(name, None)
+            if begun is not None:
+                ours.created, ours.index, ours.ranks = 1, *begun
+                self._defined(name, ours.index)
+                return
             ranks = member_ranks(self._c10d, group)
             if ranks is not None:
                 self._define_group(ours, group, ranks)
 
     def _define_group(self, ours: LiveGroup, group: Any, ranks: tuple[int, ...]) -> None:
         ours.ranks = ranks
-        ours.index = self._writer.add_group(describe(self._c10d, group, ours.name, ranks, self._local_id))
-        self._local_id += 1
+        ours.index = self._add(describe(self._c10d, group, ours.name, ranks, self._local_id))
         self._defined(ours.name, ours.index)
+
+    def _add(self, definition: GroupDef) -> int:
+        self._local_id += 1
+        return self._writer.add_group(definition)
 
     def group_gone(self, name: str | None) -> None:
         """Remove a group; None: all of them."""
@@ -138,16 +149,12 @@ class GroupRecorder:
         """Record that this thread begins to create a process group.
 
         Args:
-            parent: c10d's name of the default group, in which such calls are numbered.
+            parent: c10d's name of the group in which such calls are numbered: for ``new_group`` the default group.
 
         Returns:
             The ticket and group index that `end` takes; None: it is only counted, as by ranks that need not wait
             because they do not become members (of thousands of groups in a large job).
         """
-        key, frame = self.sites.find(1)
-        nothing = (None, None, None, None, None, None)
-        definition = SignatureDef(operation, "", (), (), (), (), *nothing, 0, 0, new_group=new)
-        writer = self._writer
         with self.lock:
             group = self.groups.get(parent)
             if group is None or not self.on:
@@ -156,31 +163,72 @@ class GroupRecorder:
             if group.rank not in new.ranks and not new.awaits_all:
                 return None
             if group.index < 0 or self._busy:
-                writer.count("dropped")
+                self._writer.count("dropped")
                 return None
-            number = group.created
-            self._busy = True
-            try:
-                for _ in range(TRIES):
-                    signature = writer.define_signature((group.index, operation, number), definition)
-                    generation = writer.generation
-                    site = writer.sites.get(key) or writer.define_site(key, self.sites.describe(frame))
-                    thread = self.threads.reference()
-                    try:
-                        now = time.monotonic_ns()
-                        ticket = writer.append(
-                            group.index, signature, site, thread, generation, KIND_GROUP, 0, number, 0, 0, 0,
-                            timeout_ms, now,
-                        )  # fmt: skip
-                    except StaleGeneration:
-                        continue
-                    return ticket, group.index
-                writer.count("dropped")
+            return self._append_creation(group.index, operation, group.created, new, timeout_ms)
+
+    def begin_members_group(
+        self, operation: str, new: NewGroup, backends: Iterable[str], timeout_ms: int
+    ) -> tuple[int, int] | None:
+        """Record that this thread begins to create a group that only its members create, as the first call of that
+        group. `end_members_group` must follow.
+
+        Args:
+            backends: names of the new group's backends.
+
+        Returns:
+            As `begin_group`.
+        """
+        with self.lock:
+            if not self.on:
                 return None
-            finally:
-                self._busy = False
-                if self._deferred:
-                    self._write_deferred()
+            if self._busy:
+                self._writer.count("dropped")
+                return None
+            index = self._add(definition_of(new.name, new.description, new.ranks, backends, self._local_id))
+            self._begun[new.name] = index, new.ranks
+            return self._append_creation(index, operation, 1, new, timeout_ms)
+
+    def end_members_group(self, name: str) -> None:
+        """The creation of that group has ended; a group that torch has not registered is forgotten. Never raises."""
+        try:
+            with self.lock:
+                begun = self._begun.pop(name, None)
+                if begun is not None:
+                    self._writer.remove_group(begun[0])
+        except Exception:  # noqa: BLE001
+            self.failed()
+
+    def _append_creation(
+        self, group_index: int, operation: str, number: int, new: NewGroup, timeout_ms: int
+    ) -> tuple[int, int] | None:
+        """The caller holds the lock."""
+        key, frame = self.sites.find(1)
+        nothing = (None, None, None, None, None, None)
+        definition = SignatureDef(operation, "", (), (), (), (), *nothing, 0, 0, new_group=new)
+        writer = self._writer
+        self._busy = True
+        try:
+            for _ in range(TRIES):
+                signature = writer.define_signature((group_index, operation, number), definition)
+                generation = writer.generation
+                site = writer.sites.get(key) or writer.define_site(key, self.sites.describe(frame))
+                thread = self.threads.reference()
+                try:
+                    now = time.monotonic_ns()
+                    ticket = writer.append(
+                        group_index, signature, site, thread, generation, KIND_GROUP, 0, number, 0, 0, 0,
+                        timeout_ms, now,
+                    )  # fmt: skip
+                except StaleGeneration:
+                    continue
+                return ticket, group_index
+            writer.count("dropped")
+            return None
+        finally:
+            self._busy = False
+            if self._deferred:
+                self._write_deferred()
 
     def _forget_objects(self) -> None:
         self._references.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterable
 from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
@@ -153,15 +154,22 @@ def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
 
 def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], local_id: int) -> GroupDef:
     """The ring's definition of a ``ProcessGroup``. Each call counts as one creation of the group."""
+    backends = {backend_of(c10d, group, device)[0] for device in group._device_types}
+    return definition_of(name, str(group.group_desc), ranks, backends, local_id)
+
+
+def definition_of(
+    name: str, description: str, ranks: tuple[int, ...], backends: Iterable[str], local_id: int
+) -> GroupDef:
+    """The ring's definition of a group, from what is known of it. Each call counts as one creation of the group."""
     key = (name, ranks)
     generation = _generations.get(key, 0)
     _generations[key] = generation + 1
-    names = sorted({backend_of(c10d, group, device)[0] for device in group._device_types})
     return GroupDef(
         id=identity.group_id(name, ranks, generation),
         name=name,
-        description=str(group.group_desc),
+        description=description,
         ranks=ranks,
-        backend=",".join(names) or "unknown",
+        backend=",".join(sorted(set(backends))) or "unknown",
         local_id=local_id,
     )

@@ -39,6 +39,7 @@ class _State:
         self.fork_handler = False
         self.originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self.session: Session | None = None
+        self.notices_creations = False
         self.restore_split: Callable[[], None] = lambda: None
 
 
@@ -102,6 +103,7 @@ def uninstall() -> None:
         if module is not None and getattr(module, name, None) is ours:
             setattr(module, name, original)
     _state.originals.clear()
+    _state.notices_creations = False
     _state.restore_split()
     session, _state.session = _state.session, None
     if session is not None:
@@ -148,6 +150,7 @@ def _patch(module: ModuleType) -> None:
         _log.debug("otel-fr: the creation of process groups is not recorded", exc_info=True)
     else:
         replaced += [(name, ours, getattr(module, name)) for name, ours in wrappers.items()]
+        _state.notices_creations = bool(wrappers)
     for name, ours, original in replaced:
         _state.originals[name] = (ours, original)
         setattr(module, name, ours)
@@ -195,7 +198,7 @@ def _on_created(module: ModuleType, name: str, group: Any) -> None:
             return
         from otel_fr.capture.session import Session
 
-        session = _state.session = Session.start(module, group)
+        session = _state.session = Session.start(module, group, _state.notices_creations)
     session.group_created(name, group)
 
 

@@ -4,8 +4,8 @@ All ranks of the default group must create groups in the same order, also those 
 c10d names a group by how many were created before it. Each call is recorded before torch begins it, so a rank that
 waits in it for others is seen to wait.
 
-Not recorded are groups created with ``use_local_synchronization=True`` and by ``split_group``: only their members take
-part, in an order of their own, and c10d names them by their ranks.
+Groups created with ``use_local_synchronization=True`` are created by their members only, in an order of these members'
+own, and c10d names them by their ranks: their creation is the first call of the new group itself.
 
 Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
 """
@@ -19,17 +19,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
+    from otel_fr.ring import NewGroup
 
 OUTER: Final = "_new_group_with_tag"
 """What ``new_group`` and torch's own callers of it call."""
 INNER: Final = "_new_process_group_helper"
 """What creates the group, also the default one, once its name is known."""
 OPERATION: Final = "new_group"
-_READ: Final = ("global_ranks_in_group", "group_name", "group_desc", "timeout")
+_READ: Final = ("backend", "global_ranks_in_group", "group_name", "group_desc", "timeout")
 _UNDESCRIBED: Final = "undefined"
 """c10d's description of a group that was given none."""
 
@@ -39,16 +40,29 @@ _COMMUNICATION: Final = ("gloo", "onnect", "imed out", "imeout")
 Wrapper = Callable[..., Any]
 
 
+class _Begun(NamedTuple):
+    """A creation that is recorded.
+
+    Attributes:
+        ticket: and ``group_index``: what `GroupRecorder.end` takes.
+        members_group: name of a group that only its members create; "": all ranks create it.
+    """
+
+    ticket: int
+    group_index: int
+    members_group: str = ""
+
+
 class _Here(threading.local):
     """What the current thread is doing.
 
     Attributes:
-        wanted: a ``new_group`` that is to be recorded has not yet begun the creation. pending: ticket, and index of the
-            default group, of the call that has.
+        creators: who takes part in a ``new_group`` that has not yet begun the creation; None: there is none to record.
+        begun: the one that has.
     """
 
-    wanted = False
-    pending: tuple[int, int] | None = None
+    creators: Literal["all", "members"] | None = None
+    begun: _Begun | None = None
 
 
 def wrappers(c10d: ModuleType, recorder: Callable[[], Recorder | None]) -> dict[str, Wrapper]:
@@ -69,26 +83,27 @@ def wrappers(c10d: ModuleType, recorder: Callable[[], Recorder | None]) -> dict[
     def create(*args: Any, **kwargs: Any) -> Any:
         if recorder() is None:
             return outer(*args, **kwargs)
-        before = here.wanted, here.pending
-        here.wanted, here.pending = _is_by_all(outer_signature, args, kwargs), None
+        before = here.creators, here.begun
+        here.creators, here.begun = _creators(outer_signature, args, kwargs), None
         try:
             result = outer(*args, **kwargs)
         except BaseException as error:
-            _end(recorder(), here.pending, error)
+            _end(recorder(), here.begun, error)
             raise
         else:
-            _end(recorder(), here.pending, None)
+            _end(recorder(), here.begun, None)
             return result
         finally:
-            here.wanted, here.pending = before
+            here.creators, here.begun = before
 
     @wraps(inner)
     def helper(*args: Any, **kwargs: Any) -> Any:
-        own = recorder() if here.wanted else None
-        if own is not None:
-            here.wanted = False
+        creators, own = here.creators, recorder()
+        if creators is not None and own is not None:
+            here.creators = None
             try:
-                here.pending = _begin(c10d, own, inner_signature.bind(*args, **kwargs).arguments)
+                begin = _begin_by_all if creators == "all" else _begin_by_members
+                here.begun = begin(c10d, own, inner_signature.bind(*args, **kwargs).arguments)
             except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
                 own.failed()
         return inner(*args, **kwargs)
@@ -96,34 +111,53 @@ def wrappers(c10d: ModuleType, recorder: Callable[[], Recorder | None]) -> dict[
     return {OUTER: create, INNER: helper}
 
 
-def _is_by_all(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True if all ranks must make this call, in the same order."""
+def _creators(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Literal["all", "members"] | None:
+    """The ranks that must make this call. None: its arguments are wrong, as torch will say."""
     try:
-        return not signature.bind(*args, **kwargs).arguments.get("use_local_synchronization", False)
+        is_local = signature.bind(*args, **kwargs).arguments.get("use_local_synchronization", False)
     except TypeError:
-        return False  # torch will say so
+        return None
+    return "members" if is_local else "all"
 
 
-def _begin(c10d: ModuleType, recorder: Recorder, given: dict[str, Any]) -> tuple[int, int] | None:
+def _begin_by_all(c10d: ModuleType, recorder: Recorder, given: dict[str, Any]) -> _Begun | None:
+    default = c10d._world.default_pg
+    new = _new_group(given, awaits_all=default is not None and _awaits_all(c10d, default))
+    if not new.ranks or default is None:
+        return None
+    begun = recorder.begin_group(default.group_name, OPERATION, new, _milliseconds(given))
+    return None if begun is None else _Begun(*begun)
+
+
+def _begin_by_members(c10d: ModuleType, recorder: Recorder, given: dict[str, Any]) -> _Begun | None:
+    new = _new_group(given, awaits_all=False)
+    tag = given.get("pg_tag")
+    if not new.ranks or (tag and c10d._find_pg_by_ranks_and_tag(tag, list(new.ranks)) is not None):
+        return None  # torch finds the group that has this tag
+    backends = c10d.BackendConfig(c10d.Backend(str(given["backend"]))).get_device_backend_map().values()
+    names = {str(name).lower() for name in backends}
+    begun = recorder.begin_members_group(OPERATION, new, names, _milliseconds(given))
+    return None if begun is None else _Begun(*begun, new.name)
+
+
+def _new_group(given: dict[str, Any], *, awaits_all: bool) -> NewGroup:
     from otel_fr.ring import NewGroup
 
-    ranks = tuple(int(rank) for rank in given["global_ranks_in_group"])
-    default = c10d._world.default_pg
-    if not ranks or default is None:
-        return None
     description = given.get("group_desc")
-    timeout = given.get("timeout")
-    return recorder.begin_group(
-        default.group_name,
-        OPERATION,
-        NewGroup(
-            name=str(given["group_name"]),
-            description=_UNDESCRIBED if description is None else str(description),
-            ranks=ranks,
-            awaits_all=_awaits_all(c10d, default),
-        ),
-        round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0,
+    return NewGroup(
+        name=str(given["group_name"]),
+        description=_UNDESCRIBED if description is None else str(description),
+        ranks=tuple(int(rank) for rank in given["global_ranks_in_group"]),
+        awaits_all=awaits_all,
     )
+
+
+def _milliseconds(given: dict[str, Any]) -> int:
+    """The timeout; 0: none is given."""
+    timeout = given.get("timeout")
+    return round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
 
 
 def _awaits_all(c10d: ModuleType, default: Any) -> bool:
@@ -151,13 +185,15 @@ def _has_failed(error: BaseException | None) -> bool:
     return "RuntimeError" in names and any(word in str(error) for word in _COMMUNICATION)
 
 
-def _end(recorder: Recorder | None, pending: tuple[int, int] | None, error: BaseException | None) -> None:
-    if recorder is None or pending is None:
+def _end(recorder: Recorder | None, begun: _Begun | None, error: BaseException | None) -> None:
+    if recorder is None or begun is None:
         return
     try:
         from otel_fr.ring import RecordState
 
         state = RecordState.FAILED if _has_failed(error) else RecordState.COMPLETED
-        recorder.end(pending[0], pending[1], 0, state, time.monotonic_ns())
+        recorder.end(begun.ticket, begun.group_index, 0, state, time.monotonic_ns())
+        if begun.members_group:
+            recorder.end_members_group(begun.members_group)
     except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
         recorder.failed()

@@ -38,6 +38,8 @@ _log = logging.getLogger("otel_fr")
 EXIT_SECONDS: Final = 2.0
 """Seconds by which otel-fr may delay a rank's exit."""
 _NONCE_KEY: Final = "otel_fr/nonce"
+_CREATIONS: Final = "creations"
+"""In the meta: true: the creation of groups is recorded."""
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a folder of our own with mode 0700 is made in it
 
 
@@ -49,8 +51,9 @@ class Session:
         recorder: what the operators' kernels call.
     """
 
-    def __init__(self, c10d: ModuleType, config: Config, meta: dict[str, object]) -> None:
+    def __init__(self, c10d: ModuleType, config: Config, meta: dict[str, object], notices_creations: bool) -> None:
         """See `start`."""
+        self._notices_creations = notices_creations
         torch = sys.modules["torch"]
         self._c10d = c10d
         self._pid = os.getpid()
@@ -85,12 +88,13 @@ class Session:
             threading._register_atexit(self._note_exit)  # type: ignore[attr-defined]
 
     @classmethod
-    def start(cls, c10d: ModuleType, group: Any) -> Session:
+    def start(cls, c10d: ModuleType, group: Any, notices_creations: bool) -> Session:
         """Start recording.
 
         Args:
             c10d: ``torch.distributed.distributed_c10d``.
             group: the process group that torch has just registered, the first since recording was switched on.
+            notices_creations: the creation of groups is noticed, so it can be recorded.
 
         Raises:
             OSError: no folder has room for the ring.
@@ -114,9 +118,11 @@ class Session:
             "stall_seconds": config.stall_seconds,
             "buffer_size": config.buffer_size,
             "script": str(main),
+            # Of an older default group it is not known how many groups were created in it.
+            _CREATIONS: notices_creations and default is None,
         }
         meta.update(_run_of(c10d, world, config.job_id, config.attempt))
-        return cls(c10d, config, meta)
+        return cls(c10d, config, meta, notices_creations)
 
     def _note_monitor(self, pid: int) -> None:
         with self.recorder.lock:
@@ -163,7 +169,7 @@ class Session:
                 return
             session = {"session": int(str(self._meta.get("session", 0))) + 1, "session_started_at": time.time_ns()}
             # Before any group or call of the session: a reader that finds such a call finds this, too.
-            self._meta |= {**run, **session, "first_record": self._writer.head}
+            self._meta |= {**run, **session, "first_record": self._writer.head, _CREATIONS: self._notices_creations}
             self._writer.set_meta(self._meta)
 
     def group_gone(self, name: str | None) -> None:

@@ -204,11 +204,15 @@ class _Diagnosis(Case):
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
 
     def _unrecorded(self) -> None:
-        """Ranks wait for ranks whose recording has gaps: these may have joined, so none is named."""
+        """Ranks wait for ranks of which it is not known what they called: these may have joined, so none is named."""
         found = {
             key: node
             for key, node in self.nodes.items()
-            if node.unrecorded and key not in self.cause_of and not (node.culprits or node.next or node.undecided)
+            if node.unrecorded
+            and key not in self.cause_of
+            and not (node.culprits or node.next or node.undecided)
+            # If all have joined, they may take minutes.
+            and not is_connecting([node.instance.call(rank) for rank in node.instance.calls])
         }
         for first, rest in fronts(found) if not self.lasting else ():
             node = self.nodes[first]

@@ -185,7 +185,7 @@ def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
     """Whether ``rank`` has enqueued its call; None: the evidence does not show it."""
     if rank in instance.calls:
         return True
-    if info is None:
+    if info is None or (instance.stream == "group" and not info.records_creations):
         return None
     if len(instance.key) != 3 or instance.stream != "collective":
         return False if info.complete else None

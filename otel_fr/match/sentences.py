@@ -208,10 +208,11 @@ def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[in
 
 def unrecorded_text(instance: Instance, waiting: Iterable[int], ranks: Iterable[int], age: float | None) -> str:
     """``"rank 0 has waited in X for 12.0 s; it is not known whether rank 1 joined it: its recording had errors"``"""
-    return (
-        f"{waiting_text(waiting, age, instance_text(instance))}; it is not known whether {ranks_text(ranks)} joined it,"
-        " because errors of otel-fr left gaps in what was recorded there"
-    )
+    why = "errors of otel-fr left gaps in what was recorded there"
+    if instance.stream == "group":
+        why += ", or the recorder there does not record the creation of groups"
+    where = waiting_text(waiting, age, instance_text(instance))
+    return f"{where}; it is not known whether {ranks_text(ranks)} joined it, because {why}"
 
 
 def only_unheard_text(waiting: Iterable[int]) -> str:

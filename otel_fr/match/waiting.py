@@ -29,7 +29,8 @@ class Node:
         dead: members whose ending is a cause and blocks it.
         idle: members that have not joined and wait nowhere.
         silent: members about which nothing is known.
-        unrecorded: members whose recording has gaps: what they called is not known.
+        unrecorded: members of which it is not known what they called: their recording has gaps or, of a creation, their
+            recorder records none.
         next: member that has not joined -> the instances in which it waits instead.
         undecided: members that may still join (they made progress within the window).
         behind: an instance that must end first: of the same group, or enqueued earlier by a rank that waits in both.
@@ -298,7 +299,12 @@ def _sort_members(
         elif info is None or info.ending is Ending.UNKNOWN:
             node.silent.append(rank)
         elif joined is None:
-            untold.append(rank)
+            if info.records_creations or instance.stream != "group":
+                untold.append(rank)
+            elif elsewhere := waits.get(rank):  # it is not known what it created, but it waits in another call
+                node.next[rank] = elsewhere
+            else:
+                node.unrecorded.append(rank)
         elif instance.stream == "p2p" and (instance.group.id, rank) in takes_any:
             # A receive from any source may be meant for this send, so the send is not judged.
             node.undecided.append(rank)

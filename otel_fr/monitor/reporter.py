@@ -208,6 +208,7 @@ class Reporter:
             is_exiting=meta.get("exiting") is True,
             exit_message=_text(meta.get("exit_message")),
             exit_site=_text(meta.get("exit_site")),
+            records_creations=meta.get("creations") is True,
         )
 
     def send(

@@ -315,6 +315,9 @@ class RankReport(NamedTuple):
             optional=True,
         ),
     ] = ""
+    records_creations: Annotated[
+        bool, Key("creations", flag(False), "true: the rank records the creation of process groups", optional=True)
+    ] = False
 
 
 SECTIONS: Final[dict[str, type]] = {

@@ -73,6 +73,7 @@ class KeptReport:
     site: str = ""
     file: str = ""
     hook_errors: int = 0
+    records_creations: bool = False
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
 
@@ -133,6 +134,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         exit_site=given.exit_site,
         file=given.file,
         hook_errors=given.dropped.hook_errors if given.dropped is not None else 0,
+        records_creations=given.records_creations,
         call_weight=calls.weight,
         thread_exceptions=tuple(
             [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]

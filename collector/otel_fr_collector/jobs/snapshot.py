@@ -147,6 +147,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         },
         has_gaps=state.has_gaps,
         complete=report is not None and report.inflight_more == 0 and not silent,
+        records_creations=report is not None and report.records_creations,
         file=state.file,
     )
 

@@ -251,6 +251,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         progress={ids[key]: _progress(info) for key, info in dump.groups.items() if key in ids},
         has_gaps=_has_gaps(dump),
         complete=not dump.partial or dump.source != "otel-fr",
+        records_creations=dump.facts.get("creations") is True,
         file=dump.path,
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)

@@ -32,7 +32,6 @@ def setup():
     dist.new_group([2, 0], group_desc="tp")
     dist.new_group([1, 2])  # not a member: only counted
     dist.all_reduce(torch.ones(2), group=dist.new_group(None, group_desc="all"))
-    dist.new_group([0, 1], use_local_synchronization=True)  # in an order of its members' own
     with contextlib.suppress(ValueError):
         dist.new_group([0, 9])  # begins no group
     dist.new_subgroups(2)
@@ -45,6 +44,75 @@ show()
         "3 3 COMPLETED new_group 3 all 0 1 2 3 members setup",
         "3 4 COMPLETED new_group 4 undefined 0 1 members setup",
     ]
+
+
+def test_a_group_that_its_members_create_alone_has_its_creation_as_its_first_call(tmp_path: Path) -> None:
+    """They create their groups in an order of their own, so that these are not numbered in the default group."""
+    out = single_rank.succeed(
+        tmp_path,
+        PRELUDE
+        + """
+import torch.distributed.distributed_c10d as c10d
+def setup():
+    pair = dist.new_group([0, 1], use_local_synchronization=True, group_desc="pair", backend="fake")
+    dist.all_reduce(torch.ones(2), group=pair)
+    dist.new_group([1, 2], use_local_synchronization=True)  # not a member
+    dist.new_group([0, 1])
+    dist.new_group([2, 0], use_local_synchronization=True)
+    with contextlib.suppress(ValueError):
+        dist.new_group([0, 9], use_local_synchronization=True)  # begins no group
+    c10d._new_group_with_tag([0, 3], pg_tag="x", use_local_synchronization=True)
+    c10d._new_group_with_tag([0, 3], pg_tag="x", use_local_synchronization=True)  # the same group
+    dist.destroy_process_group(pair)
+    again = dist.new_group([0, 1], use_local_synchronization=True, group_desc="pair")
+    dist.all_reduce(torch.ones(2), group=again)
+setup()
+for record in ring().records():
+    new, group = record.signature.new_group, record.group
+    print(record.kind, record.sequence_id, record.state.name, record.signature.operation, group.description,
+          *group.ranks, group.backend, new is None or (new.name, new.description, new.ranks, new.awaits_all) == (
+          group.name, group.description, group.ranks, False))
+print(len({record.group.id for record in ring().records()}), len(ring().groups()), ring().counters["hook_errors"])
+""",
+    )
+    assert out.splitlines() == [
+        "3 1 COMPLETED new_group pair 0 1 fake True",
+        "0 1 COMPLETED all_reduce pair 0 1 fake True",
+        "3 1 COMPLETED new_group default_pg 0 1 2 3 fake False",
+        "3 1 COMPLETED new_group undefined 0 2 fake True",
+        "3 1 COMPLETED new_group undefined 0 3 fake True",
+        "3 1 COMPLETED new_group pair 0 1 fake True",
+        "0 1 COMPLETED all_reduce pair 0 1 fake True",
+        "5 4 0",
+    ]
+
+
+def test_a_group_of_its_members_that_could_not_be_created_is_forgotten(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        PRELUDE
+        + """
+import torch.distributed.distributed_c10d as c10d
+real = c10d.ProcessGroup
+def raise_it(*args, **kwargs):
+    raise dist.DistStoreError("Timed out after 3 s")
+before = len(ring().groups())
+c10d.ProcessGroup = raise_it
+with contextlib.suppress(dist.DistStoreError):
+    dist.new_group([0, 1], use_local_synchronization=True)
+c10d.ProcessGroup = real
+print(len(ring().groups()) - before)
+group = dist.new_group([0, 1], use_local_synchronization=True)
+dist.all_reduce(torch.ones(2), group=group)
+print(len(ring().groups()) - before, ring().counters["hook_errors"])
+show()
+print(len({record.group.id for record in ring().records()}))
+""",
+    )
+    lines = out.splitlines()
+    assert lines[:2] == ["0", "1 0"]
+    assert [line.split()[2] for line in lines[2:4]] == ["FAILED", "COMPLETED"]
+    assert lines[4:] == ["2"]
 
 
 def test_a_new_default_group_begins_to_count_anew(tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def test_it_reads_the_same_from_its_span_and_from_its_report(awaits_all: bool) -
     assert report.state is CallState.IN_FLIGHT
 
 
+@pytest.mark.parametrize("text", ["", ',"creations":true'])
+def test_a_rank_says_that_it_records_creations(text: str) -> None:
+    """An earlier otel-fr does not."""
+    report = parse_report('{"v":1,"rank":2,"n":1,"groups":[]' + text + "}", Interner(), now=100.0, wall=5e9)
+    assert report.records_creations is bool(text)
+
+
 def test_it_is_complete_once_the_new_groups_members_have_completed_it() -> None:
     interner, state = Interner(), GroupState(Group("w", "0", "default_pg", (0, 1, 2, 3)), 4)
     for rank in (0, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -186,6 +187,80 @@ def test_a_creation_that_failed_and_was_caught_is_over() -> None:
     ]  # fmt: skip
     ranks = [Rank(rank, idle=9.0, progress={"w": Progress(1, 1)}) for rank in WORLD.ranks]
     assert judge([*failed, *later], ranks, [WORLD], world_size=4) == []
+
+
+def made_by_members(rank: int, name: str, ranks: tuple[int, ...], record: int, state: CallState = OPEN) -> Call:
+    """A call of ``new_group(use_local_synchronization=True)``: the first of the new group itself."""
+    call = made(rank, 1, "pair", ranks, state, record=record)
+    new = NewGroup(name, "pair", ranks)
+    return dataclasses.replace(call, group=name, signature=Signature("new_group", new_group=new))
+
+
+def pair(name: str, *ranks: int) -> Group:
+    return Group(name, name, "pair", ranks)
+
+
+def test_groups_that_their_members_create_alone_need_no_common_order() -> None:
+    pairs = {"ab": (0, 1), "bc": (1, 2), "cd": (2, 3)}
+    orders = {0: ["ab"], 1: ["bc", "ab"], 2: ["bc", "cd"], 3: ["cd"]}
+    calls = [
+        made_by_members(rank, name, pairs[name], record, DONE)
+        for rank, names in orders.items()
+        for record, name in enumerate(names)
+    ]
+    ranks = [Rank(rank, idle=9.0, progress={"w": Progress(0, 0)}) for rank in WORLD.ranks]
+    assert judge(calls, ranks, [WORLD, *(pair(name, *own) for name, own in pairs.items())], world_size=4) == []
+
+
+def test_a_member_that_leaves_out_a_group_of_its_members_is_named() -> None:
+    """Rank 2 left out the group that it and rank 1 create; rank 0 waits for rank 1."""
+    calls = [
+        made_by_members(1, "bc", (1, 2), 1),
+        made_by_members(0, "ab", (0, 1), 1),
+        made_by_members(2, "cd", (2, 3), 1, DONE),
+        made_by_members(3, "cd", (2, 3), 1, DONE),
+    ]
+    ranks = [Rank(rank, idle=9.0, progress={"w": Progress(0, 0)}) for rank in WORLD.ranks]
+    groups = [WORLD, pair("ab", 0, 1), pair("bc", 1, 2), pair("cd", 2, 3)]
+    found, *rest = judge(calls, ranks, groups, world_size=4)
+    assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (2,), (1,))
+    assert found.summary.startswith("rank 2 did not join new_group number 1 (group pair (bc), ranks 1, 2)")
+    assert [one.caused_by for one in rest] == [found.key] * len(rest)
+
+
+def test_members_that_name_their_group_differently_wait_for_each_other() -> None:
+    """c10d names it by the number of groups that each rank has created."""
+    calls = [made_by_members(0, "x", (0, 1), 1), made_by_members(1, "y", (0, 1), 1)]
+    ranks = [Rank(rank, idle=9.0, progress={"w": Progress(0, 0)}) for rank in WORLD.ranks]
+    (found,) = causes(judge(calls, ranks, [WORLD, pair("x", 0, 1), pair("y", 0, 1)], world_size=4))
+    assert (found.category, found.culprit_ranks) == (Category.DEADLOCK, (0, 1))
+
+
+def older(calls: list[Call], rank: int) -> list[Finding]:
+    """The verdict if that rank has a recorder that records no creations, such as PyTorch's."""
+    ranks = [
+        Rank(r, idle=9.0, progress={"w": Progress(int(any(c.rank == r and c.stream != "group" for c in calls)), 0)})
+        for r in WORLD.ranks
+    ]
+    ranks[rank].records_creations = False
+    return judge(calls, ranks, [WORLD], world_size=4)
+
+
+def test_a_rank_that_records_no_creations_is_not_said_to_have_left_one_out() -> None:
+    calls = [made(rank, 2) for rank in (0, 1, 3)]
+    assert older(calls, 2) == []
+    (found,) = older([made(0, 2), made(1, 2)], 2)  # rank 3 does record them
+    assert found.culprit_ranks == (3,)
+    failed = [made(rank, 2, state=CallState.FAILED, age=30.0, duration=30.0, error="timeout") for rank in (0, 1, 3)]
+    (found,) = older(failed, 2)
+    assert (found.culprit_ranks, found.waiting_ranks) == ((), (0, 1, 3))
+    assert "it is not known whether rank 2 joined it" in found.summary
+
+
+def test_a_rank_that_records_no_creations_and_waits_elsewhere_is_named() -> None:
+    (found,) = causes(older([*(made(rank, 2) for rank in (0, 1, 3)), reduced(2)], 2))
+    assert found.culprit_ranks == (2,)
+    assert "all_reduce number 1" in found.summary
 
 
 GROUPS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3))
