@@ -40,7 +40,7 @@ test-fast: setup
 # make test-torch VERSION=2.6.0. A CUDA build and the nvidia packages that its import needs take 5 GB.
 VERSION ?= 2.14.1
 OTHER := build/torch-$(VERSION)
-TESTS ?= tests/unit/capture tests/integration/capture tests/acceptance/test_faults.py
+TESTS ?= tests/unit/capture tests/integration/capture tests/acceptance/test_faults.py tests/acceptance/test_hook_files.py
 test-torch: $(OTHER)/.ready
 	$(OTHER)/bin/python -m pytest -n 2 --dist loadfile -p no:cacheprovider $(TESTS)
 	cd $(OTHER) && bin/otel-fr demo

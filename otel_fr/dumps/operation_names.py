@@ -41,6 +41,12 @@ COALESCED = "coalesced"
 UNEVEN_LISTS = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
 """Ends a batch that is one list operation, which the backend executed piece by piece."""
 
+HOOK = "c10d"
+"""The backend in the names of calls that torch 2.14's ``FlightRecorderHook`` recorded.
+
+It sets ``retired`` when the call has been issued, and numbers a group's calls from when it was attached.
+"""
+
 TORCH_NAMES = {
     "all_reduce_coalesced": "allreduce_coalesced",
     "all_gather_coalesced": "ALLGATHER_coalesced",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_fr.dumps import files, operation_names, resolve
-from otel_fr.dumps.columns import COLLECTIVE, COMPLETED
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, IN_FLIGHT
 from otel_fr.dumps.entry_reader import Signatures
 from otel_fr.dumps.fields import integer
 from otel_fr.dumps.model import Dump, GroupInfo, Problem, Source
@@ -185,7 +185,8 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
     if raw and not len(recorded):
         found = f"all {len(raw)} entries" if len(raw) > 1 else "its only entry"
         raise UnreadableDump(f"the required fields are missing in {found}: the file is damaged, copy it again")
-    entries = resolve.resolve_batches(recorded, reader.ends)
+    wrapped, chosen = not resolve.is_whole(recorded), resolve.backends_own(recorded)
+    entries = resolve.resolve_batches(recorded.take(chosen), reader.ends[chosen], wrapped=wrapped)
     kept = resolve.drop_replaced_groups(entries)
     if len(kept) < len(entries):
         left = count_text(len(entries) - len(kept), "call")
@@ -194,7 +195,7 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         groups.setdefault(
             key, GroupInfo(key=key, id="", name=name, description=description, ranks=reader.members.get(key, ()))
         )
-    partial = len(kept) > 0 and (int(kept.record[0]) > 0 or not resolve.is_whole(recorded))
+    partial = len(kept) > 0 and (wrapped or int(kept.record[0]) > int(recorded.record[chosen.argmax()]))
     gapless = resolve.is_gapless(recorded)
     dump = Dump(
         rank=rank,
@@ -207,7 +208,7 @@ def _dump(path: Path, data: dict[str, Any], signatures: Signatures, prefix: str,
         gapless=gapless,
         recorded=len(raw),
         unusable=reader.unusable,
-        all_open=len(recorded) == len(raw) and not bool((recorded.state == COMPLETED).any()),
+        all_open=len(recorded) == len(raw) and bool((recorded.state == IN_FLIGHT).all()),
         notes=reader.notes,
     )
     if source == "torchcomms":
@@ -292,10 +293,11 @@ def _progress(dump: Dump, status: object, local_ids: Mapping[int, str], source: 
     ranges = resolve.sequence_ranges(dump.entries)
     dump.uncounted = frozenset(dump.groups.keys() - reported.keys() - ranges.keys())
     for key, group in dump.groups.items():
-        found = ranges.get(key, resolve.SequenceRange(None, None, None, None, False))
+        found = ranges.get(key, resolve.NO_RANGE)
         enqueued, completed = reported.get(key, (None, None))
-        if found.others:
-            enqueued = completed = None  # pg_status may count its sends and receives
+        contradicted = found.unended is not None and completed is not None and found.unended <= completed
+        if found.others or contradicted:
+            enqueued = completed = None  # pg_status may count its sends and receives, or calls that were only issued
         group.enqueued = max((n for n in (found.newest, enqueued) if n is not None), default=None)
         group.completed = max((n for n in (found.completed, completed) if n is not None), default=None)
         group.messages = found.messages if source == "pytorch" else None

@@ -51,6 +51,14 @@ def numbered_groups(config: object, most: int) -> dict[int, tuple[int, ...]]:
     return found
 
 
+def _state(item: Mapping[str, Any], backend: str) -> CallState:
+    # gloo, and torchcomms on a CPU, never leave "scheduled": only "retired" shows that a call completed.
+    hooked = backend == operation_names.HOOK
+    if item.get("state") == "completed" or (item.get("retired") is True and not hooked):
+        return CallState.COMPLETED
+    return CallState.UNKNOWN if hooked else CallState.IN_FLIGHT
+
+
 class PyTorchReader(EntryReader):
     """Reads PyTorch's entries, of any version of its schema, and torchcomms'.
 
@@ -135,14 +143,12 @@ class PyTorchReader(EntryReader):
             splits,
             name.any_source or (p2p and peer is None),
         )
-        # gloo, and torchcomms on a CPU, never leave "scheduled": only "retired" shows that a call completed.
-        done = item.get("retired") is True or item.get("state") == "completed"
         timeout = fields.seconds(item.get("timeout_ms"), 1e3) or None
         return Kind(
             group,
             "p2p" if p2p else "collective",
             signature,
-            CallState.COMPLETED if done else CallState.IN_FLIGHT,
+            _state(item, name.backend),
             Label(timeout, None, name.backend, fields.short_text(item.get("thread_name"))),
             _BATCH_END_CODES.get(name.raw, 0),
         )

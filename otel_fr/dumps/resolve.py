@@ -8,7 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 from otel_fr.dumps import operation_names
-from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, NONE, P2P, Codes, Entries, Integers, Mask
+from otel_fr.dumps.columns import (
+    COLLECTIVE,
+    COMPLETED,
+    IN_FLIGHT,
+    NONE,
+    P2P,
+    STREAMS,
+    UNKNOWN,
+    Codes,
+    Entries,
+    Integers,
+    Mask,
+)
 from otel_fr.match.model import Signature
 
 BATCH_ENDS = (operation_names.COALESCED, *operation_names.UNEVEN_LISTS)
@@ -17,7 +29,24 @@ BATCH_ENDS = (operation_names.COALESCED, *operation_names.UNEVEN_LISTS)
 _MISSING = -(1 << 62)
 
 
-def resolve_batches(entries: Entries, ends: Codes) -> Entries:
+def backends_own(entries: Entries) -> Mask:
+    """All entries but those of `operation_names.HOOK` that are second records of calls.
+
+    Of a group whose backend records, too: the backend shows when its calls complete. gloo records no sends and
+    receives; then the hook's remain.
+    """
+    hooks = np.array([label.backend == operation_names.HOOK for label in entries.labels], np.bool_)
+    hooked: Mask = hooks[entries.label]
+    if not hooked.any():
+        return ~hooked
+    streams = entries.group.astype(np.int64) * len(STREAMS) + entries.stream
+    recorded = np.zeros(int(streams.max()) + 1, np.bool_)
+    recorded[streams[~hooked]] = True
+    second: Mask = hooked & recorded[streams]
+    return ~second
+
+
+def resolve_batches(entries: Entries, ends: Codes, *, wrapped: bool) -> Entries:
     """Resolve coalesced batches. Recorders write the members with one number, always "scheduled", then an end entry.
 
     The members take the state of the end, which is removed. Where the batch is one list operation that the backend
@@ -25,8 +54,10 @@ def resolve_batches(entries: Entries, ends: Codes) -> Entries:
     oldest entry of a ring that wrapped is one of the pieces, since earlier pieces may be lost.
 
     Members without an end, in a file that does not hold every call: their batch completed, and its end was left out.
+
+    Args:
+        wrapped: the file does not hold every call (not `is_whole`, of all its entries).
     """
-    wrapped = not is_whole(entries)
     if not wrapped and not ends.any():
         return entries
     batch_of = _batch_numbers(entries)
@@ -148,7 +179,8 @@ class SequenceRange(NamedTuple):
     """The sequence numbers in the entries of one group.
 
     Attributes:
-        oldest, newest: of its collectives; completed: the highest completed one. None: no such entry.
+        oldest, newest: of its collectives; completed: the highest completed one; unended: the lowest that is not known
+            to have ended. None: no such entry.
         messages: the highest of its sends and receives; None: it has none.
         others: it has sends, receives or monitored barriers too.
     """
@@ -156,34 +188,38 @@ class SequenceRange(NamedTuple):
     oldest: int | None
     newest: int | None
     completed: int | None
+    unended: int | None
     messages: int | None
     others: bool
 
 
+NO_RANGE = SequenceRange(None, None, None, None, None, False)
+"""Of a group without entries."""
+
+
 def sequence_ranges(entries: Entries) -> Mapping[str, SequenceRange]:
     """The `SequenceRange` of each group that has entries, by `Entry.group`."""
-    count = len(entries.groups)
     collective = entries.stream == COLLECTIVE
-    newest, completed = _highest(entries, collective), _highest(entries, collective & (entries.state == COMPLETED))
-    oldest = np.full(count, -_MISSING, np.int64)
-    np.minimum.at(oldest, entries.group[collective], entries.sequence_id[collective])
-    messages = _highest(entries, entries.stream == P2P)
-    others = np.zeros(count, np.bool_)
+    columns = (
+        _lowest(entries, collective),
+        _highest(entries, collective),
+        _highest(entries, collective & (entries.state == COMPLETED)),
+        _lowest(entries, collective & np.isin(entries.state, (IN_FLIGHT, UNKNOWN))),
+        _highest(entries, entries.stream == P2P),
+    )
+    others = np.zeros(len(entries.groups), np.bool_)
     others[entries.group[~collective]] = True
-    rows = zip(oldest.tolist(), newest.tolist(), completed.tolist(), messages.tolist(), others.tolist(), strict=True)
-    return {
-        key: SequenceRange(
-            None if newest == _MISSING else oldest,
-            None if newest == _MISSING else newest,
-            None if completed == _MISSING else completed,
-            None if messages == _MISSING else messages,
-            others,
-        )
-        for key, (oldest, newest, completed, messages, others) in zip(entries.groups, rows, strict=True)
-    }
+    rows = zip(*columns, others.tolist(), strict=True)
+    return {key: SequenceRange(*row) for key, row in zip(entries.groups, rows, strict=True)}
 
 
-def _highest(entries: Entries, which: Mask) -> Integers:
+def _highest(entries: Entries, which: Mask) -> list[int | None]:
     found = np.full(len(entries.groups), _MISSING, np.int64)
     np.maximum.at(found, entries.group[which], entries.sequence_id[which])
-    return found
+    return [None if number == _MISSING else number for number in found.tolist()]
+
+
+def _lowest(entries: Entries, which: Mask) -> list[int | None]:
+    found = np.full(len(entries.groups), -_MISSING, np.int64)
+    np.minimum.at(found, entries.group[which], entries.sequence_id[which])
+    return [None if number == -_MISSING else number for number in found.tolist()]

@@ -1,0 +1,86 @@
+"""A job whose ranks write files of torch 2.14's FlightRecorderHook, which gloo records beside."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+c10d: Any = torch._C._distributed_c10d
+PATIENCE = 60.0
+
+
+def await_(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def dump() -> bytes:
+    data: bytes = c10d._dump_fr_trace(includeCollectives=True, includeStackTraces=True, onlyActive=False)
+    return data
+
+
+def write(folder: Path, rank: int) -> None:
+    part = folder / f"part_{rank}"
+    part.write_bytes(dump())
+    part.rename(folder / f"rank_{rank}")
+
+
+def all_retired() -> bool:
+    return all(entry["retired"] for entry in pickle.loads(dump())["entries"])
+
+
+def waits() -> bool:
+    newest = pickle.loads(dump())["entries"][-1]
+    return (newest["profiling_name"], newest["input_sizes"]) == ("gloo:all_reduce", [[7]])
+
+
+def write_when_waiting(folder: Path, rank: int) -> None:
+    await_(waits)
+    write(folder, rank)
+    await_((folder / "rank_1").exists)
+    os._exit(0)
+
+
+def main() -> None:
+    folder, kind = Path(sys.argv[1]), sys.argv[2]
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for _ in range(3):  # the hook numbers calls from when it was attached
+        dist.all_reduce(torch.ones(4))
+    hook = c10d.FlightRecorderHook.attach(dist.group.WORLD)
+    pair = dist.new_group([0, 1], group_desc="a pair")
+    hooks = [hook, c10d.FlightRecorderHook.attach(pair)] if rank < 2 else [hook]
+    dist.all_reduce(torch.ones(4))
+    if rank < 2:
+        dist.all_reduce(torch.ones(5), group=pair)
+    if rank == 0:
+        dist.send(torch.ones(5), 1)
+    elif rank == 1:
+        dist.recv(torch.ones(5), 0)
+    if kind == "missing" and rank == 1:
+        await_(lambda: all((folder / f"rank_{other}").exists() for other in (0, 2)))
+        write(folder, rank)
+        os._exit(0)
+    if kind == "missing":
+        threading.Thread(target=write_when_waiting, args=(folder, rank), daemon=True).start()
+    dist.all_reduce(torch.ones(7))
+    await_(all_retired)  # a thread of gloo's retires calls
+    write(folder, rank)
+    dist.barrier()
+    for attached in hooks:
+        attached.remove()
+    dist.destroy_process_group()
+
+
+main()
