@@ -1,4 +1,4 @@
-"""What a record costs: `append` and `complete` of the ring, as ratios to a bare ``struct.pack_into`` on an mmap.
+"""What a record, a heartbeat, a section and a step cost, as ratios to a bare ``struct.pack_into`` on an mmap.
 
     python benchmarks/ring.py [CALLS] [REPEATS]
 
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from otel_fr.fault_tolerance import sections
 from otel_fr.ring import GroupDef, RingReader, RingWriter, SignatureDef, SiteDef
 
 CAPACITY = 20_000
@@ -81,12 +82,32 @@ def main() -> None:
             for number in range(calls):
                 writer.complete(newest - number % CAPACITY, group, number, 1, 123_456_999)
 
-        times = measure({"loop": nothing, "pack_into": pack, "append": append, "complete": complete}, calls, repeats)
+        sections.attach(writer.activity)
+
+        def heartbeat(calls: int) -> None:
+            for _ in range(calls):
+                sections.heartbeat()
+
+        def section(calls: int) -> None:
+            for _ in range(calls):
+                with sections.section("bench", timeout=30):
+                    pass
+
+        def step(calls: int) -> None:
+            for number in range(calls):
+                sections.step(number)
+
+        functions: dict[str, Callable[[int], None]] = {
+            "loop": nothing, "pack_into": pack, "append": append, "complete": complete,
+            "heartbeat": heartbeat, "section": section, "step": step,
+        }  # fmt: skip
+        times = measure(functions, calls, repeats)
         loop = times.pop("loop")
         base = times["pack_into"] - loop
         for name, value in times.items():
             print(f"ring {name:10} {value - loop:8.0f} ns  x{(value - loop) / base:5.2f} of pack_into")
 
+        print("(section: begun and ended, so two calls; each is to take 2000 ns at most)")
         start = time.perf_counter_ns()
         with RingReader.open(writer.path) as reader:
             count = sum(1 for _ in reader.records())

@@ -5,9 +5,43 @@ Importing it costs nothing: neither torch nor the OpenTelemetry SDK is loaded.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from otel_fr._version import __version__
 
-__all__ = ["__version__", "dump", "instrument", "uninstrument"]
+if TYPE_CHECKING:
+    from otel_fr.fault_tolerance.sections import end_section, heartbeat, section, start_section, step
+
+__all__ = [
+    "__version__",
+    "dump",
+    "end_section",
+    "heartbeat",
+    "instrument",
+    "section",
+    "start_section",
+    "step",
+    "uninstrument",
+]
+
+_LAZY = {
+    "end_section": "otel_fr.fault_tolerance.sections",
+    "heartbeat": "otel_fr.fault_tolerance.sections",
+    "section": "otel_fr.fault_tolerance.sections",
+    "start_section": "otel_fr.fault_tolerance.sections",
+    "step": "otel_fr.fault_tolerance.sections",
+}
+"""Names of this package and the modules that define them, imported when a name is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    found = globals()[name] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def instrument() -> None:

@@ -31,6 +31,7 @@ from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.config import Config
+from otel_fr.fault_tolerance import sections, steps
 from otel_fr.ring import ProcessState, pid_namespace
 
 _log = logging.getLogger("otel_fr")
@@ -81,6 +82,8 @@ class Session:
             raise
         self._hooks = ExceptionHooks(self._record_exception, self._record_thread_exception, self.recorder.sites)
         self._exit_hook = ExitHook(self.recorder.sites)
+        sections.attach(self._writer.activity)
+        steps.install()
         self._connect()
         atexit.register(self._at_exit)
         # Before the interpreter waits for threads, and before other handlers of `atexit`, each of which may block.
@@ -275,6 +278,7 @@ class Session:
             self._writer.unlink()  # as the monitor would have done
             if self._stack_signal is not None:
                 self._stack_signal.remove_file()
+        sections.detach()
         self.recorder.close()
         if responder is not None:
             responder.close()

@@ -3,6 +3,8 @@
 The rank writes it with `RingWriter`; its monitor, or any program after a crash, reads it with `RingReader`.
 """
 
+from otel_fr.ring.activity_reader import Activity, ActivityReader, Beats
+from otel_fr.ring.activity_writer import NO_ROW, ActivityWriter, Body
 from otel_fr.ring.codec import DefinitionError
 from otel_fr.ring.definitions import GroupDef, NewGroup, SignatureDef, SiteDef
 from otel_fr.ring.layout import (
@@ -30,8 +32,14 @@ __all__ = [
     "KIND_MONITORED",
     "KIND_P2P",
     "MAIN_THREAD",
+    "NO_ROW",
     "POSTED",
     "STATE_TEXT",
+    "Activity",
+    "ActivityReader",
+    "ActivityWriter",
+    "Beats",
+    "Body",
     "DefinitionError",
     "GroupDef",
     "GroupProgress",

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from otel_fr.ring.activity_layout import ACTIVITY_SIZE
+
 MAGIC: Final = b"OTELFRRB"
 VERSION: Final = 1
 
@@ -144,7 +146,7 @@ class Layout:
         if not 1 <= capacity <= MAX_CAPACITY:
             raise ValueError(f"ring capacity must be 1 to {MAX_CAPACITY} records, not {capacity}")
         half_size = max(MIN_HALF_SIZE, HALF_BYTES_PER_RECORD * capacity)
-        progress = HEADER_SIZE + STATUS_SIZE + THREADS_SIZE
+        progress = HEADER_SIZE + STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE
         definitions = progress + PROGRESS_ROWS * ROW_SIZE
         slots_start = definitions + 2 * half_size
         slots = capacity + 1
@@ -165,6 +167,12 @@ class Layout:
         """Start of the exceptions of threads; None: the file has no room for them."""
         start = self.status + STATUS_SIZE
         return start if start + THREADS_SIZE <= self.progress else None
+
+    @property
+    def activity(self) -> int | None:
+        """Start of the activity section; None: the file has no room for it."""
+        start = self.status + STATUS_SIZE + THREADS_SIZE
+        return start if start + ACTIVITY_SIZE <= self.progress else None
 
     def half(self, generation: int) -> int:
         """Start of the half that holds the definitions of ``generation``."""

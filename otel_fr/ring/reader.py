@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from otel_fr.ring import documents
+from otel_fr.ring.activity_layout import READY, WORD_READY
+from otel_fr.ring.activity_reader import ActivityReader
 from otel_fr.ring.codec import DefinitionError
 from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef, thread_name
 from otel_fr.ring.layout import (
@@ -191,6 +193,14 @@ class RingReader:
         places = range(start, start + THREADS_SIZE, THREAD_ROOM)
         found = [documents.unpack(self._map[place : place + THREAD_ROOM]) for place in places]
         return [values for _, values in sorted((item for item in found if item is not None), key=lambda item: item[0])]
+
+    @property
+    def activity(self) -> ActivityReader | None:
+        """Heartbeats, sections and steps; None: the file has no room for them, as those of older writers."""
+        start = self._layout.activity
+        if start is None or self._words[start // 8 + WORD_READY] != READY:
+            return None
+        return ActivityReader(self._map, self._words, start)
 
     def _first_exception(self) -> dict[str, object] | None:
         found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from otel_fr.ring import documents
+from otel_fr.ring.activity_writer import ActivityWriter
 from otel_fr.ring.layout import (
     COUNTERS,
     EXCEPTION_ROOM,
@@ -30,6 +31,7 @@ class StatusWriter:
 
     Attributes:
         path: the file.
+        activity: the writer of its activity section.
     """
 
     __slots__ = (
@@ -40,6 +42,7 @@ class StatusWriter:
         "_status",
         "_thread_number",
         "_words",
+        "activity",
         "path",
     )
 
@@ -52,6 +55,8 @@ class StatusWriter:
         self._meta_number = 0
         self._has_exception = False
         self._thread_number = 0
+        assert layout.activity is not None  # a new file has all sections
+        self.activity = ActivityWriter(mapping, layout.activity)
         counters = (layout.status + STATUS_COUNTERS) // 8
         self._counter_words = {name: counters + index for index, name in enumerate(COUNTERS)}
 
@@ -97,6 +102,7 @@ class StatusWriter:
 
     def close(self) -> None:
         """Close the mapping; the file stays. Later calls of any other method raise ValueError."""
+        self.activity.close()
         self._words.release()
         self._map.close()
 

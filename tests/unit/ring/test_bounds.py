@@ -24,6 +24,7 @@ from otel_fr.ring import (
     process_start_ns,
 )
 from otel_fr.ring import layout as layout_module
+from otel_fr.ring import status as status_module
 from tests.support.ring_model import BIG_SITE, GROUP, Program, read_all, signature_of
 
 
@@ -283,6 +284,8 @@ def test_a_ring_without_room_for_exceptions_of_threads_is_read(
 ) -> None:
     with monkeypatch.context() as older:
         older.setattr(layout_module, "THREADS_SIZE", 0)
+        older.setattr(layout_module, "ACTIVITY_SIZE", 0)
+        older.setattr(status_module, "ActivityWriter", lambda *_: None)
         writer, group = make(tmp_path, 10)
     Program(1).issue(writer, group, 0)
     writer.set_exception({"type": "OSError", "thread": thread})
@@ -290,6 +293,7 @@ def test_a_ring_without_room_for_exceptions_of_threads_is_read(
         assert (reader.exception is not None) is ends
         assert [found["thread"] for found in reader.thread_exceptions] == ([] if ends else ["loader"])
         assert len(list(reader.records())) == 1
+        assert reader.activity is None
 
 
 def test_texts_too_long_for_their_place_are_shortened_and_say_so(tmp_path: Path) -> None:

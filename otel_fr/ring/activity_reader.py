@@ -1,0 +1,236 @@
+"""Reads the ring's activity section, live or left behind. Everything read is checked before use."""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from dataclasses import dataclass
+
+from otel_fr.ring.activity_layout import (
+    ENDED_ROWS,
+    ENDED_START,
+    FLAG_AUTOMATIC,
+    FLAG_FAILED,
+    FLAG_LEFT,
+    KIND_MASK,
+    KIND_SECTION,
+    KIND_STEP,
+    MAX_NAME,
+    NAME_SIZE,
+    NAMES,
+    NAMES_START,
+    OPEN_ROWS,
+    OPEN_START,
+    OTHER,
+    ROW,
+    ROW_SIZE,
+    WORD_ENDED,
+    WORD_FIRST_LIMIT,
+    WORD_HEARTBEAT,
+    WORD_HEARTBEAT_LIMIT,
+    WORD_HEARTBEATS,
+    WORD_LAST_END,
+    WORD_MISUSES,
+    WORD_OUTSIDE_LIMIT,
+    WORD_STEP,
+    WORD_UNTRACKED,
+    WORD_WATCHED_SINCE,
+)
+
+LATE_ROWS = 64
+"""Rows after which one that is still missing counts as lost: its thread was stopped while it wrote it."""
+_TRIES = 4
+"""Of one row that changes while it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """A section or step. Times are monotonic ns of the rank's machine.
+
+    Attributes:
+        number: unique in the process; gives the order of beginnings.
+        is_step: a step, otherwise a section.
+        name: of a section.
+        thread: `threading.get_ident` of the thread that began it. native_id: its id in the kernel.
+        ended_ns: None: it has not ended.
+        timeout_ms: given by the program; 0: none.
+        parent: number of the section or step it began in; 0: none. root: of the outermost one, maybe its own.
+        step: number of the step (in which it began).
+        is_failed: left by an exception. is_left: the program did not end it itself.
+        is_automatic: a step that the hook on optimizers counted.
+    """
+
+    number: int
+    is_step: bool
+    name: str
+    thread: int
+    native_id: int
+    began_ns: int
+    ended_ns: int | None
+    timeout_ms: int
+    parent: int
+    root: int
+    step: int
+    is_failed: bool = False
+    is_left: bool = False
+    is_automatic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """Heartbeats and the limits that the program gives. Times in monotonic ns, limits in ms; 0: none.
+
+    Attributes:
+        count: of heartbeats. last_ns: the newest. limit_ms: from one to the next.
+        first_limit_ms: from ``since_ns`` to the first.
+        outside_limit_ms: without an open section. last_end_ns: when a section last ended.
+    """
+
+    count: int
+    last_ns: int
+    limit_ms: int
+    first_limit_ms: int
+    since_ns: int
+    outside_limit_ms: int
+    last_end_ns: int
+
+
+class ActivityReader:
+    """Reads the section of one ring."""
+
+    def __init__(self, mapping: mmap.mmap, words: memoryview, start: int) -> None:
+        """``words``: the mapping as 8-byte words. ``start``: of the section in the file."""
+        self._map = mapping
+        self._words = words
+        self._start = start
+        self._first = start // 8
+        self._names: dict[int, str] = {0: OTHER}
+
+    def _word(self, index: int) -> int:
+        value: int = self._words[self._first + index]
+        return value
+
+    @property
+    def misuses(self) -> int:
+        """Wrong calls of the program."""
+        return self._word(WORD_MISUSES)
+
+    @property
+    def untracked(self) -> int:
+        """Sections that were not entered when they began, because too many were open."""
+        return self._word(WORD_UNTRACKED)
+
+    @property
+    def ended_count(self) -> int:
+        """Sections and steps that have ended."""
+        return self._word(WORD_ENDED)
+
+    @property
+    def is_used(self) -> bool:
+        """The program has told something."""
+        return bool(self._word(WORD_HEARTBEATS) or self._word(WORD_ENDED) or self._word(WORD_STEP)) or any(
+            self._words[(self._start + OPEN_START + row * ROW_SIZE) // 8] for row in range(OPEN_ROWS)
+        )
+
+    def beats(self) -> Beats:
+        """Heartbeats and limits as they are now."""
+        return Beats(
+            count=self._word(WORD_HEARTBEATS),
+            last_ns=self._word(WORD_HEARTBEAT),
+            limit_ms=self._word(WORD_HEARTBEAT_LIMIT),
+            first_limit_ms=self._word(WORD_FIRST_LIMIT),
+            since_ns=self._word(WORD_WATCHED_SINCE),
+            outside_limit_ms=self._word(WORD_OUTSIDE_LIMIT),
+            last_end_ns=self._word(WORD_LAST_END),
+        )
+
+    def step(self) -> Activity | None:
+        """The step that has begun last; None: none has, or it could not be read now."""
+        last = WORD_STEP + 1 + ROW.size // 8
+        for _ in range(_TRIES):
+            number = self._word(last)
+            found = self._body(self._start + (WORD_STEP + 1) * 8) if number else None
+            if number == 0:
+                return None
+            if found is not None and found.is_step and found.number == number == self._word(WORD_STEP):
+                return found
+        return None
+
+    def open_sections(self) -> list[Activity]:
+        """The sections that are open, in the order in which they began."""
+        found: list[Activity] = []
+        for row in range(OPEN_ROWS):
+            at = self._start + OPEN_START + row * ROW_SIZE
+            for _ in range(_TRIES):
+                number = self._words[at // 8]
+                if number == 0:
+                    break
+                section = self._body(at + 8)
+                if section is not None and self._words[at // 8] == number == section.number:
+                    found.append(section)
+                    break
+        return sorted(found, key=lambda section: section.number)
+
+    def ended(self, since: int) -> tuple[list[Activity], int, int]:
+        """The sections and steps that have ended.
+
+        Args:
+            since: tickets read so far; 0: none.
+
+        Returns:
+            those after it, oldest first; the number to pass next time; how many were overwritten before they were read.
+        """
+        head = self.ended_count
+        lost = 0
+        found: list[Activity] = []
+        first = max(since, head - ENDED_ROWS)
+        lost += first - since
+        for ticket in range(first + 1, head + 1):
+            at = self._start + ENDED_START + ticket % ENDED_ROWS * ROW_SIZE
+            before = self._words[at // 8]
+            item = self._body(at + 8) if before == ticket else None
+            if item is not None and self._words[at // 8] == ticket:
+                found.append(item)
+            elif before < ticket and head - ticket < LATE_ROWS:
+                return found, ticket - 1, lost  # it is being written
+            else:
+                lost += 1
+        return found, max(head, since), lost
+
+    def _body(self, at: int) -> Activity | None:
+        number, kind, name, thread, native, began, ended, timeout, parent, root, step = ROW.unpack_from(self._map, at)
+        if kind & KIND_MASK not in (KIND_SECTION, KIND_STEP) or number == 0:
+            return None
+        return Activity(
+            number=number,
+            is_step=kind & KIND_MASK == KIND_STEP,
+            name="" if kind & KIND_MASK == KIND_STEP else self._name(name),
+            thread=thread,
+            native_id=native,
+            began_ns=began,
+            ended_ns=ended or None,
+            timeout_ms=timeout,
+            parent=parent,
+            root=root,
+            step=step,
+            is_failed=bool(kind & FLAG_FAILED),
+            is_left=bool(kind & FLAG_LEFT),
+            is_automatic=bool(kind & FLAG_AUTOMATIC),
+        )
+
+    def _name(self, ref: int) -> str:
+        found = self._names.get(ref)
+        if found is not None:
+            return found
+        if not 0 < ref <= NAMES:
+            return OTHER
+        at = self._start + NAMES_START + (ref - 1) * NAME_SIZE
+        word = self._words[at // 8]
+        length = (word >> 32) - 1
+        if not 0 <= length <= MAX_NAME:
+            return OTHER
+        text = self._map[at + 8 : at + 8 + length]
+        if zlib.crc32(text) != word & 0xFFFFFFFF:
+            return OTHER
+        name = self._names[ref] = text.decode("utf-8", "replace")
+        return name

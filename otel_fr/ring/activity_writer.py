@@ -1,0 +1,181 @@
+"""Writes the ring's activity section: heartbeats, steps, and the sections of the program that are open.
+
+Nothing here locks, waits, or calls the operating system. Threads may write at the same time: each open section has a
+row of its own, and rows and tickets are handed out by operations that the interpreter does not interrupt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import zlib
+from collections.abc import Callable
+
+from otel_fr.ring.activity_layout import (
+    ENDED_ROWS,
+    ENDED_START,
+    NAME_SIZE,
+    NAMES,
+    NAMES_START,
+    OPEN_ROWS,
+    OPEN_START,
+    READY,
+    ROW,
+    ROW_SIZE,
+    WORD_ENDED,
+    WORD_FIRST_LIMIT,
+    WORD_HEARTBEAT_LIMIT,
+    WORD_HEARTBEATS,
+    WORD_LAST_END,
+    WORD_MISUSES,
+    WORD_NAMES,
+    WORD_OUTSIDE_LIMIT,
+    WORD_READY,
+    WORD_STEP,
+    WORD_UNTRACKED,
+    WORD_WATCHED_SINCE,
+    name_bytes,
+)
+
+Body = tuple[int, int, int, int, int, int, int, int, int, int, int]
+"""The fields of `activity_layout.ROW`."""
+
+NO_ROW = -1
+
+_pack_into = ROW.pack_into
+
+
+class ActivityWriter:
+    """Writes the section. Not for use after a fork.
+
+    Attributes:
+        names: name -> its reference.
+    """
+
+    __slots__ = (
+        "_beats",
+        "_ended_at",
+        "_first",
+        "_free",
+        "_map",
+        "_next_beat",
+        "_next_name",
+        "_next_ticket",
+        "_open_at",
+        "_words",
+        "names",
+    )
+
+    def __init__(self, mapping: mmap.mmap, start: int) -> None:
+        """``start``: of the section in the file, all zeros."""
+        self._map = mapping
+        self._words = memoryview(mapping).cast("Q")
+        self._first = start // 8
+        self._open_at = start + OPEN_START
+        self._ended_at = start + ENDED_START
+        self._free = list(range(OPEN_ROWS - 1, -1, -1))
+        self._next_ticket: Callable[[], int] = itertools.count(1).__next__
+        self._next_beat: Callable[[], int] = itertools.count(1).__next__
+        self._next_name: Callable[[], int] = itertools.count(0).__next__
+        self._beats = self._first + WORD_HEARTBEATS
+        self.names: dict[str, int] = {}
+        self._words[self._first + WORD_READY] = READY
+
+    def close(self) -> None:
+        """Let go of the mapping. Later calls raise ValueError."""
+        self._words.release()
+
+    def heartbeat(self, now_ns: int) -> None:
+        """Record a heartbeat. ``now_ns``: monotonic."""
+        at = self._beats
+        self._words[at + 1] = now_ns
+        self._words[at] = self._next_beat()
+
+    def reference(self, name: str) -> int:
+        """The reference of a name; 0: the table is full."""
+        ref = self.names.get(name)
+        if ref is not None:
+            return ref
+        if len(self.names) >= NAMES:
+            return 0
+        index = self._next_name()
+        if index >= NAMES:  # two threads had the same new name before
+            return 0
+        text = name_bytes(name)
+        at = self._first * 8 + NAMES_START + index * NAME_SIZE
+        self._map[at + 8 : at + 8 + len(text)] = text
+        self._words[at // 8] = (len(text) + 1) << 32 | zlib.crc32(text)
+        self._words[self._first + WORD_NAMES] = index + 1
+        return self.names.setdefault(name, index + 1)
+
+    def open(self, body: Body) -> int:
+        """Enter an open section; returns its row, `NO_ROW` if the table is full."""
+        try:
+            row = self._free.pop()
+        except IndexError:
+            self._words[self._first + WORD_UNTRACKED] += 1
+            return NO_ROW
+        at = self._open_at + row * ROW_SIZE
+        _pack_into(self._map, at + 8, *body)
+        self._words[at >> 3] = body[0]
+        return row
+
+    def end(self, row: int, body: Body) -> None:
+        """Record that a section has ended.
+
+        Args:
+            row: from `open`. body: with the time of its end.
+        """
+        self.log(body)
+        self._words[self._first + WORD_LAST_END] = body[6]
+        self.free(row, body[0])
+
+    def free(self, row: int, number: int) -> None:
+        """Give a row back, unless another section has it now. ``number``: of the section that had it."""
+        if row != NO_ROW:
+            at = self._open_at + row * ROW_SIZE >> 3
+            if self._words[at] == number:
+                self._words[at] = 0
+                self._free.append(row)
+
+    def log(self, body: Body) -> None:
+        """Record a section or step that has ended, in place of the oldest one."""
+        ticket = self._next_ticket()
+        at = self._ended_at + ticket % ENDED_ROWS * ROW_SIZE
+        words = self._words
+        # A reader of the old content finds that it is gone, never a mixture.
+        words[at >> 3] = 0
+        _pack_into(self._map, at + 8, *body)
+        words[at >> 3] = ticket
+        words[self._first + WORD_ENDED] = ticket
+
+    def set_step(self, body: Body) -> None:
+        """Record the step that has begun."""
+        at = self._first + WORD_STEP
+        words = self._words
+        words[at] = body[0]
+        _pack_into(self._map, (at + 1) * 8, *body)
+        words[at + 1 + ROW.size // 8] = body[0]
+
+    def set_limits(self, heartbeat_ms: int, first_ms: int, since_ns: int, outside_ms: int) -> None:
+        """Record limits that the program gives; 0: none.
+
+        Args:
+            heartbeat_ms: from one heartbeat to the next. first_ms: from ``since_ns`` (monotonic) to the first one.
+            outside_ms: without an open section, from the end of the last one.
+        """
+        words, first = self._words, self._first
+        words[first + WORD_HEARTBEAT_LIMIT] = heartbeat_ms
+        words[first + WORD_FIRST_LIMIT] = first_ms
+        words[first + WORD_WATCHED_SINCE] = since_ns
+        words[first + WORD_OUTSIDE_LIMIT] = outside_ms
+
+    def stop_watching(self) -> None:
+        """Forget limits and heartbeats: none is missed from now on."""
+        self.set_limits(0, 0, 0, 0)
+        self._words[self._beats + 1] = 0
+        self._words[self._first + WORD_LAST_END] = 0
+
+    def misuse(self) -> None:
+        """Count a wrong call of the program."""
+        self._words[self._first + WORD_MISUSES] += 1
