@@ -23,6 +23,7 @@ _COMMANDS = {
     "top": ("otel_fr.console.top", "show a collector's jobs, refreshed every second"),
     "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow their changes"),
     "doctor": ("otel_fr.doctor", "say what would record here, with which engine, and what is missing"),
+    "check": ("otel_fr.checks.cli", "check this node: storage, space, GPUs, health service, clock, collector"),
     "demo": ("otel_fr.demo", "run a small job that hangs, and show the incident that explains it"),
 }
 _MONITOR = b"otel_fr.monitor"

@@ -1,4 +1,5 @@
-"""Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them).
+"""Every environment variable that otel-fr reads, in one place (docs/configuration.md lists them). Those of the checks
+of a node are in `otel_fr.checks.settings`.
 
 The ``OTEL_EXPORTER_OTLP_*`` transport settings (headers, TLS, compression, timeouts) are read by
 OpenTelemetry's own exporters; here they only decide whether otel-fr is active.
@@ -20,7 +21,7 @@ MAX_BUFFER_SIZE = 10_000_000
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
 TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
-"""The collector's address for ``otel-fr top`` and ``otel-fr incidents``. Ranks do not read these variables."""
+"""The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
 CAPTURE_ENGINES = ("auto", "compiled", "python")
 

@@ -80,6 +80,12 @@ WORKLOAD_EXCLUDE_NODE: Final = "exclude_node"
 WORKLOAD_STOP: Final = "stop"
 WORKLOAD_ACTIONS: Final = (WORKLOAD_CONTINUE, WORKLOAD_EXCLUDE_NODE, WORKLOAD_STOP)
 
+# Event of a node whose check failed before a start or restart of its ranks. Its body says why, a text.
+EVENT_CHECK_FAILED: Final = "otel_fr.check_failed"
+CHECK_KIND: Final = "otel_fr.check.kind"
+CHECK_TARGET: Final = "otel_fr.check.target"
+CHECK_STATUS: Final = "otel_fr.check.status"
+
 EXIT_CODE: Final = "process.exit.code"
 EXIT_SIGNAL: Final = "torch.rank.exit.signal"
 EXCEPTION_TYPE: Final = "exception.type"

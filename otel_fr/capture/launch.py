@@ -12,50 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from otel_fr.helper_process import helper_environment, python_command
+
 _SHELL: Final = "/bin/sh"
 _ABOVE: Final = 10
 _DEFAULT_SIGNALS: Final = (signal.SIGCHLD,)
 """What the job may ignore and the monitor must not inherit as ignored: libraries wait for the processes they start."""
 _DETACH: Final = 'exec 0</dev/null; "$0" "$@" &'
-# -c in place of -m, and isolation by hand: a file of the job's that is named like a module of the standard library
-# must not be imported, and a PYTHONPATH that the job needs to find its packages must still count. Sockets that the
-# job's C++ left inheritable are closed first: while the monitor held them, a dead rank's peers would not notice.
-_MAIN: Final = """
-import os, sys
-given = {given}
-for name in os.listdir("/proc/self/fd"):
-    if int(name) > given:
-        try:
-            os.close(int(name))
-        except OSError:
-            pass
-sys.path[:] = [path for path in sys.path if path]
-import runpy
-runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
-"""
-
-
-def python_command(module: str, given: str = "2") -> list[str]:
-    """The command that runs a module of otel-fr in an interpreter of its own.
-
-    Args:
-        given: Python expression of the highest file descriptor that it gets.
-    """
-    return [sys.executable, "-c", _MAIN.format(module=module, given=given)]
-
-
-def helper_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that serves a rank, from the rank's."""
-    env = dict(base)
-    # It must not record itself, nor be instrumented, nor have torch plugins loaded.
-    env["OTEL_FR_ENABLED"] = "0"
-    env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-    env["OMP_NUM_THREADS"] = "1"
-    here = str(Path(__file__).resolve().parent.parent.parent)
-    # opentelemetry-instrument's folder (its sitecustomize) would instrument the monitor too.
-    paths = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and not p.endswith("auto_instrumentation")]
-    env["PYTHONPATH"] = os.pathsep.join([*paths, here])
-    return env
 
 
 def start_monitor(ring: Path) -> socket.socket:

@@ -6,8 +6,9 @@ import os
 import sys
 from types import ModuleType
 
-from otel_fr.capture.launch import helper_environment, python_command, start_detached
+from otel_fr.capture.launch import start_detached
 from otel_fr.capture.native import build, store
+from otel_fr.helper_process import helper_environment, python_command
 
 
 def start(torch: ModuleType) -> str:

@@ -1,0 +1,75 @@
+"""Whether the collector can be reached, and how far this node's clock is from its clock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import urlsplit
+
+import urllib3
+
+from otel_fr.checks.model import Outcome, Status
+
+_PORTS: Final = {"https": 443, "http": 80}
+_OTLP_PORT: Final = 4317
+DATE_SECONDS: Final = 2.0
+"""How much older than its time of sending a Date header may be: it has whole seconds, and servers write it once a
+second."""
+_CERTIFICATE: Final = "OTEL_EXPORTER_OTLP_CERTIFICATE"
+
+
+def check_endpoint(url: str, timeout: float) -> Outcome:
+    """Whether the server of an OTLP endpoint accepts connections, within ``timeout`` seconds."""
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    try:
+        address = (parts.hostname or "", parts.port or _PORTS.get(parts.scheme, _OTLP_PORT))
+        with socket.create_connection(address, timeout):
+            return Outcome(Status.OK, "it accepts connections")
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return Outcome(Status.FAILED, f"cannot be reached: {reason}")
+
+
+def check_clock(url: str, allowed: float, timeout: float) -> Outcome:
+    """Compare this node's clock with the ``Date`` header of an HTTP server.
+
+    Args:
+        url: any path of it; what it answers does not matter.
+        allowed: seconds by which they may differ.
+    """
+    try:
+        before, date, after = _ask(url, timeout)
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        return Outcome(Status.SKIPPED, f"cannot be asked for its time: {error}")
+    if date is None:
+        return Outcome(Status.SKIPPED, "it does not say its time")
+    offset = least_offset(before, date, after)
+    if abs(offset) > allowed:
+        ahead = "ahead of" if offset > 0 else "behind"
+        return Outcome(Status.FAILED, f"this node's clock is at least {abs(offset):.1f} s {ahead} its clock")
+    return Outcome(Status.OK, f"the clocks differ by less than {abs(offset) + DATE_SECONDS:.1f} s")
+
+
+def least_offset(before: float, date: float, after: float) -> float:
+    """The smallest difference (this node's clock minus the server's) that explains what was seen. Unix seconds.
+
+    The server wrote ``date``, which is up to `DATE_SECONDS` old, between ``before`` and ``after`` of this node's clock.
+    """
+    low, high = before - (date + DATE_SECONDS), after - date
+    return low if low > 0 else min(high, 0.0)
+
+
+def _ask(
+    url: str, timeout: float, wall: Callable[[], float] = time.time, env: Mapping[str, str] = os.environ
+) -> tuple[float, float | None, float]:
+    """This node's time before a request, the server's in its answer (None: not said), and this node's after it."""
+    with urllib3.PoolManager(ca_certs=env.get(_CERTIFICATE) or None) as http:
+        before = wall()
+        response = http.request("HEAD", url, timeout=timeout, retries=False, redirect=False)
+        after = wall()
+    text = response.headers.get("Date")
+    return before, None if text is None else parsedate_to_datetime(text).timestamp(), after

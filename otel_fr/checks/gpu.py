@@ -1,0 +1,119 @@
+"""GPUs, through NVML (the package nvidia-ml-py): whether they answer, and whether a restart finds their memory free."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from otel_fr.checks.model import Outcome, Status
+
+_MIB: Final = 1 << 20
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_DEVICE_FILES: Final = "/dev/nvidia[0-9]*"
+
+
+def load_nvml() -> Any:
+    """The module ``pynvml``, started; None: not installed.
+
+    Raises:
+        Exception: NVML cannot be started (the driver is broken, or has another version than the library).
+    """
+    try:
+        import pynvml  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError:
+        return None
+    pynvml.nvmlInit()
+    return pynvml
+
+
+def check_gpus(expected: int | None, nvml: Callable[[], Any] = load_nvml) -> Outcome:
+    """Whether all GPUs answer, and are as many as expected.
+
+    Args:
+        expected: None: as many as there are.
+    """
+    has_devices = bool(glob.glob(_DEVICE_FILES))
+    try:
+        library = nvml()
+    except Exception as error:  # noqa: BLE001 - NVML has an exception class of its own for each error
+        bad = has_devices or expected is not None
+        return Outcome(Status.FAILED if bad else Status.SKIPPED, f"NVML cannot be started: {error}")
+    if library is None:
+        if expected is None:
+            return Outcome(Status.SKIPPED, "nvidia-ml-py is not installed" if has_devices else "no GPU here")
+        return Outcome(Status.FAILED, f"{expected} expected, and they cannot be counted: nvidia-ml-py is not installed")
+    count = int(library.nvmlDeviceGetCount())
+    for index in range(count):
+        try:
+            library.nvmlDeviceGetMemoryInfo(library.nvmlDeviceGetHandleByIndex(index))
+        except Exception as error:  # noqa: BLE001 - as above
+            return Outcome(Status.FAILED, f"GPU {index} does not answer: {error}")
+    if expected is not None and count != expected:
+        return Outcome(Status.FAILED, f"{count} found, {expected} expected")
+    return Outcome(Status.OK, f"{count} answer")
+
+
+def check_memory(
+    timeout: float,
+    tolerance_mb: float,
+    poll: float,
+    nvml: Callable[[], Any] = load_nvml,
+    env: Mapping[str, str] = os.environ,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Outcome:
+    """Wait until no more than ``tolerance_mb`` MiB are in use on each GPU of this node's job.
+
+    The ranks of the attempt before have been ended, and the driver frees their memory some time after that; a rank that
+    cannot be ended keeps it.
+
+    Args:
+        timeout: seconds until it counts as failed. poll: seconds between two looks.
+    """
+    try:
+        library = nvml()
+    except Exception as error:  # noqa: BLE001 - NVML has an exception class of its own for each error
+        return Outcome(Status.SKIPPED, f"NVML cannot be started: {error}")
+    if library is None:
+        return Outcome(Status.SKIPPED, "nvidia-ml-py is not installed")
+    handles = _visible(library, env.get(_VISIBLE))
+    if not handles:
+        return Outcome(Status.SKIPPED, "no GPU here")
+    end = clock() + timeout
+    while True:
+        used = {name: library.nvmlDeviceGetMemoryInfo(handle).used / _MIB for name, handle in handles.items()}
+        full = {name: amount for name, amount in used.items() if amount > tolerance_mb}
+        if not full:
+            return Outcome(Status.OK, f"at most {max(used.values()):.0f} MiB in use on {len(used)} GPUs")
+        if clock() >= end:
+            break
+        sleep(min(poll, max(0.0, end - clock())))
+    shown = ", ".join(f"GPU {name}: {amount:.0f} MiB{_users(library, handles[name])}" for name, amount in full.items())
+    return Outcome(Status.FAILED, f"still in use after {timeout:g} s, over {tolerance_mb:g} MiB: {shown}")
+
+
+def _visible(library: Any, visible: str | None) -> dict[str, Any]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names, by index or UUID; all of them if it is not set."""
+    if visible is None:
+        return {str(i): library.nvmlDeviceGetHandleByIndex(i) for i in range(int(library.nvmlDeviceGetCount()))}
+    found = {}
+    for word in filter(None, (word.strip() for word in visible.split(","))):
+        try:
+            if word.isdigit():
+                found[word] = library.nvmlDeviceGetHandleByIndex(int(word))
+            else:
+                found[word] = library.nvmlDeviceGetHandleByUUID(word)
+        except Exception:  # noqa: BLE001 - CUDA ignores what follows a name that it does not know
+            break
+    return found
+
+
+def _users(library: Any, handle: Any) -> str:
+    try:
+        pids = sorted(process.pid for process in library.nvmlDeviceGetComputeRunningProcesses(handle))
+    except Exception:  # noqa: BLE001 - not every driver tells
+        return ""
+    return f" (processes {', '.join(map(str, pids))})" if pids else ""

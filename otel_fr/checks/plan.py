@@ -1,0 +1,70 @@
+"""The tasks that settings ask for on this node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from otel_fr.checks import model
+from otel_fr.checks.mounts import read_mounts
+from otel_fr.checks.settings import CheckSettings
+from otel_fr.checks.storage import LUSTRE_HEALTH
+
+MAX_TASKS: Final = 256
+"""A node has some dozens of paths and mounts; each takes a process for a moment."""
+_STARTUP: Final = 5.0
+"""Seconds more than a check's own timeout after which its process counts as hanging."""
+
+
+def tasks(
+    settings: CheckSettings, *, is_restart: bool = False, mounts: Sequence[str] | None = None
+) -> list[model.Task]:
+    """What is to be checked, at most `MAX_TASKS` tasks.
+
+    Args:
+        is_restart: ranks of this node have run and were ended: their GPU memory must be free again.
+        mounts: of network file systems; None: those of this process.
+    """
+    found = _all(settings, is_restart, read_mounts() if mounts is None else mounts)
+    return [task for task in found if task.kind in settings.kinds][:MAX_TASKS]
+
+
+def _all(settings: CheckSettings, is_restart: bool, mounts: Sequence[str]) -> Iterator[model.Task]:
+    def task(kind: str, target: str, limit: float = settings.timeout, **arguments: object) -> model.Task:
+        return model.Task(kind, target, limit, arguments, kind in settings.advisory)
+
+    for path in settings.paths:
+        yield task(model.PATHS, path, path=path)
+    for path in mounts:
+        yield task(model.MOUNTS, path, path=path)
+    for path in LUSTRE_HEALTH:
+        if os.path.exists(path):
+            yield task(model.MOUNTS, path, lustre=path)
+            break
+    for path, needed in settings.space.items():
+        yield task(model.SPACE, path, path=path, needed=needed)
+    yield task(model.GPU, "all GPUs" if settings.gpus is None else f"{settings.gpus} GPUs", expected=settings.gpus)
+    if is_restart and settings.memory_timeout:
+        yield task(
+            model.GPU_MEMORY,
+            "all GPUs",
+            settings.memory_timeout + settings.timeout,
+            timeout=settings.memory_timeout,
+            tolerance_mb=settings.memory_tolerance_mb,
+            poll=settings.memory_poll,
+        )
+    if settings.node_health:
+        seconds = settings.node_health_timeout
+        yield task(
+            model.NODE_HEALTH,
+            settings.node_health,
+            seconds + _STARTUP,
+            socket_path=settings.node_health,
+            arguments=settings.node_health_arguments,
+            timeout=seconds,
+        )
+    for url in dict.fromkeys((*settings.endpoints, *filter(None, (settings.collector,)))):
+        yield task(model.COLLECTOR, url, url=url, timeout=settings.timeout)
+    if url := settings.collector:
+        yield task(model.CLOCK, url, url=url, allowed=settings.clock_seconds, timeout=settings.timeout)

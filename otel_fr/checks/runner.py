@@ -1,0 +1,187 @@
+"""Runs each task in a process of its own, with a time limit.
+
+A process that waits for a file system may be in uninterruptible sleep: it does not end by SIGKILL. So nothing here
+waits for a process: it is killed, and left to the kernel where that has no effect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from otel_fr.checks.model import Outcome, Result, Status, Task
+from otel_fr.helper_process import helper_environment, python_command
+
+_CHILD: Final = "otel_fr.checks.child"
+MAX_AT_ONCE: Final = 16
+"""Processes at a time; most of them wait."""
+MAX_OUTPUT: Final = 64 << 10
+"""Bytes that are read of what a process prints."""
+_END_SECONDS: Final = 0.2
+"""For the end of a process that was killed, or that has printed all; it takes milliseconds."""
+_LATER: Final = 5.0
+"""Seconds after its limit at which a process ends by itself, should nobody have killed it."""
+
+_left_behind: list[subprocess.Popen[bytes]] = []
+"""Processes that could not be killed, so that they are reaped once they end."""
+
+
+@dataclass
+class _Running:
+    task: Task
+    process: subprocess.Popen[bytes]
+    begun: float
+    output: bytearray = field(default_factory=bytearray)
+
+    @property
+    def end(self) -> float:
+        return self.begun + self.task.limit
+
+
+def run(tasks: Sequence[Task], env: Mapping[str, str] = os.environ) -> list[Result]:
+    """Run the tasks, some at a time. Takes little longer than the longest limit, unless there are very many tasks.
+
+    Returns:
+        a result for each task, in the same order.
+    """
+    _reap()
+    results: dict[int, Result] = {}
+    waiting = list(range(len(tasks)))[::-1]
+    running: dict[int, _Running] = {}
+    environment = _environment(env)
+    with selectors.DefaultSelector() as selector:
+        try:
+            while waiting or running:
+                while waiting and len(running) < MAX_AT_ONCE:
+                    index = waiting.pop()
+                    started = _start(tasks[index], environment)
+                    if isinstance(started, Result):
+                        results[index] = started
+                        continue
+                    running[index] = started
+                    assert started.process.stdout is not None
+                    selector.register(started.process.stdout, selectors.EVENT_READ, index)
+                if not running:
+                    continue
+                nearest = min(one.end for one in running.values())
+                ready = {key.data for key, _ in selector.select(max(0.0, nearest - time.monotonic()))}
+                for index, one in list(running.items()):
+                    is_over = index in ready and not _read(one)
+                    if is_over or time.monotonic() >= one.end:
+                        selector.unregister(one.process.stdout)  # type: ignore[arg-type]
+                        del running[index]
+                        results[index] = _finish(one, is_over=is_over)
+        finally:
+            for one in running.values():
+                _end(one.process)
+    return [results[index] for index in range(len(tasks))]
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """As of other helpers; the processes start in /, for the working directory may be what does not answer."""
+    found = helper_environment(env)
+    found["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, found["PYTHONPATH"].split(os.pathsep)))
+    return found
+
+
+def _start(task: Task, env: Mapping[str, str]) -> _Running | Result:
+    arguments = [task.kind, json.dumps(task.arguments), str(task.limit + _LATER)]
+    try:
+        # Nothing of ours is inherited: a process that cannot be killed would keep, for example, a log's pipe open.
+        process = subprocess.Popen(
+            [*python_command(_CHILD), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return _result(task, Outcome(Status.FAILED, f"no process can be started: {error.strerror}"), 0.0)
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    return _Running(task, process, time.monotonic())
+
+
+def _read(one: _Running) -> bool:
+    """Read what the process has printed; False: it will print no more."""
+    assert one.process.stdout is not None
+    try:
+        data = os.read(one.process.stdout.fileno(), MAX_OUTPUT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    one.output += data[: MAX_OUTPUT - len(one.output)]
+    return bool(data)
+
+
+def _finish(one: _Running, *, is_over: bool) -> Result:
+    seconds = time.monotonic() - one.begun
+    if is_over:
+        _end(one.process, patient=True)
+        outcome = _outcome(bytes(one.output), one.process.returncode)
+    else:
+        outcome = Outcome(Status.FAILED, f"no answer in {one.task.limit:g} s{_where(one.process.pid)}")
+        _end(one.process)
+    return _result(one.task, outcome, seconds)
+
+
+def _result(task: Task, outcome: Outcome, seconds: float) -> Result:
+    status = outcome.status
+    if status is Status.FAILED and task.is_advisory:
+        status = Status.WARNING
+    return Result(task.kind, task.target, status, outcome.text, seconds)
+
+
+def _outcome(output: bytes, status: int | None) -> Outcome:
+    try:
+        name, text = json.loads(output)
+        return Outcome(Status(name), str(text))
+    except (ValueError, TypeError):
+        return Outcome(Status.FAILED, f"the check's process ended without an answer (status {status})")
+
+
+def _where(pid: int) -> str:
+    """What the kernel says of a process that hangs, such as where in the kernel it sleeps (proc(5))."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        function = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
+    except (OSError, IndexError):
+        return ""
+    words = ["in uninterruptible sleep"] if state == "D" else []
+    words += [f"it waits in the kernel's {function}"] if function else []
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _end(process: subprocess.Popen[bytes], *, patient: bool = False) -> None:
+    """End the process, if that can be done at once. ``patient``: it is about to end by itself."""
+    if process.stdout is not None:
+        process.stdout.close()
+    if patient and _ended(process):
+        return
+    with contextlib.suppress(OSError):
+        process.kill()
+    if not _ended(process):
+        _left_behind.append(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _reap() -> None:
+    _left_behind[:] = [process for process in _left_behind if process.poll() is None]

@@ -1,0 +1,167 @@
+"""What the checks read of the environment and of torchrun's ``--rdzv-conf``: every option of theirs, in one place.
+
+An option ``OTEL_FR_CHECK_PATHS`` is ``check_paths`` in ``--rdzv-conf``, which is preferred. docs/configuration.md lists
+them. The collector's address and the OTLP endpoints are those of `otel_fr.config`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from otel_fr.checks.model import CLOCK, COLLECTOR, KINDS
+from otel_fr.config import COLLECTOR_VARIABLE, ENDPOINTS
+
+_PREFIX: Final = "OTEL_FR_"
+_NONE: Final = "none"
+
+DEFAULT_TIMEOUT: Final = 15.0
+"""Seconds for one check: what nvidia-resiliency-ext gives a mounted file system."""
+NODE_HEALTH_TIMEOUT: Final = 60.0
+"""Seconds for the node health service, which runs a script; as in nvidia-resiliency-ext."""
+NODE_HEALTH_ARGUMENTS: Final = "--no-slurm"
+"""What nvidia-resiliency-ext passes to the node health service."""
+MEMORY_TIMEOUT, MEMORY_TOLERANCE_MB, MEMORY_POLL = 50.0, 512.0, 2.0
+"""Until the memory of GPUs is given back, in seconds; what may stay in use; seconds between two looks. The defaults of
+``gpu_memory_reclaim_timeout``, ``gpu_memory_tolerance_mb`` and ``gpu_memory_poll_interval`` in NVIDIA's extension."""
+CLOCK_SECONDS: Final = 5.0
+"""Certificates and tokens are refused at differences of minutes; times in traces are confusing from some seconds on."""
+TEMPORARY: Final = "/tmp"  # noqa: S108 - only its free space is asked for
+"""Where TMPDIR is not set. `tempfile` would try it, and may not return where it does not answer."""
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
+SHARED_MEMORY_NEEDED: Final = 32 << 20
+"""Bytes: the rings of a node's ranks; Docker's default is a file system of 64 MiB."""
+TEMPORARY_NEEDED: Final = 64 << 20
+"""Bytes, for the sockets, logs and caches of launcher and ranks."""
+_MAX_SECONDS: Final = 86_400.0
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+class SettingsError(ValueError):
+    """An option cannot be used; the text names it."""
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """What is checked on this node.
+
+    Attributes:
+        kinds: of checks that run, of `otel_fr.checks.model.KINDS`. advisory: those whose failure is a warning.
+        paths: absolute. space: path -> bytes that must be free there.
+        node_health: path of a Unix socket; empty: none.
+        gpus: how many there must be; None: not known.
+        collector: its HTTP address; empty: not known. endpoints: OTLP endpoints.
+        timeout, node_health_timeout, memory_timeout, memory_poll, clock_seconds: seconds.
+    """
+
+    kinds: frozenset[str]
+    advisory: frozenset[str]
+    timeout: float
+    paths: tuple[str, ...]
+    space: Mapping[str, int]
+    node_health: str
+    node_health_arguments: tuple[str, ...]
+    node_health_timeout: float
+    gpus: int | None
+    memory_timeout: float
+    memory_tolerance_mb: float
+    memory_poll: float
+    clock_seconds: float
+    collector: str
+    endpoints: tuple[str, ...]
+
+    @classmethod
+    def read(cls, env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> CheckSettings:
+        """Read them.
+
+        Args:
+            conf: torchrun's ``--rdzv-conf``.
+
+        Raises:
+            SettingsError: a value cannot be used.
+        """
+        given = _Given(env, conf or {})
+        gpus = given.number("OTEL_FR_CHECK_GPUS", 0.0, 1.0, 4_096.0)
+        space = {SHARED_MEMORY: SHARED_MEMORY_NEEDED, os.path.abspath(env.get("TMPDIR") or TEMPORARY): TEMPORARY_NEEDED}
+        return cls(
+            kinds=given.kinds("OTEL_FR_CHECKS", frozenset(KINDS)),
+            advisory=given.kinds("OTEL_FR_CHECK_ADVISORY", frozenset({CLOCK, COLLECTOR})),
+            timeout=given.number("OTEL_FR_CHECK_TIMEOUT", DEFAULT_TIMEOUT, 0.1, _MAX_SECONDS),
+            paths=tuple(os.path.abspath(part) for part in given.parts("OTEL_FR_CHECK_PATHS")),
+            space=given.sizes("OTEL_FR_CHECK_SPACE", space),
+            node_health=given.text("OTEL_FR_CHECK_NODE_HEALTH").removeprefix("unix://").removeprefix("unix:"),
+            node_health_arguments=tuple(
+                shlex.split(given.text("OTEL_FR_CHECK_NODE_HEALTH_ARGS") or NODE_HEALTH_ARGUMENTS),
+            ),
+            node_health_timeout=given.number(
+                "OTEL_FR_CHECK_NODE_HEALTH_TIMEOUT", NODE_HEALTH_TIMEOUT, 0.1, _MAX_SECONDS
+            ),
+            gpus=int(gpus) or None,
+            memory_timeout=given.number("OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT", MEMORY_TIMEOUT, 0.0, _MAX_SECONDS),
+            memory_tolerance_mb=given.number("OTEL_FR_CHECK_GPU_MEMORY_TOLERANCE_MB", MEMORY_TOLERANCE_MB, 0.0, 1e9),
+            memory_poll=given.number("OTEL_FR_CHECK_GPU_MEMORY_POLL_SECONDS", MEMORY_POLL, 0.05, _MAX_SECONDS),
+            clock_seconds=given.number("OTEL_FR_CHECK_CLOCK_SECONDS", CLOCK_SECONDS, 0.1, _MAX_SECONDS),
+            collector=env.get(COLLECTOR_VARIABLE, "").strip(),
+            endpoints=tuple(dict.fromkeys(url for name in ENDPOINTS if (url := env.get(name, "").strip()))),
+        )
+
+
+@dataclass(frozen=True)
+class _Given:
+    env: Mapping[str, str]
+    conf: Mapping[str, object]
+
+    def text(self, name: str) -> str:
+        value = self.conf.get(_key(name))
+        return str(self.env.get(name, "") if value is None else value).strip()
+
+    def parts(self, name: str) -> list[str]:
+        return [part.strip() for part in self.text(name).split(":") if part.strip()]
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        text = self.text(name)
+        try:
+            value = float(text or default)
+        except ValueError:
+            value = float("nan")
+        if text and not low <= value <= high:
+            raise self._error(name, text, f"a number from {low:g} to {high:g}")
+        return value
+
+    def kinds(self, name: str, default: frozenset[str]) -> frozenset[str]:
+        """A list with commas or, because ``--rdzv-conf`` has commas of its own, with colons."""
+        text = self.text(name).lower()
+        if not text:
+            return default
+        found = frozenset(word.strip() for word in re.split("[,:]", text) if word.strip()) - {_NONE}
+        if not found <= set(KINDS):
+            raise self._error(name, text, f"a list of {', '.join(KINDS)}, or {_NONE}")
+        return found
+
+    def sizes(self, name: str, default: Mapping[str, int]) -> Mapping[str, int]:
+        parts = self.parts(name)
+        if not parts:
+            return default
+        found: dict[str, int] = {}
+        for part in parts if parts != [_NONE] else ():
+            path, equals, size = part.rpartition("=")
+            match = _SIZE.fullmatch(size.strip())
+            if not equals or not path.strip() or match is None:
+                raise self._error(name, part, "PATH=SIZE, such as /dev/shm=64MiB")
+            found[os.path.abspath(path.strip())] = int(float(match[1]) * _UNITS[match[2].lower()])
+        return found
+
+    def _error(self, name: str, text: str, wanted: str) -> SettingsError:
+        key = _key(name)
+        shown = f"--rdzv-conf {key}" if self.conf.get(key) is not None else name
+        return SettingsError(f"{shown}={text!r} is not {wanted}")
+
+
+def _key(name: str) -> str:
+    return name.removeprefix(_PREFIX).lower()

@@ -1,0 +1,49 @@
+"""How processes of otel-fr's own are started beside the job: their command line and their environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+# -c in place of -m, and isolation by hand: a file of the job's that is named like a module of the standard library
+# must not be imported, and a PYTHONPATH that the job needs to find its packages must still count. Sockets that the
+# job's C++ left inheritable are closed first: while the monitor held them, a dead rank's peers would not notice.
+_MAIN: Final = """
+import os, sys
+given = {given}
+for name in os.listdir("/proc/self/fd"):
+    if int(name) > given:
+        try:
+            os.close(int(name))
+        except OSError:
+            pass
+sys.path[:] = [path for path in sys.path if path]
+import runpy
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+
+
+def python_command(module: str, given: str = "2") -> list[str]:
+    """The command that runs a module of otel-fr in an interpreter of its own.
+
+    Args:
+        given: Python expression of the highest file descriptor that it gets.
+    """
+    return [sys.executable, "-c", _MAIN.format(module=module, given=given)]
+
+
+def helper_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that serves a rank, from the rank's."""
+    env = dict(base)
+    # It must not record itself, nor be instrumented, nor have torch plugins loaded.
+    env["OTEL_FR_ENABLED"] = "0"
+    env["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    env["OMP_NUM_THREADS"] = "1"
+    here = str(Path(__file__).resolve().parent.parent)
+    # opentelemetry-instrument's folder (its sitecustomize) would instrument the monitor too.
+    paths = [p for p in env.get("PYTHONPATH", "").split(os.pathsep) if p and not p.endswith("auto_instrumentation")]
+    env["PYTHONPATH"] = os.pathsep.join([*paths, here])
+    return env
