@@ -19,15 +19,17 @@ def first_mismatches(evidence: Evidence, instances: Mapping[InstanceKey, Instanc
     for instance in instances.values():
         streams.setdefault((instance.group.id, instance.stream), []).append(instance)
     found: list[Mismatch] = []
+    creations: list[list[Instance]] = []
     for (_, stream), own in sorted(streams.items()):
         own.sort(key=lambda instance: instance.sequence_id)
         if stream == "p2p":
             found.extend(bad for bad in map(judge, own) if bad is not None)
         elif stream == "group":
-            found.extend(filter(None, [first_mismatch(evidence, own)]))
+            creations.append(own)
         else:
             found.extend(_merged(_episodes(evidence, instances, own)))
-    return found
+    names = {bad.instance.group.name for bad in found}
+    return found + [bad for own in creations if (bad := first_mismatch(evidence, own, names)) is not None]
 
 
 def _episodes(

@@ -14,6 +14,7 @@ from otel_fr.match.joined import is_connecting, is_stalled, stragglers
 from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
+from otel_fr.match.new_groups import is_in_another_order, names_of
 from otel_fr.match.waiting import Node, precedes
 
 
@@ -49,11 +50,17 @@ class _Diagnosis(Case):
     # Causes, strongest evidence first: mismatches, then cycles, then which rank blocks which.
 
     def _mismatches(self) -> None:
+        created: dict[str, str] = {}  # c10d's name of a group with two meanings -> the key of the finding
         for bad in sorted(self.mismatches, key=self._position):
             summary = sentences.mismatch_text(bad, self._shift(bad))
             finding = self.finding(bad.instance, bad.category, bad.differing, self._held_up(bad), summary)
             finding.field, finding.values = bad.field, dict(sorted(bad.values.items()))
-            finding.caused_by = self.same_culprits(bad.differing, bad.category)
+            if bad.instance.stream == "group":
+                created.update(dict.fromkeys(names_of(bad.instance), finding.key))
+                finding.caused_by = self.same_culprits(bad.differing, bad.category)
+            else:
+                of_group = created.get(bad.instance.group.name)
+                finding.caused_by = of_group or self.same_culprits(bad.differing, bad.category)
             if bad.is_over:
                 self.over.add(finding.key)
             self.add(finding)
@@ -69,12 +76,17 @@ class _Diagnosis(Case):
         return sorted(set(own).difference(bad.differing) or behind.difference(bad.differing))
 
     def _shift(self, bad: Mismatch) -> str:
-        return shift_of(self.instances, bad) if bad.has_majority else ""
+        if not bad.has_majority or (bad.instance.stream == "group" and is_in_another_order(self.instances, bad)):
+            return ""
+        return shift_of(self.instances, bad)
 
     def _position(self, bad: Mismatch) -> tuple[object, ...]:
-        """Sort key: the order of the differing rank's own calls; between ranks there is no order, so by name."""
+        """Sort key: creations of groups, from which others follow; then the order of the differing rank's own calls.
+
+        Between ranks there is no order, so by name.
+        """
         call = bad.instance.call(bad.differing[0])
-        return (bad.differing[0], call.record, bad.instance.name)
+        return (bad.instance.stream != "group", bad.differing[0], call.record, bad.instance.name)
 
     def _cycles(self) -> None:
         for keys in cycles(self.nodes):

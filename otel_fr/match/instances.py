@@ -114,6 +114,11 @@ def members_of(group: Group, signature: Signature) -> tuple[int, ...]:
     return new.ranks if new is not None and not new.awaits_all and new.ranks else group.ranks
 
 
+def _members_of_both(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    """Groups without a common member may be created under one number."""
+    return first if first == second else tuple(sorted({*first, *second}))
+
+
 def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
     """All instances of the evidence, in the order of their keys; calls of unknown groups are left out."""
     found: dict[InstanceKey, Instance] = {}
@@ -126,6 +131,8 @@ def line_up(evidence: Evidence) -> dict[InstanceKey, Instance]:
         if instance is None:
             members = members_of(group, call.signature) if len(key) == 3 else (key[2], key[3])
             instance = found[key] = Instance(key, group, call.stream, members)
+        elif call.stream == "group":
+            instance.members = _members_of_both(instance.members, members_of(group, call.signature))
         instance.calls.setdefault(call.rank, []).append(call)
     return {key: found[key] for key in sorted(found, key=lambda k: tuple(str(part).zfill(20) for part in k))}
 

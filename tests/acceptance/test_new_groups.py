@@ -18,6 +18,10 @@ FAULTS: dict[str, tuple[list[int], list[str]]] = {
     "left_out": ([2], ["new_group number 2 (group tp (2), ranks 0-2)", "all_reduce number 1"]),
     "other_order": ([1], ["group differs in new_group number 1", "rank 1 has right"]),
     "one_name": ([2], ["group differs in new_group number 1", "rank 2 has dp", "one call fewer"]),
+    "other_ranks": ([1], ["group differs in new_group number 1", "rank 1 has tp (1) (ranks 0, 1)"]),
+    "sizes": ([2], ["group differs in new_group number 1", "rank 2 has dp (1)"]),
+    "local": ([2], ["new_group number 1 (group local", "all_reduce number 1"]),
+    "died": ([1], ["new_group number 1 (group tp (1), ranks 0-2)", "was killed by signal 9"]),
 }
 
 
@@ -26,7 +30,7 @@ def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: st
     culprits, texts = FAULTS[fault]
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running), "OTEL_FR_STALL_SECONDS": "2"}
-        job = torchrun.run(tmp_path / "job", "new_groups.py", fault, "15", env=env)
+        job = torchrun.run(tmp_path / "job", "new_groups.py", fault, "8", env=env)
         assert wait_for(running.causes), running.err_file.read_text() + job.output
         live = running.causes()
     status, report = job.analyze()
@@ -42,9 +46,20 @@ def one_cause(incidents: list[Any]) -> Any:
     return incidents[0]
 
 
-def test_groups_that_all_ranks_create_raise_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("program", "nproc", "barrier"), [("healthy", 3, "1"), ("surroundings", 4, "0")])
+def test_groups_that_all_ranks_create_raise_nothing(program: str, nproc: int, barrier: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        env = torchrun.endpoint(running, torchrun.UNHURRIED)
-        job = torchrun.run(tmp_path / "job", "new_groups.py", "healthy", env=env)
+        env = {**torchrun.endpoint(running, torchrun.UNHURRIED), "TORCH_DIST_INIT_BARRIER": barrier}
+        job = torchrun.run(tmp_path / "job", "new_groups.py", program, nproc=nproc, env=env)
     assert job.returncode == 0, job.output
     assert running.incidents() == []
+    assert not job.files(), "a healthy job leaves no files"
+
+
+def test_after_a_restart_groups_are_counted_anew(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "new_groups.py", "restarted", env=torchrun.endpoint(running), restarts=1)
+        assert job.returncode == 0, job.output
+        assert wait_for(lambda: running.causes() and running.causes()[0]["state"] == "resolved")
+    incident = one_cause(running.causes())
+    assert (incident["category"], incident["culprit_ranks"], incident["attempt"]) == ("rank_dead", [1], 0)

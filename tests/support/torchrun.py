@@ -63,20 +63,23 @@ class Job:
 
 
 def start(
-    folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[str, str] | None = None
+    folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[str, str] | None = None, restarts: int = 0
 ) -> subprocess.Popen[str]:
     """Start a job in the background; ``env`` is added to its environment."""
-    command = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={nproc}", str(JOBS / script), *arguments]
+    options = ["--standalone", f"--nproc_per_node={nproc}", f"--max-restarts={restarts}"]
+    command = [str(BIN / "torchrun"), *options, str(JOBS / script), *arguments]
     merged = {**base_environment(), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), **(env or {})}
     return subprocess.Popen(
         command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
     )
 
 
-def run(folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[str, str] | None = None) -> Job:
+def run(
+    folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[str, str] | None = None, restarts: int = 0
+) -> Job:
     """Run a job to its end."""
     folder.mkdir(parents=True, exist_ok=True)
-    process = start(folder, script, *arguments, nproc=nproc, env=env)
+    process = start(folder, script, *arguments, nproc=nproc, env=env, restarts=restarts)
     output, _ = process.communicate(timeout=PATIENCE)
     (folder / "job.log").write_text(output)
     return Job(process.returncode, output, folder / "dumps")

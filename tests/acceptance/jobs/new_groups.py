@@ -3,8 +3,10 @@
 import contextlib
 import datetime
 import os
+import signal
 import sys
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -52,9 +54,100 @@ def healthy_mesh() -> None:
         dist.destroy_process_group()
 
 
+def healthy_surroundings() -> None:
+    """What real programs do around groups: stores, objects, meshes, DDP, groups made in loops. Four ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.nn.parallel import DistributedDataParallel
+
+    rank = start()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.set("config", b"7")
+    assert store.get("config") == b"7"
+    store.add("arrived", 1)
+    everybody: list[object] = [None] * 4
+    dist.all_gather_object(everybody, {"rank": rank, "text": "x" * (rank + 1)})
+    plan = [{"steps": 2}, "plan"] if rank == 0 else [None, None]
+    dist.broadcast_object_list(plan, src=0)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    tp, dp = mesh.get_group("tp"), mesh.get_group("dp")
+    flat = mesh["dp", "tp"]._flatten("both").get_group()
+    own, _ = dist.new_subgroups(group_size=2, timeout=patience)
+    listed, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]], timeout=patience)
+    model = DistributedDataParallel(torch.nn.Linear(8, 8), process_group=dp)
+    for _ in range(plan[0]["steps"] if isinstance(plan[0], dict) else 0):
+        model(torch.ones(2, 8)).sum().backward()
+        for group in (tp, flat, own, listed):
+            dist.all_reduce(torch.ones(4), group=group)
+    for turn in range(6):  # one rank comes late, another leaves early
+        members = [0, 1, 2] if turn % 2 else [1, 3]
+        made = new_group(members, f"turn {turn}")
+        if rank in members:
+            dist.all_reduce(torch.ones(2), group=made)
+            dist.destroy_process_group(made)
+    # Each pair in an order of its own. c10d (before 2.14) names them by how many groups a rank has.
+    for pair in ([0, 1], [2, 3]) if rank < 2 else ([2, 3], [0, 1]):
+        local = dist.new_group(pair, use_local_synchronization=True, timeout=patience)
+        if rank in pair:
+            dist.all_reduce(torch.ones(2), group=local)
+    if rank % 2 and not os.environ.get("TORCH_DIST_INIT_BARRIER"):
+        new_group([1, 3], "made by its members only, which is enough as long as no rank creates groups after that")
+    dist.monitored_barrier()
+    store.add("done", 1)
+    if rank == 3:
+        dist.destroy_process_group()  # the others leave without
+
+
+def dying() -> None:
+    """Rank 1 is killed in ``new_group``, which waits for rank 2."""
+    rank = start()
+    if rank == 2:
+        time.sleep(4)
+    elif rank == 1:
+        threading.Timer(2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    new_group([0, 1, 2], "tp")
+
+
+def restarted() -> None:
+    """The first attempt fails after groups were created in it; the second one succeeds."""
+    rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    whole = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), timeout=patience)
+    # Keys of its own: gloo's second attempt may find the addresses of the first.
+    dist.init_process_group("gloo", store=dist.PrefixStore(f"attempt{attempt}", whole), rank=rank, world_size=3)
+    for number in range(2):
+        dist.all_reduce(torch.ones(2), group=new_group(None, f"g{number}"))
+    if attempt == 0 and rank == 1:
+        raise ValueError("bad sample 4711")
+    new_group([0, 2], "after")
+    dist.all_reduce(torch.ones(2))
+    dist.barrier()
+
+
 rank = -1
 if how == "healthy":
     healthy_mesh()
+elif how == "surroundings":
+    healthy_surroundings()
+elif how == "died":
+    dying()
+elif how == "restarted":
+    restarted()
+elif how == "local":
+    rank = start()
+    if rank != 2:
+        dist.new_group([0, 1, 2], timeout=patience, use_local_synchronization=True, group_desc="local")
+    dist.all_reduce(torch.ones(4))
+elif how == "other_ranks":
+    rank = start()
+    dist.all_reduce(torch.ones(4), group=new_group([0, 1] if rank == 1 else [0, 1, 2], "tp"))
+elif how == "sizes":
+    rank = start()
+    groups = {name: new_group([0, 1, 2], name) for name in (("tp", "dp") if rank != 2 else ("dp", "tp"))}
+    calls = {"tp": 4, "dp": 8}
+    works = [dist.all_reduce(torch.ones(size), group=groups[name], async_op=True) for name, size in calls.items()]
+    for work in works:
+        work.wait()
+    dist.barrier()
 elif how == "left_out":
     rank = start()
     new_group(None, "first")

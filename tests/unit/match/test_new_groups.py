@@ -148,6 +148,39 @@ def test_swapped_descriptions_are_named_where_ranks_wait_in_a_group_of_that_name
     assert all(one.caused_by == found.key for one in rest)
 
 
+def test_calls_that_do_not_fit_in_a_group_of_two_meanings_follow_from_its_creation() -> None:
+    """Rank 2 creates "dp" first: its calls of "dp" meet the others' of "tp". No rank waits."""
+    group = Group("t", "1", "tp", (0, 1, 2, 3))
+    calls = [made(rank, number, name, state=DONE) for rank in (0, 1, 3) for number, name in ((1, "tp"), (2, "dp"))]
+    calls += [made(2, number, name, state=DONE) for number, name in ((1, "dp"), (2, "tp"))]
+    calls += [reduced(rank, group="t", state=DONE) for rank in (0, 1, 3)]
+    larger = SUM._replace(input_sizes=((8,),), output_sizes=((8,),))
+    calls.append(dataclasses.replace(reduced(2, group="t", state=DONE), signature=larger))
+    ranks = [Rank(rank, idle=9.0, progress={"t": Progress(1, 1)}) for rank in WORLD.ranks]
+    found, *rest = judge(calls, ranks, [WORLD, group], world_size=4)
+    assert (found.field, found.culprit_ranks) == ("group", (2,))
+    assert "one call" not in found.summary
+    assert [(one.category, one.caused_by) for one in rest] == [(Category.SIZE_MISMATCH, found.key)]
+
+
+def test_calls_that_do_not_fit_in_a_group_that_ranks_only_describe_differently_are_a_fault_of_their_own() -> None:
+    group = Group("t", "1", "tp", (0, 1, 2, 3))
+    calls = [made(rank, 1, f"of rank {rank}", state=DONE) for rank in WORLD.ranks]
+    calls += [reduced(rank, group="t", state=DONE) for rank in (0, 1, 3)]
+    larger = SUM._replace(input_sizes=((8,),), output_sizes=((8,),))
+    calls.append(dataclasses.replace(reduced(2, group="t", state=DONE), signature=larger))
+    ranks = [Rank(rank, idle=9.0, progress={"t": Progress(1, 1)}) for rank in WORLD.ranks]
+    (found,) = judge(calls, ranks, [WORLD, group], world_size=4)
+    assert (found.category, found.culprit_ranks) == (Category.SIZE_MISMATCH, (2,))
+
+
+@pytest.mark.parametrize("late", [1, 3])
+def test_groups_without_a_common_member_may_be_late_under_one_number(late: int) -> None:
+    calls = [made(rank, 1, "pair", (rank // 2 * 2, rank // 2 * 2 + 1)) for rank in WORLD.ranks if rank != late]
+    (found,) = verdict(calls)
+    assert (found.field, found.culprit_ranks) == (None, (late,))
+
+
 @pytest.mark.parametrize("state", [DONE, OPEN])
 def test_ranks_may_describe_a_group_differently(state: CallState) -> None:
     """Each by its own number, for example; a rank that waits in a later call waits for another reason."""
