@@ -26,6 +26,7 @@ from typing import Any, Final
 from otel_fr import identity
 from otel_fr._version import __version__
 from otel_fr.capture import engines, groups
+from otel_fr.capture.dynamo import exclude_our_frames
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
@@ -77,6 +78,7 @@ class Session:
             # Only the package between the user's call and the operator, not all of otel-fr: the demo is user code.
             libraries = tuple(f"{Path(str(file)).parent}/" for file in (torch.__file__, __file__))
             self.recorder, self._kernels = engine.start(c10d, torch, self._writer, libraries)
+            exclude_our_frames(torch)
         except BaseException:
             self._writer.unlink()
             raise

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from otel_fr.capture.dynamo import keep_out
 from otel_fr.ring import POSTED, RecordState
 
 End = Callable[[int, int, int, int, int], None]
@@ -80,6 +81,7 @@ class Waits:
 
         our_wait.__doc__ = wait.__doc__
         our_wait.__name__ = "wait"
+        keep_out(our_wait)
         self._ours = self._type.wait = our_wait
 
     def stop_tracking(self) -> None:

@@ -1,0 +1,74 @@
+"""Keeps ``torch.compile`` out of otel-fr's own frames.
+
+While a compiled function runs, TorchDynamo sees each Python frame that its thread enters, and after a graph break also
+those of our kernels. It would trace and recompile them, at a cost far above a call's, warn the user about code that is
+not the user's, and raise where it is told not to recompile (``torch.compiler.set_stance``).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+_log = logging.getLogger("otel_fr")
+
+_PACKAGE: Final = "otel_fr"
+
+
+def exclude_our_frames(torch: ModuleType) -> None:
+    """Have TorchDynamo run the functions of otel-fr that are loaded, and what they call, as they are. Never raises.
+
+    The marks are on code objects, so they also hold for functions that are made later. Does not import TorchDynamo.
+    """
+    try:
+        mark = _mark(torch._C._dynamo.eval_frame)
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == _PACKAGE and module is not None:
+                for code in _codes_of(vars(module).values(), name):
+                    mark(code)
+    except Exception:  # noqa: BLE001 - a torch without it, or with another: calls are recorded all the same
+        _log.debug("otel-fr: torch.compile may trace otel-fr's functions", exc_info=True)
+
+
+def keep_out(function: Callable[..., Any]) -> None:
+    """Have TorchDynamo never inline a function of ours that a program's own code calls: the graph ends before it.
+
+    Sets what ``torch.compiler.disable`` sets, without its wrapper.
+    """
+    function.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")
+
+
+def _mark(eval_frame: Any) -> Callable[[CodeType], None]:
+    """What has a code object skipped: with all that it calls, or (torch 2.6) alone."""
+    if not hasattr(eval_frame, "set_code_exec_strategy"):
+        skip: Callable[[CodeType], None] = eval_frame.skip_code
+        return skip
+    action = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(action, action)
+    return lambda code: eval_frame.set_code_exec_strategy(code, strategy)
+
+
+def _codes_of(values: Any, module: str) -> Iterator[CodeType]:
+    """The code objects of functions and classes that ``module`` defines, and of the functions inside them."""
+    for value in list(values):
+        if isinstance(value, type):
+            if value.__module__ == module:
+                yield from _codes_of(vars(value).values(), module)
+            continue
+        if isinstance(value, property):
+            parts = [value.fget, value.fset, value.fdel]
+        else:
+            parts = [getattr(value, "__wrapped__", None), getattr(value, "__func__", None), value]
+        for part in parts:
+            if isinstance(part, FunctionType) and part.__module__ == module:
+                yield from _with_inner(part.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
