@@ -57,11 +57,11 @@ def test_the_lowest_packages_import_only_the_standard_library(name: str, others:
         assert not foreign, f"{path.relative_to(ROOT)} imports {sorted(foreign)}"
 
 
-def test_only_the_demo_job_imports_torch() -> None:
+def test_only_the_demo_job_and_torchruns_handler_import_torch() -> None:
     """Capture takes it from ``sys.modules`` once the training job has imported it."""
     importing = {
         path.relative_to(ROOT).parts[0]
         for path in ROOT.rglob("*.py")
         if any(name.partition(".")[0] == "torch" for name in imported(path))
     }
-    assert importing == {"demo"}
+    assert importing == {"demo", "rendezvous"}

@@ -1,0 +1,131 @@
+"""c10d's rendezvous handler, which joins only after the checks of the node have passed (docs/fault-tolerance.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    dynamic_rendezvous,
+    rendezvous_handler_registry,
+)
+
+from otel_fr.checks import plan, report, runner
+from otel_fr.checks.model import NODE_FAILED, Result, Status
+from otel_fr.checks.settings import CheckSettings
+from otel_fr.rendezvous import BACKEND
+
+_log = logging.getLogger("otel_fr")
+
+INNER: Final = "c10d"
+LEAVE_SECONDS: Final = 5.0
+"""For leaving the rendezvous; its other nodes notice by themselves that this one is gone after about 15 s."""
+
+Checks = Callable[[bool], list[Result]]
+"""Checks the node. Takes whether ranks have run on it before."""
+
+
+def create(parameters: RendezvousParameters) -> RendezvousHandler:
+    """The handler ``otel-fr``. All parameters are c10d's too.
+
+    Raises:
+        SettingsError: an option of the checks cannot be used.
+        Exception: whatever c10d's handler raises.
+    """
+    settings = CheckSettings.read(conf=parameters.config)
+    inner = RendezvousParameters(
+        backend=INNER,
+        endpoint=parameters.endpoint,
+        run_id=parameters.run_id,
+        min_nodes=parameters.min_nodes,
+        max_nodes=parameters.max_nodes,
+        local_addr=parameters.local_addr,
+        **parameters.config,
+    )
+
+    def check(is_restart: bool) -> list[Result]:
+        return runner.run(plan.tasks(settings, is_restart=is_restart))
+
+    return CheckedRendezvous(rendezvous_handler_registry.create_handler(inner), check)
+
+
+class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is not analysed
+    """A handler around another one. What `RendezvousHandler` does not have is that one's, too.
+
+    Args:
+        check: what runs before each rendezvous.
+    """
+
+    def __init__(self, inner: RendezvousHandler, check: Checks) -> None:
+        self._inner = inner
+        self._check = check
+        self._has_joined = False
+        self._stays_out = False
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        found: bool = self._inner.use_agent_store
+        return found
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Check this node, then join.
+
+        Raises:
+            SystemExit: a check failed: this node stays out, and its agent ends with `NODE_FAILED`.
+            Exception: whatever the other handler raises.
+        """
+        results = self._check(self._has_joined)
+        report.publish(results)
+        if any(result.status is Status.FAILED for result in results):
+            report.say("this node stays out of the job")
+            self._leave()
+            raise SystemExit(NODE_FAILED)
+        info = self._inner.next_rendezvous()
+        self._has_joined = True
+        return info
+
+    def _leave(self) -> None:
+        """Take this node out of the rendezvous, which goes on without it.
+
+        torch has no call for this: its agents close the rendezvous for all nodes, or leave it to the others to notice.
+        So it takes parts of its handler that are not public, and does without where they are not there.
+        """
+        self._stays_out = True
+        with contextlib.suppress(AttributeError):
+            self._inner._stop_heartbeats()
+        try:
+            operation = dynamic_rendezvous._RendezvousExitOp()
+            self._inner._op_executor.run(operation, time.monotonic() + LEAVE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the store may be gone, and private names change
+            _log.info("this node could not leave the rendezvous by itself: %s: %s", type(error).__name__, error)
+
+    def is_closed(self) -> bool:
+        found: bool = self._inner.is_closed()
+        return found
+
+    def set_closed(self) -> None:
+        self._inner.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        found: int = self._inner.num_nodes_waiting()
+        return found
+
+    def get_run_id(self) -> str:
+        found: str = self._inner.get_run_id()
+        return found
+
+    def shutdown(self) -> bool:
+        """As of the other handler; but a node that stays out does not close the rendezvous of the others."""
+        return True if self._stays_out else bool(self._inner.shutdown())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)

@@ -1,0 +1,28 @@
+"""Sums over its ranks in each attempt; knows nothing of otel-fr.
+
+Arguments: prefix of the stores' files; what happens in the first attempt: "nothing", "raise" (in every rank), or "lose"
+(every rank removes the folder named by the third argument, if it is there, and raises).
+"""
+
+import datetime
+import os
+import shutil
+import sys
+
+import torch
+import torch.distributed as dist
+
+prefix, fault, *folder = sys.argv[1:]
+attempt, rank, world = (int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE"))
+# A store for each attempt: in torchrun's own, gloo's second attempt may find the addresses of the first.
+store = dist.FileStore(f"{prefix}.{attempt}.{world}", world)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+total = torch.ones(1)
+dist.all_reduce(total)
+print(f"attempt {attempt}: rank {rank} of {world} has the sum {total.item():g}\n", end="", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+if fault != "nothing" and attempt == 0:
+    if fault == "lose":
+        shutil.rmtree(folder[0], ignore_errors=True)
+    raise ValueError("bad sample 4711")

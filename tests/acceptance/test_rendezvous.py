@@ -1,0 +1,115 @@
+"""``torchrun --rdzv-backend=otel-fr``: as c10d, but a node whose check fails stays out. Real agents, real jobs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from otel_fr.checks.model import NODE_FAILED
+from tests.support import mounts, torchrun
+from tests.support.commands import BIN
+from tests.support.otlp_sink import grpc_sink
+from tests.support.paths import JOBS
+from tests.support.ports import free_address
+from tests.support.waiting import PATIENCE
+
+pytestmark = torchrun.needed
+
+
+def agent(
+    folder: Path,
+    *arguments: object,
+    address: str = "localhost:0",
+    nodes: str = "1",
+    conf: str = "read_timeout=60",
+    **env: str,
+) -> subprocess.Popen[str]:
+    """Start torchrun's agent of one node with one rank, in ``folder``."""
+    command = [str(BIN / "torchrun"), f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-id=llama", "--max-restarts=1"]
+    command += ["--rdzv-backend=otel-fr", f"--rdzv-endpoint={address}", f"--rdzv-conf={conf}"]
+    command += ["--local-addr=127.0.0.1", str(JOBS / "checked.py"), *map(str, arguments)]
+    merged = {**torchrun.base_environment(), "OTEL_FR_CHECK_SPACE": "none", **env}
+    return subprocess.Popen(command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of an agent."""
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+def two(
+    folder: Path, *arguments: object, nodes: str = "2", first: dict[str, str], second: dict[str, str]
+) -> list[tuple[int, str, str]]:
+    """Two agents on this machine as two nodes, the first of which has the store: how they ended."""
+    address = free_address()
+    started = [
+        agent(
+            folder,
+            *arguments,
+            address=address,
+            nodes=nodes,
+            conf=f"is_host={host},last_call_timeout=2,checks=paths",
+            **env,
+        )
+        for host, env in (("true", first), ("false", second))
+    ]
+    try:
+        return [end(one) for one in started]
+    finally:
+        for one in started:
+            one.kill()
+
+
+def test_a_node_trains_as_with_c10d_and_restarts_after_a_failure(tmp_path: Path) -> None:
+    env = {"OTEL_FR_CHECK_PATHS": str(tmp_path)}
+    status, out, err = end(agent(tmp_path, tmp_path / "store", "raise", **env))
+    assert status == 0, err
+    assert out.splitlines() == [f"attempt {attempt}: rank 0 of 1 has the sum 1" for attempt in (0, 1)]
+
+
+def test_two_nodes_train_together_and_restart_together(tmp_path: Path) -> None:
+    ended = two(tmp_path, tmp_path / "store", "raise", first={}, second={})
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    lines = sorted(line for _, out, _ in ended for line in out.splitlines())
+    assert lines == [f"attempt {attempt}: rank {rank} of 2 has the sum 2" for attempt in (0, 1) for rank in (0, 1)]
+
+
+def test_a_node_that_fails_a_check_stays_out_and_the_other_trains(tmp_path: Path) -> None:
+    with grpc_sink() as sink:
+        bad = {
+            "OTEL_FR_CHECK_PATHS": str(tmp_path / "none"),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address,
+            "OTEL_FR_JOB_ID": "llama",
+        }
+        good, failed = two(tmp_path, tmp_path / "store", "nothing", nodes="1:2", first={}, second=bad)
+        (event,) = sink.events_named("otel_fr.check_failed", 1)
+    assert good[0] == 0, good
+    assert good[1].split("\n")[0] == "attempt 0: rank 0 of 1 has the sum 1"
+    status, out, err = failed
+    assert (status, out) == (NODE_FAILED, "")
+    assert f"otel-fr: this node failed a check: paths {tmp_path}/none: No such file or directory\n" in err
+    assert "otel-fr: this node stays out of the job\n" in err
+    assert "Traceback" not in err
+    assert event.attributes["otel_fr.check.target"] == str(tmp_path / "none")
+    assert event.resource["torch.job.id"] == "llama"
+
+
+def test_a_check_that_fails_before_the_restart_keeps_its_node_out_of_it(tmp_path: Path) -> None:
+    """Both nodes' ranks fail; the storage of one has gone meanwhile. The other goes on alone, without waiting long."""
+    (tmp_path / "data").mkdir()
+    bad = {"OTEL_FR_CHECK_PATHS": str(tmp_path / "data")}
+    good, failed = two(tmp_path, tmp_path / "store", "lose", tmp_path / "data", nodes="1:2", first={}, second=bad)
+    assert failed[0] == NODE_FAILED, failed
+    assert "attempt 0: rank" in failed[1]
+    assert f"paths {tmp_path}/data: No such file or directory" in failed[2]
+    assert good[0] == 0, good
+    assert "attempt 1: rank 0 of 1 has the sum 1" in good[1]
+
+
+def test_a_mount_that_never_answers_keeps_its_node_out_in_time(tmp_path: Path) -> None:
+    with mounts.silent(tmp_path / "data") as data:
+        conf = f"checks=paths,check_paths={data},check_timeout=1"
+        status, out, err = end(agent(tmp_path, tmp_path / "store", "nothing", conf=conf))
+    assert (status, out) == (NODE_FAILED, "")
+    assert f"paths {data}: no answer in 1 s" in err
