@@ -5,19 +5,24 @@ Importing it costs nothing: neither torch nor the OpenTelemetry SDK is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from otel_fr._version import __version__
 
 if TYPE_CHECKING:
+    from otel_fr.fault_tolerance.peers import PeerFailedError, PeerFailure
     from otel_fr.fault_tolerance.sections import end_section, heartbeat, section, start_section, step
 
 __all__ = [
+    "PeerFailedError",
+    "PeerFailure",
     "__version__",
     "dump",
     "end_section",
     "heartbeat",
     "instrument",
+    "on_peer_failure",
     "section",
     "start_section",
     "step",
@@ -25,6 +30,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "PeerFailedError": "otel_fr.fault_tolerance.peers",
+    "PeerFailure": "otel_fr.fault_tolerance.peers",
     "end_section": "otel_fr.fault_tolerance.sections",
     "heartbeat": "otel_fr.fault_tolerance.sections",
     "section": "otel_fr.fault_tolerance.sections",
@@ -73,3 +80,21 @@ def dump(reason: str = "request") -> None:
     from otel_fr.capture import hook
 
     hook.request_dump(reason)
+
+
+def on_peer_failure(callback: Callable[[PeerFailure], object]) -> Callable[[], None]:
+    """Call ``callback`` when the collector says that a rank has failed that shares a process group with this one.
+
+    It gets a `PeerFailure`, on a thread of otel-fr's own, once for each failure, also for those that are known already.
+    An exception that it raises is logged; if it hangs, it alone gets no further calls.
+
+    Returns:
+        A function that ends this.
+
+    Raises:
+        TypeError: it is no function.
+        RuntimeError: 64 callbacks are registered.
+    """
+    from otel_fr.fault_tolerance.peers import peers
+
+    return peers.subscribe(callback)

@@ -24,6 +24,10 @@ DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
 CAPTURE_ENGINES = ("auto", "compiled", "python")
+PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
+ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
+DEFAULT_PEER_TIMEOUT = 5.0
+DEFAULT_EXIT_GRACE = 10.0
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -39,6 +43,11 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     if disabled & {"otel_fr", "otel-fr", "*"}:
         return False
     return own in _TRUE or any(env.get(name, "").strip() for name in ENDPOINTS)
+
+
+def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
+    """True if calls are to be ended when a peer has failed (``OTEL_FR_ON_PEER_FAILURE`` is ``abort`` or ``exit``)."""
+    return env.get(ON_PEER_FAILURE, "").strip().lower() in PEER_FAILURE_ACTIONS[1:]
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
@@ -87,6 +96,9 @@ class Config:
         dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
         capture_engine: one of `CAPTURE_ENGINES`.
+        on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
+        peer_timeout: seconds without a report after which a rank that others wait for counts as failed.
+        exit_grace: seconds until a rank that has not ended by itself is ended (``on_peer_failure="exit"``).
     """
 
     rank: int = 0
@@ -103,6 +115,9 @@ class Config:
     ring_dir: Path | None = None
     capture_engine: str = "python"
     export: bool = True
+    on_peer_failure: str = "ignore"
+    peer_timeout: float = DEFAULT_PEER_TIMEOUT
+    exit_grace: float = DEFAULT_EXIT_GRACE
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Config:
@@ -134,6 +149,9 @@ class Config:
             ),
             ring_dir=Path(ring_dir) if ring_dir else None,
             capture_engine=_choice(env, "OTEL_FR_CAPTURE_ENGINE", CAPTURE_ENGINES),
+            on_peer_failure=_choice(env, ON_PEER_FAILURE, PEER_FAILURE_ACTIONS),
+            peer_timeout=_number(env, ("OTEL_FR_PEER_TIMEOUT",), DEFAULT_PEER_TIMEOUT, 1.0, 86_400),
+            exit_grace=_number(env, ("OTEL_FR_EXIT_GRACE",), DEFAULT_EXIT_GRACE, 0.0, 86_400),
             export=any(env.get(name, "").strip() for name in ENDPOINTS)
             and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

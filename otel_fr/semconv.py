@@ -70,6 +70,8 @@ EVENT_EXCEPTION: Final = "torch.rank.exception"
 EVENT_EXITED: Final = "torch.rank.exited"
 EVENT_DUMP_WRITTEN: Final = "torch.flight_recorder.written"
 EVENT_DUMP_FAILED: Final = "torch.flight_recorder.failed"
+EVENT_PEER_FAILED: Final = "torch.rank.peer_failed"
+EVENT_CALLS_ENDED: Final = "torch.rank.calls_ended"
 
 # Event of a rank that asks for something to be done with its node or its job.
 EVENT_WORKLOAD_CONTROL: Final = "otel_fr.workload_control"

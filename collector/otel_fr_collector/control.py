@@ -60,6 +60,7 @@ class Control:
         self._tenant_of = tenant_of
         self._watchers: dict[tuple[str, str], set[Watcher]] = {}
         self._by_owner: dict[Owner, dict[Watcher, None]] = {}
+        self._standing: dict[tuple[str, str], list[bytes]] = {}
         self._held = Holdings()
         self._log = Throttle()
         self._count = 0
@@ -83,6 +84,8 @@ class Control:
         self._by_owner.setdefault(owner, {})[watcher] = None
         self._held.add(owner)
         self._count += 1
+        for command in self._standing.get(run, ()):
+            watcher.put(command)
         try:
             yield watcher
         finally:
@@ -118,10 +121,21 @@ class Control:
         """Ask all monitors of a run for their flight-recorder files; returns how many monitors."""
         return self._send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
 
-    def peer_failed(self, run: RunId, incident: str, ranks: Iterable[int], reason: str) -> int:
-        """Send all monitors of a run the ranks that have failed; returns how many monitors."""
-        failed = control_pb2.PeerFailed(incident_id=incident, ranks=list(ranks), reason=reason)
-        return self._send(run, control_pb2.Command(peer_failed=failed))
+    def send(self, run: RunId, command: control_pb2.Command) -> int:
+        """Send all monitors of a run a command; returns how many monitors."""
+        return self._send(run, command)
+
+    def watches(self, run: RunId) -> bool:
+        """Some monitor of the run watches."""
+        return (run.job, run.run) in self._watchers
+
+    def set_standing(self, run: RunId, commands: Iterable[control_pb2.Command]) -> None:
+        """Commands for each monitor of the run that begins to watch from now on; the last `MAX_PENDING` count."""
+        standing = [command.SerializeToString() for command in commands]
+        if standing:
+            self._standing[(run.job, run.run)] = standing
+        else:
+            self._standing.pop((run.job, run.run), None)
 
     def close(self) -> None:
         """End all streams."""

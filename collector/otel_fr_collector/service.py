@@ -23,6 +23,7 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.peer_failures import PeerFailures
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store
@@ -81,6 +82,7 @@ class Service:
         self._last_tick = self._cleaned_at = clock()
         self._grace = RestartGrace(clock())
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
+        self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store)
@@ -142,6 +144,8 @@ class Service:
             self.runs.shift_silence(now)
         self._last_tick = now
         is_done = self.judge.step(now)
+        with self._faults.caught("control", "failed peers could not be told to monitors"):
+            self._peer_failures.step(now)
         if now - self._cleaned_at >= CLEAN_UP_INTERVAL:
             is_done = self._cleaned(now) and is_done
         self.outlets.step(now)
@@ -222,8 +226,5 @@ class Service:
                     self._traces.publish(change)
 
     def _command_monitors(self, incident: Incident) -> None:
-        """Ask the run's monitors for their flight-recorder files, and send them the ranks that have failed."""
-        run, reason = incident.run, incident.finding.summary[:500]
-        self.control.dump(run, incident.id, reason)
-        if incident.finding.culprit_ranks:
-            self.control.peer_failed(run, incident.id, incident.finding.culprit_ranks, reason)
+        """Ask the run's monitors for their flight-recorder files."""
+        self.control.dump(incident.run, incident.id, incident.finding.summary[:500])

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
     from otel_fr.capture.session import Session
+    from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 
 _log = logging.getLogger("otel_fr")
 
@@ -40,6 +41,7 @@ class _State:
         self.originals: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self.session: Session | None = None
         self.notices_creations = False
+        self.connections: GlooConnections | None = None
         self.restore_split: Callable[[], None] = lambda: None
 
 
@@ -145,7 +147,7 @@ def _patch(module: ModuleType) -> None:
     try:
         from otel_fr.capture import new_groups
 
-        wrappers = new_groups.wrappers(module, _recorder)
+        wrappers = new_groups.wrappers(module, _recorder, _note_creation)
     except Exception:  # noqa: BLE001 - a torch that creates groups in another way: the calls are recorded all the same
         _log.debug("otel-fr: the creation of process groups is not recorded", exc_info=True)
     else:
@@ -165,6 +167,23 @@ def _notice_splits(module: ModuleType) -> None:
         _guard(_on_split, module, parent, ranks, group)
 
     _state.restore_split = split_groups.install(module.ProcessGroup, on_split)
+
+
+def _note_creation() -> None:
+    """A process group is about to be created: its connections must be known if its calls may have to be ended."""
+    _guard(_on_creation)
+
+
+def _on_creation() -> None:
+    from otel_fr import config
+
+    if _state.connections is None:
+        if not config.acts_on_peer_failure():
+            return
+        from otel_fr.fault_tolerance.gloo_connections import GlooConnections
+
+        _state.connections = GlooConnections()
+    _state.connections.begin()
 
 
 def _recorder() -> Recorder | None:
@@ -192,13 +211,15 @@ def _guard(action: Callable[..., None], *args: Any) -> None:
 def _on_created(module: ModuleType, name: str, group: Any) -> None:
     from otel_fr import config
 
+    if _state.connections is not None:
+        _state.connections.created(name)
     session = _state.session
     if session is None:
         if not config.is_enabled():
             return
         from otel_fr.capture.session import Session
 
-        session = _state.session = Session.start(module, group, _state.notices_creations)
+        session = _state.session = Session.start(module, group, _state.notices_creations, _state.connections)
     session.group_created(name, group)
 
 
@@ -212,6 +233,8 @@ def _on_split(module: ModuleType, parent: Any, ranks: Sequence[int], group: Any)
 
 
 def _on_gone(name: str | None) -> None:
+    if _state.connections is not None:
+        _state.connections.gone(name)
     if _state.session is not None:
         _state.session.group_gone(name)
 
@@ -219,6 +242,7 @@ def _on_gone(name: str | None) -> None:
 def _after_fork() -> None:
     """A forked child of a rank is not a rank: it must not write into its parent's ring or use its connection."""
     session, _state.session = _state.session, None
+    _state.connections = None
     if session is not None:
         _state.failed = True
         session.abandon()

@@ -65,11 +65,14 @@ class _Here(threading.local):
     begun: _Begun | None = None
 
 
-def wrappers(c10d: ModuleType, recorder: Callable[[], Recorder | None]) -> dict[str, Wrapper]:
+def wrappers(
+    c10d: ModuleType, recorder: Callable[[], Recorder | None], before: Callable[[], None]
+) -> dict[str, Wrapper]:
     """What takes the place of torch's functions, by their names; empty: this torch creates groups in another way.
 
     Args:
         recorder: that of the present recording; None: there is none.
+        before: called when any process group, also the default one, is about to be created. Must not raise.
     """
     outer, inner = getattr(c10d, OUTER, None), getattr(c10d, INNER, None)
     if not callable(outer) or not callable(inner):
@@ -106,6 +109,7 @@ def wrappers(c10d: ModuleType, recorder: Callable[[], Recorder | None]) -> dict[
                 here.begun = begin(c10d, own, inner_signature.bind(*args, **kwargs).arguments)
             except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
                 own.failed()
+        before()
         return inner(*args, **kwargs)
 
     return {OUTER: create, INNER: helper}

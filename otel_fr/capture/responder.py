@@ -27,11 +27,21 @@ class Responder:
         has_lost_monitor: the monitor has closed its end. It does so only when it ends, which is after this process.
     """
 
-    def __init__(self, connection: socket.socket, sites: Sites, on_monitor: Callable[[int], None]) -> None:
-        """``on_monitor(process id)`` is called when the monitor has sent its id: it is not a child of this process."""
+    def __init__(
+        self,
+        connection: socket.socket,
+        sites: Sites,
+        on_monitor: Callable[[int], None],
+        on_other: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Args:
+        on_monitor: called with the monitor's process id when it has sent it: it is not a child of this process.
+        on_other: called with messages that are not for this class.
+        """
         self._socket = connection
         self._sites = sites
         self._on_monitor = on_monitor
+        self._on_other = on_other
         self._goodbye = threading.Event()
         self.has_lost_monitor = False
         self._thread = threading.Thread(target=self._run, name="otel-fr", daemon=True)
@@ -63,6 +73,8 @@ class Responder:
             self._on_monitor(message["pid"])
         elif message.get("ok") == "bye":
             self._goodbye.set()
+        else:
+            self._on_other(message)
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send the monitor a message. Never waits; False if it cannot be sent."""

@@ -30,9 +30,12 @@ from otel_fr.capture.dynamo import exclude_our_frames
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
+from otel_fr.capture.peer_actions import PeerActions
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.config import Config
 from otel_fr.fault_tolerance import sections, steps
+from otel_fr.fault_tolerance.gloo_connections import GlooConnections
+from otel_fr.fault_tolerance.peers import peers
 from otel_fr.ring import ProcessState, pid_namespace
 
 _log = logging.getLogger("otel_fr")
@@ -53,7 +56,14 @@ class Session:
         recorder: what the operators' kernels call.
     """
 
-    def __init__(self, c10d: ModuleType, config: Config, meta: dict[str, object], notices_creations: bool) -> None:
+    def __init__(
+        self,
+        c10d: ModuleType,
+        config: Config,
+        meta: dict[str, object],
+        notices_creations: bool,
+        connections: GlooConnections,
+    ) -> None:
         """See `start`."""
         self._notices_creations = notices_creations
         torch = sys.modules["torch"]
@@ -86,6 +96,7 @@ class Session:
         self._exit_hook = ExitHook(self.recorder.sites)
         sections.attach(self._writer.activity)
         steps.install()
+        self._peer_actions = PeerActions(c10d, torch, config, peers, connections, self._find_group)
         self._connect()
         atexit.register(self._at_exit)
         # Before the interpreter waits for threads, and before other handlers of `atexit`, each of which may block.
@@ -93,13 +104,16 @@ class Session:
             threading._register_atexit(self._note_exit)  # type: ignore[attr-defined]
 
     @classmethod
-    def start(cls, c10d: ModuleType, group: Any, notices_creations: bool) -> Session:
+    def start(
+        cls, c10d: ModuleType, group: Any, notices_creations: bool, connections: GlooConnections | None
+    ) -> Session:
         """Start recording.
 
         Args:
             c10d: ``torch.distributed.distributed_c10d``.
             group: the process group that torch has just registered, the first since recording was switched on.
             notices_creations: the creation of groups is noticed, so it can be recorded.
+            connections: of the process groups; None: no calls are to be ended.
 
         Raises:
             OSError: no folder has room for the ring.
@@ -127,12 +141,16 @@ class Session:
             _CREATIONS: notices_creations and default is None,
         }
         meta.update(_run_of(c10d, world, config.job_id, config.attempt))
-        return cls(c10d, config, meta, notices_creations)
+        return cls(c10d, config, meta, notices_creations, connections or GlooConnections())
 
     def _note_monitor(self, pid: int) -> None:
         with self.recorder.lock:
             if self.recorder.on:
                 self._writer.set_monitor_pid(pid)
+
+    def _find_group(self, name: str) -> Any:
+        names = self._c10d._world.pg_names
+        return next((group for group, known in list(names.items()) if known == name), None)
 
     def _connect(self) -> None:
         """Start the monitor. If that fails the ring is still written, and can be read after a crash."""
@@ -142,7 +160,7 @@ class Session:
         except Exception as error:  # noqa: BLE001
             _log.warning("otel-fr: this rank has no monitor: %s", error)
             return
-        self._responder = Responder(connection, self.recorder.sites, self._note_monitor)
+        self._responder = Responder(connection, self.recorder.sites, self._note_monitor, self._peer_actions.handle)
         self._meta["responder_tid"] = self._responder.thread_id
         try:
             self._stack_signal = StackSignal(ring.with_name(ring.name + ".stacks"))
@@ -179,6 +197,7 @@ class Session:
 
     def group_gone(self, name: str | None) -> None:
         """torch has unregistered a group; None: all."""
+        peers.forget_group(name)
         self.recorder.group_gone(name)
 
     def request_dump(self, reason: str) -> None:
@@ -267,6 +286,7 @@ class Session:
         if self._over:
             return True
         self._over = True
+        self._peer_actions.close()
         self._hooks.close()
         self._exit_hook.close()
         self._kernels.remove()
@@ -293,6 +313,8 @@ class Session:
         self.recorder.waits.stop_tracking()
         self._hooks.abandon()
         self._exit_hook.abandon()
+        self._peer_actions.close()
+        peers.after_fork()
         if self._responder is not None:
             self._responder.abandon()
         with contextlib.suppress(Exception):

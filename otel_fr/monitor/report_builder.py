@@ -17,7 +17,7 @@ from otel_fr.monitor.tail import Reached, Tracked
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
-from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupProgress, RecordState, RingReader
+from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
 
 MAX_DESTROYED = 64
 """Destroyed groups that are still reported."""
@@ -25,6 +25,8 @@ _SEVERITY = {
     names.EVENT_STALLED: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
     names.EVENT_IDLE: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
     names.EVENT_DUMP_FAILED: (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR"),
+    names.EVENT_PEER_FAILED: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
+    names.EVENT_CALLS_ENDED: (SeverityNumber.SEVERITY_NUMBER_WARN, "WARN"),
     names.EVENT_EXCEPTION: (SeverityNumber.SEVERITY_NUMBER_ERROR, "ERROR"),
 }
 _INFO = (SeverityNumber.SEVERITY_NUMBER_INFO, "INFO")
@@ -157,6 +159,11 @@ class GroupTracker:
         """All groups as they are now, the live ones first."""
         live = [reported_group(row, now_ns) for row in (*self.refresh(), *self._leaving.values())]
         return (*live, *[reported_group(row, now_ns, is_destroyed=True) for row in self._destroyed.values()])
+
+    @property
+    def live(self) -> tuple[GroupDef, ...]:
+        """The live groups, as last read."""
+        return tuple([row.group for row in self._live.values()])
 
     @property
     def backends(self) -> set[str]:

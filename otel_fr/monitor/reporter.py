@@ -209,6 +209,7 @@ class Reporter:
             exit_message=_text(meta.get("exit_message")),
             exit_site=_text(meta.get("exit_site")),
             records_creations=meta.get("creations") is True,
+            peer_timeout=self._config.peer_timeout,
         )
 
     def send(

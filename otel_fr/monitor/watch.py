@@ -9,15 +9,14 @@ import select
 import signal
 import socket
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.control.v1.control_pb2 import PeerFailed
 from otel_fr.monitor import dumping, rules
+from otel_fr.monitor.commands import REASON_REQUEST, Commands
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
@@ -25,7 +24,6 @@ from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stacks import StackRequest
-from otel_fr.presentation import ranks_text
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
 
@@ -57,7 +55,6 @@ REASON_RECOVERED = "recovered"
 REASON_CRASH = "crash"
 REASON_EXCEPTION = "exception"
 REASON_SIGNAL = "signal"
-REASON_REQUEST = "request"
 
 
 class Monitor:
@@ -107,8 +104,7 @@ class Monitor:
         self._stop_at: float | None = None
         self._exit: ReportedExit | None = None
         self._last_file = ""
-        self._run_id = reporter.identity.run_id
-        self._peer_incidents: deque[str] = deque(maxlen=256)
+        self._commands = Commands(control, reporter, link, config, lambda reason: self._dump(reason, of_fault=True))
         self._log_error_at = float("-inf")
 
     # ---- called from elsewhere
@@ -195,8 +191,7 @@ class Monitor:
             self._ask_for_stacks(names.EVENT_IDLE, now)
         self._step_stacks(now)
         self._take_results()
-        self._follow_run()
-        self._take_commands()
+        self._commands.step(now_ns)
         if self._signalled:
             self._signalled = False
             self._dump(REASON_SIGNAL)
@@ -254,28 +249,6 @@ class Monitor:
         if now >= self._flush_until or not self._exporter.pending(patient=False):
             self._link.send({"ok": "bye"})
             self._flush_until = None
-
-    def _follow_run(self) -> None:
-        """Commands are those for the run that the rank is in now."""
-        run_id = self._reporter.identity.run_id
-        if run_id != self._run_id:
-            self._run_id = run_id
-            if self._control is not None:
-                self._control.reconnect()
-
-    def _take_commands(self) -> None:
-        while self._control is not None and not self._control.commands.empty():
-            command = self._control.commands.get()
-            if command.HasField("dump"):
-                self._dump(command.dump.reason[:200] or REASON_REQUEST, of_fault=True)
-            elif command.HasField("peer_failed"):
-                self._log_failed_peers(command.peer_failed)
-
-    def _log_failed_peers(self, failed: PeerFailed) -> None:
-        if failed.incident_id in self._peer_incidents:
-            return
-        self._peer_incidents.append(failed.incident_id)
-        _log.warning("the collector reports a fault of %s: %s", ranks_text(failed.ranks), failed.reason[:500])
 
     # ---- flight-recorder files
 
@@ -357,7 +330,7 @@ class Monitor:
             select.select([self._wake_in], [], [], TICK_SECONDS)
             with contextlib.suppress(OSError):
                 self._wake_in.recv(4096)
-            self._take_commands()
+            self._commands.step(time.monotonic_ns())
             self._take_results()
         while self._dumper.busy() and time.monotonic() < deadline + LINGER_SECONDS:
             time.sleep(SHORT_TICK_SECONDS)

@@ -67,6 +67,19 @@ STALL_SECONDS: Final = (0.1, 86_400.0)
 """Least and greatest stall time; others are raised or lowered to these."""
 
 
+DEFAULT_PEER_TIMEOUT: Final = 5.0
+"""Of a report that does not say it."""
+PEER_TIMEOUTS: Final = (1.0, 86_400.0)
+"""Least and greatest; others are raised or lowered to these."""
+
+
+def _read_peer_timeout(value: object) -> float:
+    return min(max(read_number(value) or DEFAULT_PEER_TIMEOUT, PEER_TIMEOUTS[0]), PEER_TIMEOUTS[1])
+
+
+_PEER_TIMEOUT = Form(_read_peer_timeout, DEFAULT_PEER_TIMEOUT, "seconds")
+
+
 def _read_stall_seconds(value: object) -> float:
     return min(max(read_number(value) or DEFAULT_STALL_SECONDS, STALL_SECONDS[0]), STALL_SECONDS[1])
 
@@ -318,6 +331,9 @@ class RankReport(NamedTuple):
     records_creations: Annotated[
         bool, Key("creations", flag(False), "true: the rank records the creation of process groups", optional=True)
     ] = False
+    peer_timeout: Annotated[
+        float, Key("peer_s", _PEER_TIMEOUT, "`OTEL_FR_PEER_TIMEOUT`, if it is not 5", optional=True)
+    ] = DEFAULT_PEER_TIMEOUT
 
 
 SECTIONS: Final[dict[str, type]] = {

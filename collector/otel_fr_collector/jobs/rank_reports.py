@@ -74,6 +74,7 @@ class KeptReport:
     file: str = ""
     hook_errors: int = 0
     records_creations: bool = False
+    peer_timeout: float = rank_report.DEFAULT_PEER_TIMEOUT
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
 
@@ -120,6 +121,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         rank,
         given.number,
         stall=given.stall_s,
+        peer_timeout=given.peer_timeout,
         groups=_groups(given.groups, interner),
         inflight=[calls.read(call) for call in given.in_flight],
         inflight_more=given.in_flight_more,

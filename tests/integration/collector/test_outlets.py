@@ -210,12 +210,18 @@ def test_monitors_receive_commands(tmp_path: Path) -> None:
         job.skip(1)
         incident = collector.wait_cause()
         first = control_pb2.Command.FromString(next(commands))
-        second = control_pb2.Command.FromString(next(commands))
         assert first.dump.incident_id == incident["id"]
         assert "did not join" in first.dump.reason
-        assert list(second.peer_failed.ranks) == [1]
+        job.ranks[1].exit(signal=9)
+        second = control_pb2.Command.FromString(next(commands))
+        while not second.HasField("peer_failed"):
+            second = control_pb2.Command.FromString(next(commands))
+        assert (list(second.peer_failed.ranks), second.peer_failed.kind) == ([1], "ended")
+        assert "was killed by SIGKILL" in second.peer_failed.reason
+        late = iter(watch(request.SerializeToString()))  # a monitor that connects later is told, too
+        assert list(control_pb2.Command.FromString(next(late)).peer_failed.ranks) == [1]
         collector.process.send_signal(signal.SIGTERM)
-        assert list(commands) == []  # the stream ends, it does not break
+        assert not [one for one in commands if one is None]  # the stream ends, it does not break
         assert list(others) == []
         assert collector.process.wait(PATIENCE) == 0
 

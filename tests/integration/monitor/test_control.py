@@ -31,13 +31,17 @@ def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Pa
         assert (request.job_id, request.attempt, request.rank) == ("job-7", 1, 0)
         assert request.run_id == identity.run_id("job-7", 1, "n0")
         assert (request.host_name, request.pid) == ("node-1", rank.process.pid)
+        failed = PeerFailed(incident_id="i1", ranks=[1], reason="rank 1 was killed", kind="ended")
         for _ in range(2):
-            sink.commands.put(Command(peer_failed=PeerFailed(incident_id="i1", ranks=[3], reason="rank 3 was killed")))
+            sink.commands.put(Command(peer_failed=failed))
         sink.commands.put(Command(dump=Dump(incident_id="i1", reason="incident i1")))
         written = sink.event("torch.flight_recorder.written")
         assert written.report["reason"] == "incident i1"
         assert load(tmp_path / "dumps" / "otel_fr_rank_0").facts["reason"] == "incident i1"
-        assert rank.stderr.count("reports a fault of rank 3: rank 3 was killed") == 1
+        assert rank.stderr.count("says that rank 1 has failed: rank 1 was killed") == 1
+        told = sink.named("torch.rank.peer_failed")
+        assert [event.report["reason"] for event in told] == ["ended: rank 1 was killed"]
+        assert rank.stderr.count("the collector has opened an incident: incident i1") == 1
 
 
 def test_a_file_that_is_requested_after_a_clean_end_contains_that_end(tmp_path: Path) -> None:

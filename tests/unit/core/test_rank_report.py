@@ -111,7 +111,7 @@ reports = st.builds(
     st.none() | st.builds(ReportedExit, st.none() | integers, integers, st.booleans(), st.booleans()),
     st.none() | st.builds(ReportedException, *[texts] * 5),
     st.lists(st.builds(ReportedException, *[texts] * 5), max_size=4).map(tuple), texts, texts, texts,
-    st.booleans(), texts, texts, st.booleans(),
+    st.booleans(), texts, texts, st.booleans(), st.floats(*rank_report.PEER_TIMEOUTS),
 )  # fmt: skip
 
 

@@ -1,0 +1,187 @@
+"""Which ranks have failed, so that their peers need not wait for them; the peers' monitors are told.
+
+A rank has failed if its monitor saw its process end badly, if an incident names it as stuck, or if neither it nor its
+monitor is heard of while others wait for it. A rank that is only waited for has not: it may be slow for a good reason.
+
+Being wrong is bounded by what a rank does with it: it ends only calls that it waits in itself, in a group with a failed
+member, for longer than the stall time (`otel_fr.monitor.peers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from signal import Signals
+
+from otel_fr.control.v1.control_pb2 import Command, PeerFailed, PeerRecovered
+from otel_fr.match import Category, Ending
+from otel_fr.presentation import ranks_text
+from otel_fr.printable import one_line
+from otel_fr_collector.control import Control
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.snapshot import reported_calls
+
+STEP_SECONDS = 0.2
+"""Seconds between two looks at a run."""
+MAX_REASON = 500
+"""Characters of a reason."""
+MAX_COMMANDS = 8
+"""Commands that one look at a run causes; the monitors' queues have room for twice as many."""
+
+KINDS = {
+    Category.RANK_DEAD: "ended",
+    Category.RANK_STUCK: "stuck",
+}
+"""Categories of incidents whose culprits have failed, and the kind of that failure."""
+_BAD = (Ending.RAISED, Ending.KILLED, Ending.GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one rank, or several for one reason, count as failed; the fields are those of `PeerFailed`."""
+
+    kind: str
+    reason: str
+    incident_id: str = ""
+
+
+class PeerFailures:
+    """Follows the runs whose monitors watch."""
+
+    def __init__(self, runs: Runs, book: IncidentBook, control: Control, clock: Callable[[], float]) -> None:
+        self._runs = runs
+        self._book = book
+        self._control = control
+        self._clock = clock
+        self._started = self._stepped = clock()
+        self._told: dict[RunId, dict[int, Failure]] = {}
+
+    def step(self, now: float) -> None:
+        """Tell the monitors what has changed. ``now``: monotonic."""
+        if now - self._stepped < STEP_SECONDS:
+            return
+        self._stepped = now
+        for run_id in [run_id for run_id in self._told if run_id not in self._runs.by_id]:
+            del self._told[run_id]
+            self._control.set_standing(run_id, ())
+        for run in self._runs.by_id.values():
+            if self._control.watches(run.id) and not run.is_replaced:
+                self._tell(run, self._failed(run, now))
+
+    def _tell(self, run: Run, failed: dict[int, Failure]) -> None:
+        told = self._told.get(run.id, {})
+        news = {rank: why for rank, why in failed.items() if rank not in told or told[rank].kind != why.kind}
+        recovered = [rank for rank in told if rank not in failed]
+        if not news and not recovered:
+            return
+        for command in _failures(news):
+            self._control.send(run.id, command)
+        if recovered:
+            self._control.send(run.id, Command(peer_recovered=PeerRecovered(ranks=recovered)))
+        self._control.set_standing(run.id, _failures(failed))
+        if failed:
+            self._told[run.id] = failed
+        else:
+            self._told.pop(run.id, None)
+
+    # ---- who has failed
+
+    def _failed(self, run: Run, now: float) -> dict[int, Failure]:
+        failed = dict(self._silent(run, now))
+        for incident in self._book.open_of(run.id):
+            kind = KINDS.get(incident.finding.category)
+            if kind is not None and incident.cause is None:
+                why = Failure(kind, _first_clause(incident.finding.summary), incident.id)
+                failed.update(dict.fromkeys(incident.finding.culprit_ranks, why))
+        for state in run.ranks.values():
+            if state.ended is not None and state.ending in _BAD:
+                known = failed.get(state.rank)
+                if known is None or known.kind != "ended":
+                    failed[state.rank] = Failure("ended", _how_it_ended(state), known.incident_id if known else "")
+        return failed
+
+    def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
+        """Ranks of which nothing is heard, while one that is heard of waits for them in a group.
+
+        If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off.
+        """
+        silent = [state for state in run.ranks.values() if self._is_silent(run, state, now)]
+        if not silent:
+            return
+        quiet = {state.rank for state in silent}
+        by_host: dict[str, list[int]] = {}
+        for state in run.ranks.values():
+            by_host.setdefault(state.host, []).append(state.rank)
+        dark = {host for host, ranks in by_host.items() if quiet.issuperset(ranks)}
+        few_hosts = 2 * len(dark) < len(by_host)
+        few_ranks = 2 * len(silent) < len(run.ranks)
+        if not (few_hosts if len(by_host) > 1 else few_ranks):
+            return
+        waited_for = self._waited_for(run, quiet, now)
+        for state in silent:
+            if state.rank in waited_for:
+                yield state.rank, Failure("silent", _silence(state, by_host[state.host], dark))
+
+    def _is_silent(self, run: Run, state: RankState, now: float) -> bool:
+        report = state.report
+        if report is None or state.ended is not None:
+            return False
+        return now - max(state.arrived, run.silence_floor, self._started) > report.peer_timeout
+
+    def _waited_for(self, run: Run, quiet: set[int], now: float) -> set[int]:
+        """Those of the ranks in whose groups a rank that is heard of has waited for its peer timeout."""
+        found: set[int] = set()
+        for state in run.ranks.values():
+            report = state.report
+            if state.rank in quiet or report is None or state.ended is not None or not report.inflight:
+                continue
+            for call in reported_calls(run, state):
+                if call.enqueued_at is None or now - call.enqueued_at < report.peer_timeout:
+                    continue
+                group = run.groups.get(call.group)
+                if group is not None:
+                    found.update(quiet.intersection(group.group.ranks))
+        return found
+
+
+def _failures(failed: dict[int, Failure]) -> list[Command]:
+    """One command for each reason; beyond `MAX_COMMANDS`, one for each kind, with the reason of its first rank."""
+    by_reason: dict[Failure, list[int]] = {}
+    for rank in sorted(failed):
+        why = failed[rank]
+        if why not in by_reason and len(by_reason) >= MAX_COMMANDS:
+            why = next((known for known in by_reason if known.kind == why.kind), why)
+        by_reason.setdefault(why, []).append(rank)
+    return [
+        Command(peer_failed=PeerFailed(incident_id=why.incident_id, ranks=ranks, reason=why.reason, kind=why.kind))
+        for why, ranks in by_reason.items()
+    ]
+
+
+def _first_clause(summary: str) -> str:
+    return summary.split("; ")[0][:MAX_REASON]
+
+
+def _how_it_ended(state: RankState) -> str:
+    where = f" ({one_line(state.host)})" if state.host else ""
+    rank = f"rank {state.rank}{where}"
+    if state.ending is Ending.KILLED and state.signal:
+        try:
+            name = Signals(state.signal).name
+        except ValueError:
+            name = f"signal {state.signal}"
+        return f"{rank} was killed by {name}"
+    if state.exception:
+        return f"{rank} raised {one_line(state.exception)}"[:MAX_REASON]
+    if state.exit_code:
+        return f"{rank} ended with exit status {state.exit_code}"
+    return f"{rank} has ended"
+
+
+def _silence(state: RankState, of_host: list[int], dark: set[str]) -> str:
+    if state.host in dark and len(of_host) > 1:
+        return f"nothing is heard of node {one_line(state.host)} ({ranks_text(sorted(of_host))})"[:MAX_REASON]
+    return f"nothing is heard of rank {state.rank} ({one_line(state.host)}), nor of its monitor"[:MAX_REASON]

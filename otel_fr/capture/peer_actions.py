@@ -1,0 +1,187 @@
+"""What this rank does when its monitor says that a peer has failed: callbacks, and OTEL_FR_ON_PEER_FAILURE.
+
+The monitor decides when (`otel_fr.monitor.peers`); here the calls are ended, and the error that this raises in the
+training thread is made to name the failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import ModuleType, TracebackType
+from typing import Any, Final
+
+from otel_fr.config import Config
+from otel_fr.fault_tolerance.gloo_connections import GlooConnections
+from otel_fr.fault_tolerance.peers import EXIT_CODE, PeerFailedError, PeerFailure, Peers, is_communication
+
+_log = logging.getLogger("otel_fr")
+
+IGNORE: Final = "ignore"
+EXIT: Final = "exit"
+_BACKWARD: Final = "_engine_run_backward"
+"""What ``torch.autograd`` calls to run the backward pass, in which DDP's reducer waits (torch 2.6 to 2.14)."""
+
+
+class PeerActions:
+    """One per recording.
+
+    Args:
+        session: of the process groups by c10d's name: `find_group` returns torch's ``ProcessGroup``, None: it is gone.
+        connections: those of the groups.
+    """
+
+    def __init__(
+        self,
+        c10d: ModuleType,
+        torch: Any,
+        config: Config,
+        peers: Peers,
+        connections: GlooConnections,
+        find_group: Callable[[str], Any],
+    ) -> None:
+        self._mode = config.on_peer_failure
+        self._grace = config.exit_grace
+        self._peers = peers
+        self._connections = connections
+        self._find_group = find_group
+        self._work_type: Any = c10d.Work
+        self._autograd: Any = torch.autograd
+        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._is_exiting = False
+        self._has_excepthook = False
+        if self._mode != IGNORE:
+            self._install()
+
+    # ---- messages of the monitor, on the thread that receives them
+
+    def handle(self, message: dict[str, Any]) -> None:
+        """Take a message of the monitor, if it is about peers."""
+        command = message.get("cmd")
+        if command == "peer_failed":
+            self._peers.deliver(_failure(message))
+        elif command == "peer_recovered":
+            self._peers.withdraw(tuple(_integers(message.get("ranks"))))
+        elif command == "end_calls" and self._mode != IGNORE:
+            self._end_calls(_failure(message), [str(name) for name in message.get("names") or ()])
+
+    def _end_calls(self, failure: PeerFailure, names: list[str]) -> None:
+        # Before the first call ends: the error that this raises is explained by it.
+        self._peers.note_ended(dict.fromkeys(names, failure))
+        if not self._has_excepthook:
+            self._install_excepthook()
+        _log.warning(
+            "otel-fr: %s; the calls pending in %s are ended (OTEL_FR_ON_PEER_FAILURE=%s)",
+            failure.reason,
+            ", ".join(failure.process_groups) or "no group",
+            self._mode,
+        )
+        if self._mode == EXIT and not self._is_exiting:
+            self._is_exiting = True
+            threading.Thread(target=self._exit_later, name="otel-fr-exit", daemon=True).start()
+        for name in names:
+            closed = self._connections.shut_down(name)
+            aborted = self._abort(name)
+            if not closed and not aborted:
+                _log.warning("otel-fr: the calls of group %s cannot be ended: its connections are not known", name)
+
+    def _abort(self, name: str) -> bool:
+        """``ProcessGroup.abort()``, which ends pending calls in NCCL. On a thread of its own, because it may wait.
+
+        False: the group is gone, its backend is gloo alone, or this torch (2.6) has no such function.
+        """
+        with contextlib.suppress(Exception):
+            group = self._find_group(name)
+            if group is None or group.name() == "gloo" or not hasattr(group, "abort"):
+                return False
+            threading.Thread(target=_quietly, args=(group.abort,), name="otel-fr-abort", daemon=True).start()
+            return True
+        return False
+
+    def _exit_later(self) -> None:
+        """End the process if its main thread has not, for it may catch the error, or wait somewhere else."""
+        time.sleep(self._grace)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(EXIT_CODE)
+
+    # ---- the errors that this raises
+
+    def _install(self) -> None:
+        peers = self._peers
+        wait = self._work_type.wait
+
+        def our_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return wait(work, *args, **kwargs)
+            except Exception as error:
+                failure = peers.ended_by
+                if failure is not None and not isinstance(error, PeerFailedError) and is_communication(error):
+                    raise PeerFailedError(failure) from error
+                raise
+
+        our_wait.__doc__, our_wait.__name__ = wait.__doc__, "wait"
+        self._replace(self._work_type, "wait", our_wait)
+        run = getattr(self._autograd, _BACKWARD, None)
+        if run is not None:
+
+            def run_backward(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return run(*args, **kwargs)
+                except Exception as error:
+                    peers.explain(error)
+                    raise
+
+            self._replace(self._autograd, _BACKWARD, run_backward)
+
+    def _install_excepthook(self) -> None:
+        """Above all other hooks that there are now: torch's own prints only after the hook before it has returned."""
+        before, main = sys.excepthook, threading.main_thread()
+
+        def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
+            is_explained = self._peers.explain(value)
+            result = before(kind, value, trace)
+            if is_explained and self._mode == EXIT and threading.current_thread() is main:
+                raise SystemExit(EXIT_CODE)  # the interpreter takes it for the program's own (pythonrun.c)
+            return result
+
+        self._replace(sys, "excepthook", excepthook)
+        self._has_excepthook = True
+
+    def _replace(self, owner: Any, name: str, ours: Any) -> None:
+        self._replaced.append((owner, name, ours, getattr(owner, name)))
+        setattr(owner, name, ours)
+
+    def close(self) -> None:
+        """Undo what was replaced, where nobody has replaced it since."""
+        for owner, name, ours, before in reversed(self._replaced):
+            if getattr(owner, name, None) is ours:
+                setattr(owner, name, before)
+        self._replaced.clear()
+
+
+def _failure(message: dict[str, Any]) -> PeerFailure:
+    return PeerFailure(
+        ranks=tuple(_integers(message.get("ranks"))),
+        reason=str(message.get("reason") or "a peer has failed"),
+        process_groups=tuple(str(group) for group in message.get("groups") or ()),
+        incident_id=str(message.get("incident") or ""),
+        kind=str(message.get("kind") or ""),
+    )
+
+
+def _integers(values: object) -> Iterable[int]:
+    return [value for value in values if isinstance(value, int)] if isinstance(values, list) else []
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - a backend that cannot abort; the callers were told what is tried
+        _log.debug("otel-fr: the backend could not abort a group", exc_info=True)

@@ -1,0 +1,105 @@
+"""The collector's commands to this rank, carried out: flight-recorder files, and failed peers."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from otel_fr import semconv as names
+from otel_fr.config import Config
+from otel_fr.control.v1.control_pb2 import Command, PeerFailed
+from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.link import Link
+from otel_fr.monitor.peers import Notice, PeerWatch
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.presentation import ranks_text
+
+_log = logging.getLogger("otel_fr.monitor")
+
+REASON_REQUEST = "request"
+_MAX_REASON = 500
+"""Characters of a reason that are logged."""
+
+
+class Commands:
+    """Takes the commands for the run that the rank is in.
+
+    Args:
+        link: the socket to the rank, if there is one.
+        dump: called with a reason to write the flight-recorder file.
+    """
+
+    def __init__(
+        self,
+        control: ControlClient | None,
+        reporter: Reporter,
+        link: Link | None,
+        config: Config,
+        dump: Callable[[str], None],
+    ) -> None:
+        self._control = control
+        self._reporter = reporter
+        self._link = link
+        self._config = config
+        self._dump = dump
+        self._run_id = reporter.identity.run_id
+        self._peers = PeerWatch(config.stall_seconds)
+        self._incidents: deque[str] = deque(maxlen=256)
+
+    def step(self, now_ns: int) -> None:
+        """Carry out what has come, and what has become due. ``now_ns``: monotonic."""
+        self._follow_run()
+        while self._control is not None and not self._control.commands.empty():
+            self._take(self._control.commands.get())
+        if self._config.on_peer_failure != "ignore":
+            self._end_calls(now_ns)
+
+    def _follow_run(self) -> None:
+        run_id = self._reporter.identity.run_id
+        if run_id == self._run_id:
+            return
+        self._run_id = run_id
+        self._peers.forget()
+        if self._control is not None:
+            self._control.reconnect()
+
+    def _take(self, command: Command) -> None:
+        if command.HasField("dump"):
+            dump = command.dump
+            if dump.incident_id and dump.incident_id not in self._incidents:
+                self._incidents.append(dump.incident_id)
+                _log.warning("the collector has opened an incident: %s", dump.reason[:_MAX_REASON])
+            self._dump(dump.reason[:200] or REASON_REQUEST)
+        elif command.HasField("peer_failed"):
+            self._take_failure(command.peer_failed)
+        elif command.HasField("peer_recovered"):
+            recovered = self._peers.recovered(command.peer_recovered.ranks)
+            if recovered:
+                _log.warning("the collector says that %s has not failed", ranks_text(recovered))
+                if self._link is not None:
+                    self._link.send({"cmd": "peer_recovered", "ranks": list(recovered)})
+
+    def _take_failure(self, failed: PeerFailed) -> None:
+        notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live)
+        if notice is not None:
+            _log.warning("the collector says that %s has failed: %s", ranks_text(notice.ranks), notice.failed.reason)
+            self._tell(notice, "peer_failed", names.EVENT_PEER_FAILED)
+
+    def _end_calls(self, now_ns: int) -> None:
+        """Have the rank end the calls that wait for a failed peer."""
+        tail = self._reporter.tail
+        notice = self._peers.due(
+            (item.record for item in tail.in_flight.values()),
+            (item.record for item in tail.uncertain.values()),
+            self._reporter.groups.live,
+            moved_ns=self._reporter.moved_ns,
+            now_ns=now_ns,
+        )
+        if notice is not None:
+            self._tell(notice, "end_calls", names.EVENT_CALLS_ENDED)
+
+    def _tell(self, notice: Notice, command: str, event: str) -> None:
+        if self._link is not None:
+            self._link.send(notice.message(command))
+        self._reporter.send(event, reason=f"{notice.failed.kind}: {notice.failed.reason}")

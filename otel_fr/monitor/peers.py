@@ -1,0 +1,138 @@
+"""Failed peers, as the collector tells of them: which groups are affected, and when calls of this rank are ended.
+
+The collector advises, this decides: calls are ended only while this rank waits itself, in a group with a failed member,
+and has waited for longer than the stall time. A collector that is wrong, or cannot be reached, ends no call of a rank
+that goes on. Pure rules: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from otel_fr.control.v1.control_pb2 import PeerFailed
+from otel_fr.monitor.rules import seconds_between
+from otel_fr.ring import GroupDef, Record
+
+ENDED = "ended"
+"""Kind of a failure of which there is no doubt: the monitor of the failed rank has seen its process end."""
+MAX_FAILED = 65_536
+MAX_ORDERED = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why a rank counts as failed; the fields are those of `PeerFailed`."""
+
+    kind: str
+    reason: str
+    incident_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the rank is told.
+
+    Attributes:
+        ranks: those that have failed. groups: of this rank that have one of them as a member; not empty.
+    """
+
+    ranks: tuple[int, ...]
+    groups: tuple[GroupDef, ...]
+    failed: Failed
+
+    def message(self, command: str) -> dict[str, object]:
+        """For the connection to the rank (`otel_fr.capture.peer_actions`)."""
+        return {
+            "cmd": command,
+            "ranks": list(self.ranks),
+            "groups": [group.description or group.name for group in self.groups],
+            "names": [group.name for group in self.groups],
+            "kind": self.failed.kind,
+            "reason": self.failed.reason,
+            "incident": self.failed.incident_id,
+        }
+
+
+class PeerWatch:
+    """The peers of one rank that have failed.
+
+    Args:
+        stall_seconds: how long the rank must have waited before its calls are ended.
+    """
+
+    def __init__(self, stall_seconds: float) -> None:
+        self._stall_seconds = stall_seconds
+        self._failed: dict[int, Failed] = {}
+        self._ordered: dict[int, None] = {}
+
+    def told(self, message: PeerFailed, own_rank: int, groups: Iterable[GroupDef]) -> Notice | None:
+        """Take what the collector says. None: nothing of it is news, or concerns a group of this rank.
+
+        Args:
+            groups: the live groups of this rank.
+        """
+        failed = Failed(message.kind, message.reason[:500], message.incident_id[:200])
+        news = [rank for rank in message.ranks if rank != own_rank and self._is_news(rank, failed)]
+        for rank in news[: max(0, MAX_FAILED - len(self._failed))]:
+            self._failed[rank] = failed
+        return _notice(news, failed, groups)
+
+    def _is_news(self, rank: int, failed: Failed) -> bool:
+        known = self._failed.get(rank)
+        return known is None or (known.kind != failed.kind and failed.kind == ENDED)
+
+    def recovered(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """These ranks work after all; returns those that counted as failed."""
+        return tuple(rank for rank in ranks if self._failed.pop(rank, None) is not None)
+
+    def forget(self) -> None:
+        """The rank is in another run now."""
+        self._failed.clear()
+        self._ordered.clear()
+
+    def due(
+        self,
+        waiting: Iterable[Record],
+        uncertain: Iterable[Record],
+        groups: Iterable[GroupDef],
+        *,
+        moved_ns: int,
+        now_ns: int,
+    ) -> Notice | None:
+        """The groups whose calls are to be ended now: each call asks for it once.
+
+        Args:
+            waiting: the rank's calls in flight.
+            uncertain: of each group, the newest call whose backend does not show when it ends. It counts only if the
+                failed rank's process has ended, and nothing of this rank has moved for the stall time.
+            groups: the live groups of this rank.
+            moved_ns: when the rank last enqueued or ended a call.
+        """
+        if not self._failed:
+            return None
+        stuck = [r for r in waiting if not r.is_posted and self._has_waited(r.since_ns, now_ns)]
+        found = [(record, self._failed_in(record.group)) for record in stuck]
+        if self._has_waited(moved_ns, now_ns):
+            found += [(record, self._failed_in(record.group, ENDED)) for record in uncertain if not record.is_posted]
+        new = [(record, ranks) for record, ranks in found if ranks and record.record_id not in self._ordered]
+        if not new:
+            return None
+        for record, _ in new:
+            self._ordered[record.record_id] = None
+        while len(self._ordered) > MAX_ORDERED:
+            del self._ordered[next(iter(self._ordered))]
+        ranks = sorted({rank for _, own in new for rank in own})
+        return _notice(ranks, self._failed[ranks[0]], groups)
+
+    def _has_waited(self, since_ns: int, now_ns: int) -> bool:
+        return seconds_between(since_ns, now_ns) >= self._stall_seconds
+
+    def _failed_in(self, group: GroupDef, kind: str | None = None) -> list[int]:
+        failed = self._failed
+        return [rank for rank in failed if rank in group.ranks and kind in (None, failed[rank].kind)]
+
+
+def _notice(ranks: list[int], failed: Failed, groups: Iterable[GroupDef]) -> Notice | None:
+    affected = tuple(group for group in groups if not set(ranks).isdisjoint(group.ranks))
+    return Notice(tuple(ranks), affected, failed) if affected else None

@@ -1,0 +1,77 @@
+"""A job in which one rank fails: `peers.py KIND`. Survivors print how their wait ended, with the seconds it took."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import otel_fr
+
+KIND, *OPTIONS = sys.argv[1:]
+STEP = 3
+VICTIM = 1
+was_told = threading.Event()
+
+
+def say(text: str) -> None:
+    print(f"[{rank}] {text}", flush=True)
+
+
+def told(failure: otel_fr.PeerFailure) -> None:
+    here = threading.current_thread().name
+    say(f"told of {list(failure.ranks)} {failure.kind} in {list(failure.process_groups)} on {here}: {failure.reason}")
+    was_told.set()
+
+
+def fail() -> None:
+    if KIND in ("stopped", "ddp", "comes_back", "subgroup"):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif KIND == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif KIND == "slow":
+        time.sleep(float(OPTIONS[0]))
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+otel_fr.on_peer_failure(told)
+if "bad_callbacks" in OPTIONS:
+    otel_fr.on_peer_failure(lambda failure: time.sleep(3600))
+    otel_fr.on_peer_failure(lambda failure: 1 // 0)
+pair = dist.new_group([0] if "two" in OPTIONS else [0, 2])
+say(f"pid {os.getpid()}")
+if KIND == "ddp":
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+for step in range(6):
+    begun = time.monotonic()
+    if rank == VICTIM and step == STEP:
+        fail()
+        begun = time.monotonic()
+    try:
+        if KIND == "ddp":
+            model(torch.ones(4, 64)).sum().backward()
+        else:
+            dist.all_reduce(torch.ones(8))
+    except RuntimeError as error:
+        context = error.__cause__ or error.__context__
+        say(f"step {step} ended after {time.monotonic() - begun:.1f} s: {type(error).__name__}: {error}")
+        say(f"context {type(context).__name__}")
+        if "raise" in OPTIONS:
+            raise
+        if "two" in OPTIONS:
+            was_told.wait()
+        elif rank != VICTIM:
+            value = torch.ones(1)
+            dist.all_reduce(value, group=pair)
+            say(f"the other group gives {value.item()}")
+        os._exit(1 if "two" in OPTIONS else 0)  # with 0, torchrun would wait for the other node
+    say(f"step {step} done")
+dist.destroy_process_group()
+say("finished")

@@ -1,0 +1,131 @@
+"""Real torchrun jobs in which a rank fails: the others are told, freed from the calls that wait for it, and go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.collector_process import Collector
+from tests.support.commands import BIN
+from tests.support.paths import JOBS
+from tests.support.ports import free_address
+from tests.support.waiting import PATIENCE
+
+pytestmark = torchrun.needed
+
+STALL = 2.0
+
+
+def environment(collector: Collector, action: str) -> dict[str, str]:
+    return {**torchrun.endpoint(collector, STALL), "OTEL_FR_ON_PEER_FAILURE": action}
+
+
+def follow(job: subprocess.Popen[str], *reactions: tuple[str, Callable[[dict[int, int]], object]]) -> str:
+    """The job's output, once it has ended.
+
+    Args:
+        reactions: a text, and what is called with the ranks' process ids when it first appears.
+    """
+    assert job.stdout is not None
+    lines: list[str] = []
+    pids: dict[int, int] = {}
+    left = dict(reactions)
+    for line in job.stdout:
+        lines.append(line)
+        found = re.match(r"\[(\d)\] pid (\d+)", line)
+        if found:
+            pids[int(found[1])] = int(found[2])
+        for text in [text for text in left if text in line]:
+            left.pop(text)(pids)
+    job.wait(PATIENCE)
+    return "".join(lines)
+
+
+def resume(pids: dict[int, int]) -> None:
+    os.kill(pids[1], signal.SIGCONT)
+
+
+def kill(pids: dict[int, int]) -> None:
+    os.kill(pids[1], signal.SIGKILL)
+
+
+def test_survivors_of_a_stopped_rank_are_freed_and_it_cannot_disturb_them_when_it_comes_back(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "comes_back", "bad_callbacks", env=environment(running, "abort"))
+        output = follow(job, ("[2] the other group gives", resume))
+        (incident,) = running.causes()
+    for rank in (0, 2):
+        assert f"[{rank}] told of [1] stuck in ['default_pg'] on otel-fr-peers" in output
+        ended = re.search(rf"\[{rank}\] step 3 ended after (\S+) s: PeerFailedError: rank 1 failed", output)
+        assert ended, output
+        assert float(ended[1]) >= STALL
+        assert f"[{rank}] context RuntimeError" in output
+        assert f"[{rank}] the other group gives 2.0" in output
+    assert re.search(r"\[1\] step 3 ended after .* s: RuntimeError: .*gloo", output), "it must not go on"
+    assert "a callback of on_peer_failure raised" in output
+    assert f"(incident {incident['id']})" in output
+    assert job.returncode == 0
+
+
+def test_a_rank_that_is_to_exit_does_so_with_its_own_status_from_within_ddp(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "ddp", "raise", env=environment(running, "exit"))
+        output = follow(job, ("[2] context PeerFailedError", kill))
+        culprits = {tuple(incident["culprit_ranks"]) for incident in running.causes()}
+    assert re.search(r"\[0\] step 3 ended after \S+ s: RuntimeError: .*gloo", output), output
+    assert "otel_fr.fault_tolerance.peers.PeerFailedError: rank 1 failed" in output  # in the traceback
+    assert job.returncode == 1  # torchrun's
+    assert culprits == {(1,)}, "the survivors that leave are no culprits"
+
+
+def test_without_being_asked_to_a_rank_ends_no_call(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "stopped", env=environment(running, "ignore"))
+        output = follow(job, ("[0] told of [1] stuck", resume))
+    assert job.returncode == 0
+    assert output.count("finished") == 3
+
+
+@pytest.mark.parametrize("collector", ["stays", "dies"])
+def test_a_slow_rank_has_not_failed_whatever_becomes_of_the_collector(collector: str, tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "slow", str(3 * STALL), env=environment(running, "abort"))
+        end: Callable[[dict[int, int]], object] = lambda _: running.process.kill()  # noqa: E731
+        output = follow(job, *([("opened an incident", end)] if collector == "dies" else []))
+    assert job.returncode == 0, output
+    assert output.count("finished") == 3
+    assert "told of" not in output
+
+
+def test_a_rank_that_is_killed_under_another_torchrun_is_told_at_once(tmp_path: Path) -> None:
+    address = free_address()
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {
+            **torchrun.base_environment(),
+            **environment(running, "abort"),
+            "OTEL_FR_JOB_ID": "two-nodes",
+            "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps"),
+        }
+        jobs = []
+        for node, ranks in enumerate((1, 1)):
+            host, port = address.rsplit(":", 1)
+            command = [str(BIN / "torchrun"), "--nnodes=2", f"--nproc_per_node={ranks}", f"--node_rank={node}"]
+            command += [f"--master_addr={host}", f"--master_port={port}", str(JOBS / "peers.py"), "killed", "two"]
+            jobs.append(
+                subprocess.Popen(
+                    command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+                )
+            )
+        outputs = [follow(job) for job in jobs]
+    assert "[0] told of [1] ended in ['default_pg']" in outputs[0], outputs[0]
+    assert "was killed by SIGKILL" in outputs[0]
+    ended = re.search(r"\[0\] step 3 ended after (\S+) s", outputs[0])
+    assert ended
+    assert jobs[1].returncode == 1

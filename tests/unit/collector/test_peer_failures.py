@@ -1,0 +1,186 @@
+"""Which ranks count as failed, and which monitors are told, by a clock of the test's own."""
+
+from __future__ import annotations
+
+from otel_fr_collector.control import Control, Watcher
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.jobs.origins import make_run_id
+from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.peer_failures import MAX_COMMANDS, PeerFailures
+
+from otel_fr.control.v1.control_pb2 import Command, WatchRequest
+from otel_fr.match import CallState, Category, Ending, Finding, Group
+from tests.unit.collector.test_state import rank_call
+
+RUN = make_run_id("job", 0, "r")
+TIMEOUT = 5.0
+
+
+class Job:
+    """A run whose ranks report when told to; one monitor watches."""
+
+    def __init__(self, world: int = 4, hosts: int = 1) -> None:
+        self.now = 0.0
+        self.runs, self.control, self.book = Runs(), Control(), IncidentBook(lambda: self.now)
+        self.failures = PeerFailures(self.runs, self.book, self.control, lambda: self.now)
+        run = self.runs.get(RUN, 0.0)
+        assert run is not None
+        self.run: Run = run
+        run.group_state(Group("g", "0", "default_pg", tuple(range(world))), world)
+        for rank in range(world):
+            run.note_origin(rank, host=f"node{rank * hosts // world}", world_size=world, resource={}, now=0.0)
+        self.world = world
+        self.watcher: Watcher | None = None
+        self.context = self.control.watch(WatchRequest(job_id="job", run_id="r", rank=0))
+        self.watcher = self.context.__enter__()
+        self.numbers = 0
+
+    def report(self, *ranks: int, waiting_since: float | None = None) -> None:
+        self.numbers += 1
+        for rank in ranks:
+            report = KeptReport(rank, self.numbers)
+            if waiting_since is not None:
+                report.inflight = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
+            self.run.add_report(report, self.now)
+
+    def at(self, now: float) -> list[Command]:
+        """The commands that are sent at that time."""
+        self.now = now
+        self.failures.step(now)
+        return self.taken()
+
+    def taken(self) -> list[Command]:
+        assert self.watcher is not None
+        found = []
+        while not self.watcher._commands.empty():
+            data = self.watcher._commands.get_nowait()
+            assert data is not None
+            found.append(Command.FromString(data))
+        return found
+
+    def end(self, rank: int, ending: Ending = Ending.KILLED, signal: int = 9) -> None:
+        state = self.run.ranks[rank]
+        state.ended, state.ending, state.signal = self.now, ending, signal
+
+
+def told(commands: list[Command]) -> list[tuple[list[int], str]]:
+    return [(list(c.peer_failed.ranks), c.peer_failed.kind) for c in commands if c.HasField("peer_failed")]
+
+
+def test_a_killed_rank_is_told_once_and_to_monitors_that_connect_later() -> None:
+    job = Job()
+    job.report(*range(4))
+    assert job.at(1.0) == []
+    job.end(2)
+    (command,) = job.at(2.0)
+    assert told([command]) == [([2], "ended")]
+    assert command.peer_failed.reason == "rank 2 (node0) was killed by SIGKILL"
+    assert job.at(3.0) == []
+    with job.control.watch(WatchRequest(job_id="job", run_id="r", rank=3)) as late:
+        data = late._commands.get_nowait()
+        assert data is not None
+        assert list(Command.FromString(data).peer_failed.ranks) == [2]
+
+
+def test_a_rank_that_ended_well_has_not_failed() -> None:
+    job = Job()
+    job.report(*range(4))
+    job.end(2, Ending.CLEAN, 0)
+    assert job.at(1.0) == []
+
+
+def finding(key: str, category: Category, rank: int, summary: str) -> Finding:
+    return Finding(
+        key=key,
+        category=category,
+        group=None,
+        operation="",
+        sequence_id=None,
+        stream="collective",
+        culprit_ranks=(rank,),
+        waiting_ranks=(0,),
+        summary=summary,
+    )
+
+
+def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_that_is_only_missing() -> None:
+    job = Job()
+    job.report(*range(4))
+    stuck = finding("a", Category.RANK_STUCK, 1, "rank 1 is; blocked")
+    slow = finding("b", Category.MISSING_RANK, 3, "rank 3 is late")
+    job.book.update(job.run, [stuck, slow], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    (command,) = job.at(1.0)
+    assert told([command]) == [([1], "stuck")]
+    assert command.peer_failed.reason == "rank 1 is"
+    job.book.resolve_run(RUN, 2.0)
+    (command,) = job.at(2.0)
+    assert list(command.peer_recovered.ranks) == [1]
+
+
+def silent(hosts: int, quiet: tuple[int, ...], world: int = 8) -> list[tuple[list[int], str]]:
+    """What is told when these ranks fall silent at 10 s, while the others wait from then on."""
+    job = Job(world, hosts)
+    job.now = 10.0
+    job.report(*range(world))
+    others = [rank for rank in range(world) if rank not in quiet]
+    found = []
+    for second in range(11, 20):
+        job.now = float(second)
+        job.report(*others, waiting_since=10.0)
+        found += told(job.at(float(second)))
+    return found
+
+
+def test_a_rank_that_is_not_heard_of_while_others_wait_for_it_has_failed() -> None:
+    assert silent(1, (5,)) == [([5], "silent")]
+    assert silent(4, (2, 3)) == [([2, 3], "silent")]
+
+
+def test_half_of_the_nodes_silent_is_rather_a_collector_that_is_cut_off() -> None:
+    assert silent(2, (0, 1, 2, 3)) == []
+    assert silent(4, (0, 1, 2, 3)) == []
+    assert silent(1, (0, 1, 2, 3)) == []
+
+
+def test_a_silent_rank_that_nobody_waits_for_has_not_failed() -> None:
+    job = Job()
+    job.now = 10.0
+    job.report(*range(4))
+    for second in range(11, 30):
+        job.now = float(second)
+        job.report(0, 1, 2)
+        assert job.at(float(second)) == []
+
+
+def test_a_silent_rank_that_reports_again_has_recovered() -> None:
+    job = Job()
+    job.now = 10.0
+    job.report(*range(4))
+    job.now = 16.0
+    job.report(0, 1, 2, waiting_since=10.0)
+    assert told(job.at(16.0)) == [([3], "silent")]
+    job.now = 17.0
+    job.report(3)
+    (command,) = job.at(17.0)
+    assert list(command.peer_recovered.ranks) == [3]
+
+
+def test_a_collector_that_has_just_started_takes_no_silence_for_a_failure() -> None:
+    job = Job()
+    job.report(*range(4))
+    job.run.ignore_silence_before(20.0)
+    job.now = 22.0
+    job.report(0, 1, 2, waiting_since=1.0)
+    assert job.at(22.0) == []
+
+
+def test_thousands_of_failures_for_reasons_of_their_own_take_few_commands() -> None:
+    job = Job(2_000)
+    job.report(*range(2_000))
+    for rank in range(1, 2_000):
+        job.end(rank)
+    commands = job.at(1.0)
+    assert len(commands) <= MAX_COMMANDS
+    assert sorted(rank for ranks, _ in told(commands) for rank in ranks) == list(range(1, 2_000))

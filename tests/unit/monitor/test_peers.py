@@ -1,0 +1,119 @@
+"""When a rank is told of failed peers, and when its calls are ended."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from otel_fr.control.v1.control_pb2 import PeerFailed
+from otel_fr.monitor.peers import PeerWatch
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
+from otel_fr.ring.layout import POSTED
+from tests.support.rings import float_signature
+
+STALL = 5.0
+WORLD = GroupDef("w" * 16, "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
+PAIR = GroupDef("p" * 16, "7", "", (0, 3), "gloo", 1)
+GROUPS = (WORLD, PAIR)
+NOW = 100.0
+
+
+def call(group: GroupDef, since: float, number: int = 1, waited_ns: int | None = None) -> Record:
+    return Record(
+        number, int(since * 1e9), waited_ns, None, RecordState.IN_FLIGHT, number, 0, 0, 0, KIND_COLLECTIVE, 0, 0, "",
+        group, float_signature(), SiteDef(()),
+    )  # fmt: skip
+
+
+def failed(*ranks: int, kind: str = "stuck", reason: str = "rank 2 is stuck") -> PeerFailed:
+    return PeerFailed(ranks=ranks, kind=kind, reason=reason, incident_id="i1")
+
+
+def due(watch: PeerWatch, *waiting: Record, uncertain: tuple[Record, ...] = (), moved: float = 0.0) -> list[str]:
+    """Names of the groups whose calls are ended now."""
+    notice = watch.due(waiting, uncertain, GROUPS, moved_ns=int(moved * 1e9), now_ns=int(NOW * 1e9))
+    return [] if notice is None else [group.name for group in notice.groups]
+
+
+def test_a_failure_is_told_once_with_the_groups_that_it_concerns() -> None:
+    watch = PeerWatch(STALL)
+    notice = watch.told(failed(2), 0, GROUPS)
+    assert notice is not None
+    assert notice.message("peer_failed") == {
+        "cmd": "peer_failed",
+        "ranks": [2],
+        "groups": ["default_pg"],
+        "names": ["0"],
+        "kind": "stuck",
+        "reason": "rank 2 is stuck",
+        "incident": "i1",
+    }
+    assert watch.told(failed(2), 0, GROUPS) is None
+    ended = watch.told(failed(2, kind="ended"), 0, GROUPS)  # what was a guess is certain now
+    assert ended is not None
+    assert ended.ranks == (2,)
+
+
+def test_neither_its_own_failure_nor_that_of_a_rank_in_none_of_its_groups_is_told() -> None:
+    watch = PeerWatch(STALL)
+    assert watch.told(failed(0), 0, GROUPS) is None
+    assert watch.told(failed(9), 0, GROUPS) is None
+    assert due(watch, call(WORLD, 0.0)) == []
+
+
+def test_calls_are_ended_only_in_groups_with_a_failed_member_after_the_stall_time() -> None:
+    watch = PeerWatch(STALL)
+    watch.told(failed(2), 0, GROUPS)
+    assert due(watch, call(PAIR, 0.0)) == []
+    assert due(watch, call(WORLD, NOW - STALL + 0.1)) == []
+    assert due(watch, call(WORLD, NOW - STALL, number=2)) == ["0"]
+    assert due(watch, call(WORLD, NOW - STALL, number=2)) == []  # asked for once
+    assert due(watch, call(WORLD, NOW - STALL, number=3)) == ["0"]
+
+
+def test_a_message_that_no_thread_waits_for_is_not_ended() -> None:
+    watch = PeerWatch(STALL)
+    watch.told(failed(2), 0, GROUPS)
+    assert due(watch, call(WORLD, 0.0, waited_ns=POSTED)) == []
+    assert due(watch, call(WORLD, 0.0, waited_ns=int((NOW - 1) * 1e9))) == []
+    assert due(watch, call(WORLD, 0.0, waited_ns=int((NOW - STALL) * 1e9))) == ["0"]
+
+
+def test_a_call_that_may_have_ended_counts_only_where_the_failure_is_certain_and_nothing_moves() -> None:
+    uncertain = (call(WORLD, 0.0),)
+    watch = PeerWatch(STALL)
+    watch.told(failed(2), 0, GROUPS)
+    assert due(watch, uncertain=uncertain) == []
+    watch.told(failed(2, kind="ended"), 0, GROUPS)
+    assert due(watch, uncertain=uncertain, moved=NOW - 1) == []
+    assert due(watch, uncertain=uncertain) == ["0"]
+
+
+def test_a_rank_that_recovered_ends_no_calls() -> None:
+    watch = PeerWatch(STALL)
+    watch.told(failed(2, 3), 0, GROUPS)
+    assert watch.recovered([2, 5]) == (2,)
+    assert due(watch, call(WORLD, 0.0)) == ["0", "7"]
+    assert watch.recovered([3]) == (3,)
+    assert due(watch, call(WORLD, 0.0, number=2)) == []
+
+
+calls = st.builds(
+    call, st.sampled_from(GROUPS), st.floats(0.0, NOW), st.integers(1, 5), st.sampled_from([None, POSTED, int(99e9)])
+)
+
+
+@given(st.lists(calls, max_size=8), st.sets(st.integers(0, 5), max_size=4), st.sets(st.integers(0, 5), max_size=4))
+def test_no_call_is_ended_that_does_not_wait_for_a_failed_rank(
+    waiting: list[Record], ranks: set[int], recovered: set[int]
+) -> None:
+    watch = PeerWatch(STALL)
+    watch.told(failed(*ranks), 0, GROUPS)
+    watch.recovered(recovered)
+    left = ranks - recovered - {0}
+    long = [r for r in waiting if not r.is_posted and NOW - r.since_ns / 1e9 >= STALL and left & set(r.group.ranks)]
+    found = due(watch, *waiting)
+    assert bool(found) == bool(long)
+    for name in found:
+        group = next(group for group in GROUPS if group.name == name)
+        assert left.intersection(group.ranks)
