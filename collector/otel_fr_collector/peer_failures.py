@@ -99,8 +99,7 @@ class PeerFailures:
         for state in run.ranks.values():
             if state.ended is not None and state.ending in _BAD:
                 known = failed.get(state.rank)
-                if known is None or known.kind != "ended":
-                    failed[state.rank] = Failure("ended", _how_it_ended(state), known.incident_id if known else "")
+                failed[state.rank] = Failure("ended", _how_it_ended(state), known.incident_id if known else "")
         return failed
 
     def _silent(self, run: Run, now: float) -> Iterable[tuple[int, Failure]]:
