@@ -189,6 +189,15 @@ class GroupRecorder:
             self._begun[new.name] = index, new.ranks
             return self._append_creation(index, operation, 1, new, timeout_ms)
 
+    def count_split(self, parent: str) -> int:
+        """Number of earlier calls that split the group of that name."""
+        with self.lock:
+            group = self.groups.get(parent)
+            if group is None:
+                return 0
+            group.splits += 1
+            return group.splits - 1
+
     def end_members_group(self, name: str) -> None:
         """The creation of that group has ended; a group that torch has not registered is forgotten. Never raises."""
         try:

@@ -65,7 +65,7 @@ class LiveGroup:
         index: in the ring; -1: not defined yet.
         signatures: of its calls, by `operations.key_function`'s key.
         coll, p2p, op, monitored: last number assigned in each sequence. created: of calls that create groups, if this
-            is the default group.
+            is the default group. splits: number of calls that split it and gave no description.
         ranks: global ranks in group order; empty: unknown.
     """
 
@@ -83,6 +83,7 @@ class LiveGroup:
         "ranks",
         "signatures",
         "size",
+        "splits",
     )
 
     def __init__(self, name: str, size: int, rank: int) -> None:
@@ -96,6 +97,7 @@ class LiveGroup:
         self.op = 0
         self.monitored = 0
         self.created = 0
+        self.splits = 0
         self.pairs: dict[tuple[int, int, int], int] = {}
         self.signatures: dict[tuple[Any, ...], CachedSignature] = {}
         self.backends: dict[str, tuple[str, int]] = {}

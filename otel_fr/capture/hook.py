@@ -14,7 +14,7 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -161,12 +161,22 @@ def _patch(module: ModuleType) -> None:
 
 
 def _notice_splits(module: ModuleType) -> None:
-    from otel_fr.capture import split_groups
+    from otel_fr.capture import new_groups, split_groups
 
-    def on_split(parent: Any, ranks: Sequence[int], group: Any) -> None:
-        _guard(_on_split, module, parent, ranks, group)
+    class Splits:
+        """See `split_groups.Observer`."""
 
-    _state.restore_split = split_groups.install(module.ProcessGroup, on_split)
+        def begin(self, parent: Any, given: Mapping[str, Any]) -> Any:
+            own = _recorder()
+            return None if own is None else new_groups.begin_split(module, own, parent, given)
+
+        def split(self, parent: Any, ranks: Sequence[int], group: Any) -> None:
+            _guard(_on_split, module, parent, ranks, group)
+
+        def end(self, token: Any, error: BaseException | None) -> None:
+            new_groups.end(_recorder(), token, error)
+
+    _state.restore_split = split_groups.install(module.ProcessGroup, Splits())
 
 
 def _note_creation() -> None:

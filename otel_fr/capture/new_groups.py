@@ -5,7 +5,8 @@ c10d names a group by how many were created before it. Each call is recorded bef
 waits in it for others is seen to wait.
 
 Groups created with ``use_local_synchronization=True`` are created by their members only, in an order of these members'
-own, and c10d names them by their ranks: their creation is the first call of the new group itself.
+own, and c10d names them by their ranks: their creation is the first call of the new group itself. So is that of a group
+of ``split_group``, which its members create, each group of one call for itself.
 
 Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import wraps
 from types import ModuleType
@@ -30,6 +31,7 @@ OUTER: Final = "_new_group_with_tag"
 INNER: Final = "_new_process_group_helper"
 """What creates the group, also the default one, once its name is known."""
 OPERATION: Final = "new_group"
+SPLIT: Final = "split_group"
 _READ: Final = ("backend", "global_ranks_in_group", "group_name", "group_desc", "timeout")
 _UNDESCRIBED: Final = "undefined"
 """c10d's description of a group that was given none."""
@@ -91,10 +93,10 @@ def wrappers(
         try:
             result = outer(*args, **kwargs)
         except BaseException as error:
-            _end(recorder(), here.begun, error)
+            end(recorder(), here.begun, error)
             raise
         else:
-            _end(recorder(), here.begun, None)
+            end(recorder(), here.begun, None)
             return result
         finally:
             here.creators, here.begun = before
@@ -146,6 +148,44 @@ def _begin_by_members(c10d: ModuleType, recorder: Recorder, given: dict[str, Any
     return None if begun is None else _Begun(*begun, new.name)
 
 
+def begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mapping[str, Any]) -> _Begun | None:
+    """Record that this rank begins ``ProcessGroup.split_group``, if it becomes a member. Never raises.
+
+    Args:
+        given: the arguments, by name.
+
+    Returns:
+        What `end` takes.
+    """
+    try:
+        return _begin_split(c10d, recorder, parent, given)
+    except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
+        recorder.failed()
+        return None
+
+
+def _begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mapping[str, Any]) -> _Begun | None:
+    from otel_fr.capture.groups import backend_of, member_ranks
+    from otel_fr.ring import NewGroup
+
+    own, above = [int(rank) for rank in given["ranks"]], member_ranks(c10d, parent)
+    description = given.get("group_desc")
+    # As ProcessGroup::splitGroup names and describes a group. (torch 2.13 writes an address in place of the number.)
+    if description is None:
+        description = f"{parent.group_desc}:split:{recorder.count_split(str(parent.group_name))}"
+    name = given.get("group_name") or f"{parent.group_name}:split:{own}"
+    if not above or parent.rank() not in own:
+        return None
+    devices = given.get("device_types") or parent._device_types
+    begun = recorder.begin_members_group(
+        SPLIT,
+        NewGroup(name=str(name), description=str(description), ranks=tuple(above[rank] for rank in own)),
+        {backend_of(c10d, parent, device)[0] for device in devices},
+        _milliseconds(given),
+    )
+    return None if begun is None else _Begun(*begun, str(name))
+
+
 def _new_group(given: dict[str, Any], *, awaits_all: bool) -> NewGroup:
     from otel_fr.ring import NewGroup
 
@@ -158,7 +198,7 @@ def _new_group(given: dict[str, Any], *, awaits_all: bool) -> NewGroup:
     )
 
 
-def _milliseconds(given: dict[str, Any]) -> int:
+def _milliseconds(given: Mapping[str, Any]) -> int:
     """The timeout; 0: none is given."""
     timeout = given.get("timeout")
     return round(timeout / timedelta(milliseconds=1)) if isinstance(timeout, timedelta) else 0
@@ -189,7 +229,8 @@ def _has_failed(error: BaseException | None) -> bool:
     return "RuntimeError" in names and any(word in str(error) for word in _COMMUNICATION)
 
 
-def _end(recorder: Recorder | None, begun: _Begun | None, error: BaseException | None) -> None:
+def end(recorder: Recorder | None, begun: _Begun | None, error: BaseException | None) -> None:
+    """Record that a creation has ended; ``error``: what it raised. Never raises."""
     if recorder is None or begun is None:
         return
     try:

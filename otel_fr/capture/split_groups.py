@@ -6,21 +6,35 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 _METHOD: Final = "split_group"
+_FURTHER: Final = ("timeout", "opts", "group_name", "group_desc", "device_types")
+"""Its arguments after the ranks."""
 
 _known: dict[str, tuple[weakref.ref[Any], tuple[int, ...]]] = {}
 """c10d's name of a group -> the group, and the ranks in its parent, in group order. Keeps no group alive."""
 
 
-def install(group_type: Any, on_split: Callable[[Any, Sequence[int], Any], None]) -> Callable[[], None]:
+class Observer(Protocol):
+    """What is told of each split. Nothing in it may raise."""
+
+    def begin(self, parent: Any, given: Mapping[str, Any]) -> Any:
+        """A split begins; ``given``: the arguments by name, ``ranks`` being those in the parent. Returns a token."""
+
+    def split(self, parent: Any, ranks: Sequence[int], group: Any) -> None:
+        """The group was made; for members only."""
+
+    def end(self, token: Any, error: BaseException | None) -> None:
+        """The call returns, or raises ``error``."""
+
+
+def install(group_type: Any, observer: Observer) -> Callable[[], None]:
     """Notice each split.
 
     Args:
         group_type: torch's ``ProcessGroup``.
-        on_split: ``on_split(parent, ranks in the parent, group)``, called for members. Must not raise.
 
     Returns:
         what restores the method, unless other code has replaced it meanwhile.
@@ -30,9 +44,15 @@ def install(group_type: Any, on_split: Callable[[Any, Sequence[int], Any], None]
         return lambda: None
 
     def split_group(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
-        group = original(parent, ranks, *args, **kwargs)
+        token = observer.begin(parent, {**dict(zip(_FURTHER, args, strict=False)), **kwargs, "ranks": ranks})
+        try:
+            group = original(parent, ranks, *args, **kwargs)
+        except BaseException as error:
+            observer.end(token, error)
+            raise
         if group is not None:
-            on_split(parent, ranks, group)
+            observer.split(parent, ranks, group)
+        observer.end(token, None)
         return group
 
     split_group.__doc__ = original.__doc__

@@ -55,6 +55,7 @@ TORCH_NAMES = {
     "all_to_all_single": "all_to_all",
     "monitored_barrier": "barrier",
     "new_group": "barrier",
+    "split_group": "barrier",
 }
 """`torch.distributed`'s name -> what torch's flight-recorder analyzer (2.13) calls it, where that differs.
 

@@ -137,6 +137,11 @@ elif how == "local":
     if rank != 2:
         dist.new_group([0, 1, 2], timeout=patience, use_local_synchronization=True, group_desc="local")
     dist.all_reduce(torch.ones(4))
+elif how == "split":
+    rank = start()
+    if rank != 0:
+        dist.group.WORLD.split_group([0, 1, 2], timeout=patience, group_desc="whole")
+    dist.all_reduce(torch.ones(4))
 elif how == "other_ranks":
     rank = start()
     dist.all_reduce(torch.ones(4), group=new_group([0, 1] if rank == 1 else [0, 1, 2], "tp"))

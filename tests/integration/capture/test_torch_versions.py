@@ -114,21 +114,30 @@ def test_groups_that_only_torchs_cpp_knows(tmp_path: Path) -> None:
             dist.all_reduce(torch.ones(2), group=group)
         dist.broadcast(torch.ones(2), group_src=0, group=inner)
         for record in ring().records():
-            group = record.group
-            print(group.name, group.description == "a part", group.ranks, record.coll_seq, record.signature.root)
+            group, new = record.group, record.signature.new_group
+            made = "" if new is None else (new.name, new.description, new.ranks) == (
+                group.name, group.description, group.ranks) and record.signature.operation
+            print(group.name, group.description, group.ranks, record.coll_seq, record.signature.root, made)
         del part, inner, group
         other = dist.group.WORLD.split_group([2, 3], group_name="other")
         print(sorted(hook._state.session.recorder.groups), ring().counters["hook_errors"])
+        try:
+            dist.group.WORLD.split_group([2, 2])
+        except (RuntimeError, ValueError):
+            print(list(ring().records())[-1].state.name, len(ring().groups()))
         hook.uninstall()
         """,
     )
     assert out.splitlines() == [
-        "0:split:[3, 2, 0] True (3, 2, 0) 1 None",
-        "0:split:[3, 2, 0] True (3, 2, 0) 2 None",
-        "inner False (3, 2) 1 None",
-        "0 False (0, 1, 2, 3) 1 None",
-        "inner False (3, 2) 2 3",
+        "0:split:[3, 2, 0] a part (3, 2, 0) 1 None split_group",
+        "inner a part:split:0 (3, 2) 1 None split_group",
+        "0:split:[3, 2, 0] a part (3, 2, 0) 1 None ",
+        "0:split:[3, 2, 0] a part (3, 2, 0) 2 None ",
+        "inner a part:split:0 (3, 2) 1 None ",
+        "0 default_pg (0, 1, 2, 3) 1 None ",
+        "inner a part:split:0 (3, 2) 2 3 ",
         "['0', 'other'] 0",
+        "COMPLETED 2",
     ]
 
 
@@ -151,6 +160,7 @@ def test_a_split_group_of_gloo(tmp_path: Path) -> None:
         """,
     )
     assert out.splitlines() == [
+        "part (0,) 1  COMPLETED",
         "0 (0,) 1 gloo COMPLETED",
         "part (0,) 1 gloo COMPLETED",
         "part (0,) 2 gloo COMPLETED",
