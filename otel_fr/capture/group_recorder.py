@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_fr.capture import split_groups
-from otel_fr.capture.groups import LiveGroup, definition_of, describe, member_ranks
+from otel_fr.capture.groups import LiveGroup, definition_of, describe, member_ranks, name_of
 from otel_fr.capture.sites import Sites
 from otel_fr.capture.threads import Threads
 from otel_fr.capture.writers import Writer
@@ -126,7 +126,7 @@ class GroupRecorder:
     def _find_group(self, process_group: Any) -> LiveGroup | None:
         """The group of a ``ProcessGroup``, which is remembered by its id. None: it is not recorded."""
         with self.lock:
-            group = self.groups.get(process_group.group_name)
+            group = self.groups.get(name_of(process_group))
             if group is not None:
                 key = id(process_group)
                 forget = self._by_object.pop

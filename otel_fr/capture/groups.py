@@ -44,6 +44,17 @@ class Batch(list[Any]):
         self.p2p_seq = 0
 
 
+def name_of(group: Any) -> str:
+    """c10d's name of a ``ProcessGroup``; "": it has none, as one of a Python class, which has no backend.
+
+    torch calls the methods of such a group itself, so its calls do not reach the operators and are not recorded.
+    """
+    try:
+        return str(group.group_name)
+    except RuntimeError:
+        return ""
+
+
 def batch_in(batches: dict[Any, Any], name: str) -> Batch | None:
     """The batch that is open in the group ``name``; None: none is.
 
@@ -51,7 +62,7 @@ def batch_in(batches: dict[Any, Any], name: str) -> Batch | None:
         batches: torch's, by ``ProcessGroup``.
     """
     for group, batch in list(batches.items()):
-        if group.group_name == name:
+        if name_of(group) == name:
             if type(batch) is not Batch:
                 batch = batches[group] = Batch(batch)
             return batch

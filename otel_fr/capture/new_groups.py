@@ -133,7 +133,9 @@ def _begin_by_all(c10d: ModuleType, recorder: Recorder, given: dict[str, Any]) -
     new = _new_group(given, awaits_all=default is not None and _awaits_all(c10d, default))
     if not new.ranks or default is None:
         return None
-    begun = recorder.begin_group(default.group_name, OPERATION, new, _milliseconds(given))
+    from otel_fr.capture.groups import name_of
+
+    begun = recorder.begin_group(name_of(default), OPERATION, new, _milliseconds(given))
     return None if begun is None else _Begun(*begun)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from otel_fr.capture.completion import Callbacks, EndMode, FutureCallback
 from otel_fr.capture.definitions import NOT_A_CALL, Arguments, CallKind, arguments_of, kind_of, unread_arguments
 from otel_fr.capture.group_recorder import TRIES, GroupRecorder
-from otel_fr.capture.groups import Batch, LiveGroup, backend_of, member_ranks
+from otel_fr.capture.groups import Batch, LiveGroup, backend_of, member_ranks, name_of
 from otel_fr.capture.operations import Operator, key_function
 from otel_fr.capture.signatures import CachedSignature
 from otel_fr.capture.sites import SiteKey
@@ -169,7 +169,7 @@ class Recorder(GroupRecorder):
         """Record a call whose arguments cannot be read; see `unread_arguments`. Never raises."""
         try:
             process_group = self._types.ProcessGroup.unbox(args[operator.group])
-            group = self.groups.get(process_group.group_name)
+            group = self.groups.get(name_of(process_group))
             if group is None:
                 return None
             with self.lock:

@@ -82,5 +82,4 @@ def find(name: str) -> Any:
 
 def ranks_of(group: Any) -> tuple[int, ...] | None:
     """Global ranks of a group that was split off, in group order; None: it is none."""
-    known = _known.get(str(group.group_name))
-    return known[1] if known is not None and known[0]() is group else None
+    return next((ranks for known, ranks in list(_known.values()) if known() is group), None)

@@ -101,6 +101,15 @@ class Watch {
   void* recorder_;
 };
 
+// nullptr: it has none, as a group of a Python class, which has no backend and is not recorded.
+const std::string* name_of(const c10d::ProcessGroup& group) {
+  try {
+    return &group.getGroupName();
+  } catch (const c10::Error&) {
+    return nullptr;
+  }
+}
+
 class Kernel final : public c10::OperatorKernel {
  public:
   explicit Kernel(const OfrOperator& op)
@@ -135,7 +144,9 @@ class Kernel final : public c10::OperatorKernel {
   bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending) const {
     const size_t count = handle.schema().arguments().size();
     const IValue* arguments = &stack[stack.size() - count];
-    const std::string& group = object_of<c10d::ProcessGroup>(arguments[op_.group]).getGroupName();
+    const std::string* name = name_of(object_of<c10d::ProcessGroup>(arguments[op_.group]));
+    if (!name) return false;
+    const std::string& group = *name;
     Key key;
     try {
       describe(arguments, key);

@@ -448,3 +448,32 @@ def test_an_exception_of_a_thread_and_of_one_that_handles_it(tmp_path: Path) -> 
         """,
     )
     assert out == "['OSError'] OSError loader None\n"
+
+
+@pytest.mark.usefixtures("each_engine")
+def test_a_process_group_of_a_python_class_is_no_error(tmp_path: Path) -> None:
+    """It has no backend, so torch cannot tell its name."""
+    out = single_rank.succeed(
+        tmp_path,
+        ALONE
+        + """
+class Own(dist.ProcessGroup):
+    def getBackendName(self):
+        return "own"
+    def allreduce(self, tensors, options=None):
+        tensors[0].add_(1)
+        done = torch.futures.Future()
+        done.set_result(tensors)
+        return torch._C._distributed_c10d._create_work_from_future(done)
+
+dist.Backend.register_backend("own", lambda store, rank, size, timeout: Own(rank, size), devices=["cpu"])
+group = dist.new_group(backend="own")
+tensor = torch.ones(1)
+dist.all_reduce(tensor, group=group)
+with contextlib.suppress(RuntimeError):
+    dist.broadcast(tensor, 0, group=group)  # not of the class: torch finds no backend
+dist.all_reduce(torch.ones(1))
+print(tensor.item(), [record.signature.operation for record in records()], ring().counters["hook_errors"])
+""",
+    )
+    assert out == "2.0 ['new_group', 'all_reduce'] 0\n"
