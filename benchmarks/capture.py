@@ -102,7 +102,7 @@ def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
         @contextmanager
         def engaged() -> Iterator[None]:
             compiled_recorder.native.with_sites = with_sites
-            kernels = CompiledKernels(torch, compiled_recorder, library, operators)
+            kernels = CompiledKernels(compiled_recorder, library, operators)
             yield
             kernels.remove()
 

@@ -91,7 +91,7 @@ class Engine:
         from otel_fr.capture.native.recorder import CompiledRecorder
 
         assert isinstance(recorder, CompiledRecorder)
-        return CompiledKernels(torch, recorder, self.library, list(recorder.operators.values()))
+        return CompiledKernels(recorder, self.library, list(recorder.operators.values()))
 
 
 def choose(setting: str, torch: ModuleType) -> Engine:

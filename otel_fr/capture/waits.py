@@ -1,5 +1,7 @@
 """The end of calls whose Work has no future (gloo's send, recv, reduce_scatter): recorded when they are waited for.
 
+For the Python engine; the compiled one has ``FollowedWork`` (native/followed_work.hpp), which does the same.
+
 ``Work.wait`` is replaced once such a call was made, because torch does not report their end in any other way. A Work is
 identified by its Python object. The last one of each thread is held until its caller has it, that is until the thread's
 next call; the others are kept by weak references.
@@ -76,7 +78,8 @@ class Waits:
             except BaseException:
                 end(entry[1], entry[2], entry[3], RecordState.FAILED, clock())
                 raise
-            end(entry[1], entry[2], entry[3], RecordState.COMPLETED, clock())
+            state = RecordState.FAILED if result is False else RecordState.COMPLETED  # False: it was aborted
+            end(entry[1], entry[2], entry[3], state, clock())
             return result
 
         our_wait.__doc__ = wait.__doc__

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define OFR_API_VERSION 1
+#define OFR_API_VERSION 2
 
 /* What is known of a call before it is passed on. Sizes in words of 8 bytes. */
 typedef struct {
@@ -38,12 +38,12 @@ typedef struct {
   int (*begin)(const OfrCall *call, OfrPending *pending);
   /* Records an end, from any thread: RecordState, monotonic ns (0: unknown). */
   void (*end)(const OfrPending *pending, uint32_t state, int64_t ended_ns);
+  /* Records since when a thread waits for a call, from any thread: monotonic ns, or OFR_POSTED. */
+  void (*wait)(const OfrPending *pending, int64_t waited_ns);
   /* A callback waits for the end of a call (1), or exists no longer (-1). */
   void (*watch)(void *recorder, int change);
   /* The Work of this call, and so of calls with its signature, has no future. */
   void (*no_future)(const OfrPending *pending);
-  /* This thread's last Work is held by Python until the thread's next call. */
-  void (*hold)(void);
   /* Counts an error of otel-fr's own. */
   void (*failed)(void);
 } OfrApi;
@@ -63,6 +63,9 @@ typedef struct {
   int32_t list_count; /* output splits, input splits */
   int32_t lists[2];
 } OfrOperator;
+
+/* No thread waits for it yet: POSTED of ring/layout.py. */
+enum { OFR_POSTED = 1 };
 
 /* RecordState and EndMode, as in Python. */
 enum { OFR_COMPLETED = 1, OFR_FAILED = 2, OFR_UNKNOWN = 3 };

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "api.h"
+#include "followed_work.hpp"
 
 namespace {
 
@@ -22,6 +23,8 @@ using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
 using c10::OperatorHandle;
+using otel_fr::FollowedWork;
+using otel_fr::kWorksAreKnown;
 using torch::jit::Stack;
 
 const OfrApi* api = nullptr;
@@ -182,12 +185,12 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  static void follow(const Stack& stack, const OfrPending& call) {
+  static void follow(Stack& stack, const OfrPending& call) {
     if (call.mode == OFR_MODE_RETURN) return api->end(&call, OFR_COMPLETED, monotonic_ns());
     if (call.mode != OFR_MODE_WORK) return api->end(&call, OFR_UNKNOWN, 0);
-    const IValue& result = stack.back();
+    auto& work = const_cast<c10d::Work&>(object_of<c10d::Work>(stack.back()));
     if (!call.has_no_future) {
-      if (auto future = future_of(result)) {
+      if (auto future = future_of(work)) {
         // Without the streams of the future's devices: nothing is read from it but whether it failed.
         future->addCallback(
             [call, watch = Watch(call.recorder)](c10::ivalue::Future& done) {
@@ -199,25 +202,19 @@ class Kernel final : public c10::OperatorKernel {
       }
       api->no_future(&call);
     }
-    follow_in_python(result, call);
+    if (!kWorksAreKnown) return api->end(&call, OFR_UNKNOWN, 0);
+    auto own = c10::intrusive_ptr<c10d::Work>::reclaim_copy(&work);
+    stack.back() = IValue(c10::intrusive_ptr<c10d::Work>(
+        c10::make_intrusive<FollowedWork>(api, std::move(own), call, monotonic_ns)));
   }
 
   // Null: this Work has none. It depends on the operator and torch's version.
-  static c10::intrusive_ptr<c10::ivalue::Future> future_of(const IValue& work) {
+  static c10::intrusive_ptr<c10::ivalue::Future> future_of(c10d::Work& work) {
     try {
-      return const_cast<c10d::Work&>(object_of<c10d::Work>(work)).getFuture();
+      return work.getFuture();
     } catch (const std::exception&) {
       return nullptr;
     }
-  }
-
-  // Through an operator that Python implements, so that this library needs no symbol of libtorch_python.
-  static void follow_in_python(const IValue& work, const OfrPending& call) {
-    // Looked up each time: another recording in this process defines it anew.
-    const auto schema = c10::Dispatcher::singleton().findSchemaOrThrow("otel_fr::follow", "");
-    Stack arguments{work, static_cast<int64_t>(call.ticket), call.group_index, static_cast<int64_t>(call.sequence)};
-    schema.callBoxed(&arguments);
-    if (!arguments.empty() && arguments.back().isBool() && arguments.back().toBool()) api->hold();
   }
 
   const OfrOperator op_;

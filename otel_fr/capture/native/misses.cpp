@@ -160,9 +160,4 @@ bool PythonMisses::in_batch() {
   return batches && PyDict_GET_SIZE(batches) != 0;
 }
 
-void PythonMisses::release() {
-  Gil gil;
-  Py_XDECREF(called("release", "()"));
-}
-
 }  // namespace otel_fr

@@ -39,7 +39,6 @@ class PythonMisses final : public Misses {
   bool main_site(SiteKey* site) override;
   bool batch(const OfrCall& call, uint64_t* batch) override;
   bool in_batch() override;
-  void release() override;
 
   // Under the GIL: refers to no Python object any more. Calls of other methods fail then.
   void clear();

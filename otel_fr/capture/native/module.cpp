@@ -9,6 +9,16 @@ constexpr unsigned long kU32 = 0xFFFFFFFF, kMaxPayload = 64 * 1024 - 16;
 
 using Lock = std::lock_guard<std::mutex>;
 
+// Calls `use` with the ring, under the lock; false: the ring is closed.
+//
+// `use` makes no Python object. Python may collect garbage for one, and with it a Work, whose destructor takes the lock.
+template <class Use>
+bool locked(Core& core, Use use) {
+  Lock lock(core.mutex);
+  if (core.ring) use(*core.ring);
+  return core.ring != nullptr;
+}
+
 PyObject* closed() {
   PyErr_SetString(PyExc_ValueError, "the ring is closed");
   return nullptr;
@@ -107,15 +117,18 @@ PyObject* core_append(PyCore* self, PyObject* const* args, Py_ssize_t count) {
   slot.flags = static_cast<uint8_t>(flags);
   slot.pair_index = static_cast<uint32_t>(pair);
   slot.timeout_ms = timeout;
-  Lock lock(self->core->mutex);
-  if (!self->core->ring) return closed();
-  if (slot.generation != self->core->ring->generation()) return PyLong_FromLong(Ring::kStale);
-  RingGroup* found = self->core->ring->group(static_cast<int64_t>(group));
-  if (!found) {
-    PyErr_SetObject(PyExc_KeyError, args[0]);
-    return nullptr;
-  }
-  return PyLong_FromUnsignedLongLong(self->core->ring->append(*found, slot));
+  bool is_known = true;
+  uint64_t ticket = Ring::kStale;
+  bool open = locked(*self->core, [&](Ring& ring) {
+    if (slot.generation != ring.generation()) return;
+    RingGroup* found = ring.group(static_cast<int64_t>(group));
+    is_known = found;
+    if (found) ticket = ring.append(*found, slot);
+  });
+  if (!open) return closed();
+  if (is_known) return PyLong_FromUnsignedLongLong(ticket);
+  PyErr_SetObject(PyExc_KeyError, args[0]);
+  return nullptr;
 }
 
 PyObject* core_complete(PyCore* self, PyObject* const* args, Py_ssize_t count) {
@@ -124,39 +137,34 @@ PyObject* core_complete(PyCore* self, PyObject* const* args, Py_ssize_t count) {
   if (!arguments(count, 5) || !number(args, 0, UINT64_MAX, &ticket) || !number(args, 1, INT64_MAX, &group) ||
       !number(args, 2, UINT64_MAX, &sequence) || !number(args, 3, 3, &state) || !time_of(args[4], &ended))
     return nullptr;
-  Lock lock(self->core->mutex);
-  if (!self->core->ring) return closed();
-  self->core->ring->complete(ticket, static_cast<int64_t>(group), sequence, static_cast<uint32_t>(state), ended);
-  Py_RETURN_NONE;
+  bool open = locked(*self->core, [&](Ring& ring) {
+    ring.complete(ticket, static_cast<int64_t>(group), sequence, static_cast<uint32_t>(state), ended);
+  });
+  return open ? Py_NewRef(Py_None) : closed();
 }
 
 PyObject* core_wait(PyCore* self, PyObject* const* args, Py_ssize_t count) {
   uint64_t ticket;
   int64_t waited;
   if (!arguments(count, 2) || !number(args, 0, UINT64_MAX, &ticket) || !time_of(args[1], &waited)) return nullptr;
-  Lock lock(self->core->mutex);
-  if (!self->core->ring) return closed();
-  self->core->ring->wait(ticket, waited);
-  Py_RETURN_NONE;
+  return locked(*self->core, [&](Ring& ring) { ring.wait(ticket, waited); }) ? Py_NewRef(Py_None) : closed();
 }
 
 PyObject* core_add_group(PyCore* self, PyObject* args) {
   const char *payload, *shortened;
   Py_ssize_t size, short_size;
   if (!PyArg_ParseTuple(args, "y#y#", &payload, &size, &shortened, &short_size)) return nullptr;
-  Lock lock(self->core->mutex);
-  if (!self->core->ring) return closed();
-  auto index = self->core->ring->add_group({payload, static_cast<size_t>(size)}, {shortened, static_cast<size_t>(short_size)});
-  return PyLong_FromLongLong(index);
+  int64_t index = 0;
+  bool open = locked(*self->core, [&](Ring& ring) {
+    index = ring.add_group({payload, static_cast<size_t>(size)}, {shortened, static_cast<size_t>(short_size)});
+  });
+  return open ? PyLong_FromLongLong(index) : closed();
 }
 
 PyObject* core_remove_group(PyCore* self, PyObject* args) {
   long long index;
   if (!PyArg_ParseTuple(args, "L", &index)) return nullptr;
-  Lock lock(self->core->mutex);
-  if (!self->core->ring) return closed();
-  self->core->ring->remove_group(index);
-  Py_RETURN_NONE;
+  return locked(*self->core, [&](Ring& ring) { ring.remove_group(index); }) ? Py_NewRef(Py_None) : closed();
 }
 
 PyObject* core_define(PyCore* self, PyObject* args) {
@@ -168,10 +176,12 @@ PyObject* core_define(PyCore* self, PyObject* args) {
     PyErr_SetString(PyExc_ValueError, "the definition is too large");
     return nullptr;
   }
-  Lock lock(self->core->mutex);
-  if (!self->core->ring) return closed();
-  unsigned int ref = self->core->ring->define(kind, payload, static_cast<size_t>(size));
-  return Py_BuildValue("II", ref, static_cast<unsigned int>(self->core->ring->generation()));
+  unsigned int ref = 0, generation = 0;
+  bool open = locked(*self->core, [&](Ring& ring) {
+    ref = ring.define(kind, payload, static_cast<size_t>(size));
+    generation = ring.generation();
+  });
+  return open ? Py_BuildValue("II", ref, generation) : closed();
 }
 
 PyObject* core_count(PyCore* self, PyObject* args) {
@@ -179,20 +189,18 @@ PyObject* core_count(PyCore* self, PyObject* args) {
   unsigned long long n;
   if (!PyArg_ParseTuple(args, "iK", &counter, &n)) return nullptr;
   if (counter < 0 || counter >= 30) return PyErr_Format(PyExc_IndexError, "there is no counter %d", counter);
-  Lock lock(self->core->mutex);
-  if (!self->core->ring) return closed();
-  self->core->ring->count(counter, n);
-  Py_RETURN_NONE;
+  return locked(*self->core, [&](Ring& ring) { ring.count(counter, n); }) ? Py_NewRef(Py_None) : closed();
 }
 
 PyObject* core_head(PyCore* self, void*) {
-  Lock lock(self->core->mutex);
-  return self->core->ring ? PyLong_FromUnsignedLongLong(self->core->ring->head()) : closed();
+  uint64_t head = 0;
+  return locked(*self->core, [&](Ring& ring) { head = ring.head(); }) ? PyLong_FromUnsignedLongLong(head) : closed();
 }
 
 PyObject* core_generation(PyCore* self, void*) {
-  Lock lock(self->core->mutex);
-  return self->core->ring ? PyLong_FromUnsignedLong(self->core->ring->generation()) : closed();
+  uint32_t generation = 0;
+  bool open = locked(*self->core, [&](Ring& ring) { generation = ring.generation(); });
+  return open ? PyLong_FromUnsignedLong(generation) : closed();
 }
 
 template <class Function>

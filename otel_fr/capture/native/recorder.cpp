@@ -31,7 +31,6 @@ constexpr char kFailed[] =
 struct ThreadState {
   Recorder* recorder = nullptr;
   uint32_t ref = 0, generation = 0;
-  bool holds = false;  // Python keeps its last Work: capture/waits.py
 };
 
 thread_local ThreadState thread_state;
@@ -71,10 +70,6 @@ LiveGroup* Recorder::find_group(std::string_view name) {
 }
 
 int Recorder::begin(const OfrCall& call, OfrPending* pending) {
-  if (thread_state.holds) {
-    thread_state.holds = false;
-    misses_->release();
-  }
   Attempt attempt;
   for (int i = 0; i < kAttempts; ++i) {
     Miss miss;
@@ -304,6 +299,12 @@ void Recorder::end(uint64_t ticket, int64_t group_index, uint64_t sequence, uint
   if (on && core_->ring) core_->ring->complete(ticket, group_index, sequence, state, ended_ns);
 }
 
+void Recorder::wait(uint64_t ticket, int64_t waited_ns) {
+  if (!on) return;
+  std::lock_guard<std::mutex> lock(core_->mutex);
+  if (on && core_->ring) core_->ring->wait(ticket, waited_ns);
+}
+
 void Recorder::no_future(const OfrPending& pending) {
   std::lock_guard<std::mutex> lock(core_->mutex);
   if (pending.epoch == signature_epoch_ && pending.slot < signatures_.size())
@@ -356,7 +357,7 @@ void Recorder::close() {
 
 namespace {
 
-// Recorders are never freed: a kernel or the callback of a future may use one at any time.
+// Recorders are never freed: a kernel, a Work, or the callback of a future may use one at any time.
 std::atomic<Recorder*> active{nullptr};
 uint32_t is_on = 0;
 
@@ -370,11 +371,13 @@ void api_end(const OfrPending* pending, uint32_t state, int64_t ended_ns) {
   recorder->end(pending->ticket, pending->group_index, pending->sequence, state, ended_ns);
 }
 
+void api_wait(const OfrPending* pending, int64_t waited_ns) {
+  static_cast<Recorder*>(pending->recorder)->wait(pending->ticket, waited_ns);
+}
+
 void api_watch(void* recorder, int change) { static_cast<Recorder*>(recorder)->watched += change; }
 
 void api_no_future(const OfrPending* pending) { static_cast<Recorder*>(pending->recorder)->no_future(*pending); }
-
-void api_hold() { thread_state.holds = true; }
 
 void api_failed() {
   if (Recorder* recorder = active.load(std::memory_order_acquire)) recorder->failed();
@@ -386,7 +389,7 @@ void after_fork() {
   if (Recorder* recorder = active.exchange(nullptr)) recorder->on = 0;
 }
 
-const OfrApi table = {OFR_API_VERSION, &is_on, api_begin, api_end, api_watch, api_no_future, api_hold, api_failed};
+const OfrApi table = {OFR_API_VERSION, &is_on, api_begin, api_end, api_wait, api_watch, api_no_future, api_failed};
 
 }  // namespace
 

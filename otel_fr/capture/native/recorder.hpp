@@ -83,7 +83,6 @@ struct Misses {
   virtual bool main_site(SiteKey* site) = 0;
   virtual bool batch(const OfrCall& call, uint64_t* batch) = 0;
   virtual bool in_batch() = 0;  // some group coalesces; takes no GIL
-  virtual void release() = 0;
 };
 
 class Recorder {
@@ -98,6 +97,7 @@ class Recorder {
   // Of the kernel; see api.h.
   int begin(const OfrCall& call, OfrPending* pending);
   void end(uint64_t ticket, int64_t group_index, uint64_t sequence, uint32_t state, int64_t ended_ns);
+  void wait(uint64_t ticket, int64_t waited_ns);
   void no_future(const OfrPending& pending);
   void failed();
 

@@ -18,7 +18,6 @@ from otel_fr.capture.native.library import KernelLibrary
 from otel_fr.capture.native.writer import CompiledRingWriter
 from otel_fr.capture.operations import Operator
 from otel_fr.capture.recorder import Recorder
-from otel_fr.ring import RecordState
 from otel_fr.ring.layout import DefinitionKind
 
 _P = ParamSpec("_P")
@@ -123,11 +122,6 @@ class Handlers:
         batch = batch_in(self.recorder.batches, name)
         return 0 if batch is None else batch.number
 
-    @_guarded
-    def release(self) -> None:
-        """This thread's last Work has reached its caller."""
-        self.recorder.waits.held.pop(threading.get_ident(), None)
-
 
 class _NativeCallbacks(Callbacks):
     """Those of the C++ part. They need no interpreter, but the destructors of groups wait for what they wait for."""
@@ -161,7 +155,6 @@ class CompiledRecorder(Recorder):
             writer.core, Handlers(self, operators, library), self.batches, threading.main_thread().ident or 0
         )
         self.callbacks = _NativeCallbacks(self._native)
-        self._unbox = self._types.Work.unbox
 
     @property
     def on(self) -> bool:
@@ -206,24 +199,6 @@ class CompiledRecorder(Recorder):
         """torch's ``ProcessGroup`` of that name. Raises RuntimeError: there is none."""
         split = split_groups.find(name)
         return self._types._resolve_process_group(name) if split is None else split
-
-    # ---- calls
-
-    def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
-        """Record the end of a call, from any thread. Never raises."""
-        try:
-            if self.on:
-                self.writer.complete(ticket, group_index, sequence_id, state, ended_ns)
-        except Exception:  # noqa: BLE001
-            self.failed()
-
-    def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> bool:
-        """Record the end of a Work that has no future; see `Waits`. True: it is held until this thread's next call."""
-        if not self.follow_ends:
-            self.end(ticket, group_index, sequence_id, RecordState.UNKNOWN, 0)
-            return False
-        self.waits.follow(self._unbox(work), ticket, group_index, sequence_id)
-        return True
 
     def close(self) -> None:
         """Stop recording and close the ring. The file stays."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import random
 import tempfile
 import threading
@@ -21,16 +20,14 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_fr.capture import engines as capture_engines
-from otel_fr.capture import groups as capture_groups
-from otel_fr.capture.dispatcher import reduce_ops_are_readable
-from otel_fr.ring import Record, RingReader
+from otel_fr.ring import RingReader
 from tests.support import engines
+from tests.support.both_engines import LIBRARIES, both, engine_of
 
 _WORLD = 4
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn)
 _REDUCE = (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG, dist.ReduceOp.BXOR)
 _SUBGROUPS = ((0, 1), (0, 2, 3))
-_LIBRARIES = (f"{Path(str(torch.__file__)).parent}/", f"{Path(capture_engines.__file__).parent}/")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,53 +106,10 @@ def _program(seed: int, steps: int, groups: list[Any]) -> None:
             _call(choose, choose.choice(groups))
 
 
-def _fields(record: Record) -> dict[str, Any]:
-    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    values["ended_ns"] = values["ended_ns"] is not None
-    del values["issued_ns"]
-    if not reduce_ops_are_readable(torch):  # by the Python engine
-        values["signature"] = dataclasses.replace(record.signature, reduce_op=None)
-    return values
-
-
-def _recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], run: Callable[[], None]) -> Any:
-    """The records, progress and counters of what ``run`` did under an engine."""
-    capture_groups.forget_created()
-    with tempfile.TemporaryDirectory() as folder:
-        writer = engine.create_ring([Path(folder)], "ring", capacity, {"rank": 0})
-        recorder, kernels = engine.start(dist.distributed_c10d, torch, writer, _LIBRARIES)
-        try:
-            for group in groups:
-                recorder.group_created(group.group_name, group)
-            run()
-        finally:
-            kernels.remove()
-        reader = RingReader.open(writer.path)
-        progress = [dataclasses.astuple(row)[:6] for row in reader.groups()]
-        found = ([_fields(record) for record in reader.records()], progress, reader.counters)
-        reader.close()
-        recorder.close()
-        return found
-
-
-def _engine(name: str) -> capture_engines.Engine:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(engines.CACHE))
-        engine = capture_engines.choose(name, torch)
-    assert engine.name == name, engine.reason
-    return engine
-
-
-def _both(capacity: int, groups: list[Any], run: Callable[[], None]) -> tuple[Any, Any]:
-    # On one line, for the call sites name it.
-    python, compiled = (_recorded(_engine(name), capacity, groups, run) for name in ("python", "compiled"))
-    return python, compiled
-
-
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 120), capacity=st.sampled_from([7, 500]))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_random_programs_are_recorded_alike(groups: list[Any], seed: int, steps: int, capacity: int) -> None:
-    python, compiled = _both(capacity, groups, lambda: _program(seed, steps, groups))
+    python, compiled = both(capacity, groups, lambda: _program(seed, steps, groups))
     assert compiled == python
     assert python[2]["hook_errors"] == 0
 
@@ -177,7 +131,7 @@ def test_threads_are_recorded_alike(groups: list[Any]) -> None:
             own.setdefault(record["thread"], []).append({**record, "record_id": None})
         return own
 
-    python, compiled = _both(2000, groups, run)
+    python, compiled = both(2000, groups, run)
     assert by_thread(compiled) == by_thread(python)
     assert len(by_thread(python)) == len(groups)
     assert compiled[1:] == python[1:]
@@ -188,7 +142,7 @@ def test_new_shapes_without_end_are_recorded_alike(groups: list[Any]) -> None:
         for size in range(9000):
             dist.all_reduce(torch.empty(size % 7000 + 1))
 
-    python, compiled = _both(64, groups, run)
+    python, compiled = both(64, groups, run)
     assert compiled == python
     assert python[2]["flips"] > 0
 
@@ -198,7 +152,7 @@ def test_groups_that_come_and_go_are_told_apart(groups: list[Any]) -> None:
 
     def records(engine: capture_engines.Engine, folder: Path) -> list[tuple[str, int]]:
         writer = engine.create_ring([folder], engine.name, 500, {"rank": 0})
-        recorder, kernels = engine.start(dist.distributed_c10d, torch, writer, _LIBRARIES)
+        recorder, kernels = engine.start(dist.distributed_c10d, torch, writer, LIBRARIES)
         try:
             for _ in range(30):
                 group: Any = dist.new_group([0, 1])
@@ -218,7 +172,7 @@ def test_groups_that_come_and_go_are_told_apart(groups: list[Any]) -> None:
 
     for name in (capture_engines.PYTHON, capture_engines.COMPILED):
         with tempfile.TemporaryDirectory() as folder:
-            found = records(_engine(name), Path(folder))
+            found = records(engine_of(name), Path(folder))
         assert len(found) == 60
         assert [number for _, number in found] == [1, 2] * 30
         assert len({group for group, _ in found}) == 30
