@@ -68,7 +68,7 @@ class Program:
             self._end(work)
             if self._choose.random() < 0.5:
                 work.wait()  # again; a second wait for a message would not return
-        else:
+        elif not str(torch.__version__).startswith("2.6."):  # its gloo has none of lists
             dist.reduce_scatter(torch.ones(size), [torch.ones(size), torch.ones(size)])
 
     def _message(self) -> None:
@@ -167,7 +167,8 @@ def what_the_user_gets() -> dict[str, Any]:
         seen[name] = about
         for method in METHODS:
             try:
-                about[method] = str(getattr(work, method)())
+                result = getattr(work, method)()
+                about[method] = str(result > 0 if method == "_get_sequence_number" else result)
             except Exception as error:  # noqa: BLE001 - compared
                 about[method] = f"{type(error)}: {error}"
     return seen
