@@ -42,6 +42,7 @@ OPERATIONS = (
     "send",
     "recv",
     "new_group",
+    "split_group",
 )
 """Every operation of docs/telemetry.md."""
 

@@ -135,6 +135,28 @@ show()
     assert [line.split()[1] for line in out.splitlines()] == ["1", "1", "1"]
 
 
+def test_a_rank_whose_recording_began_late_says_that_it_records_no_creations(tmp_path: Path) -> None:
+    """How many groups were created before is not known."""
+    out = single_rank.succeed(
+        tmp_path,
+        PRELUDE.replace("start()", "")
+        + """
+import otel_fr
+os.environ["OTEL_FR_ENABLED"] = "1"
+start()
+otel_fr.instrument()
+dist.new_group([0, 1])
+print(ring().meta["creations"], len(list(ring().records())))
+dist.destroy_process_group()
+start()
+dist.new_group([0, 1])
+print(ring().meta["creations"], len(list(ring().records())))
+""",
+        OTEL_FR_ENABLED="0",
+    )
+    assert out.splitlines() == ["False 0", "True 1"]
+
+
 def test_a_creation_that_fails_has_failed_only_if_other_ranks_are_the_reason(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,

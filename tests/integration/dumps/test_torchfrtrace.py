@@ -55,6 +55,9 @@ def every_operation(ring: RankRing) -> None:
         ring.call(signature("new_group", (), new_group=pair), kind=KIND_GROUP)
         ring.group("1", [0, 1], "pair")
         ring.call(signature("all_reduce", ((3,),), reduce_op="sum"), group="1")
+        ring.group("0:split:[0, 1]", [0, 1], "half")
+        half = NewGroup("0:split:[0, 1]", "half", (0, 1))
+        ring.call(signature("split_group", (), new_group=half), kind=KIND_GROUP, group="0:split:[0, 1]")
     for _ in range(3):
         ring.call(signature("all_reduce", reduce_op="sum"))
 

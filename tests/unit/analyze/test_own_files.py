@@ -17,7 +17,7 @@ from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.write import write_dump
 from otel_fr.incident import FIELDS
 from otel_fr.match import Ending, ThreadException
-from otel_fr.ring import RecordState
+from otel_fr.ring import KIND_GROUP, NewGroup, RecordState
 from tests.support.rings import RUN, RankRing, signature
 
 Format = Literal["pickle", "json"]
@@ -67,6 +67,21 @@ def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Pat
         assert part in text
     assert "next_batch" in text.partition("stack of rank 1:")[2]
     assert str(tmp_path / "files" / "trace_1") in text
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_a_rank_that_records_no_creations_has_not_left_one_out(tmp_path: Path, says_so: bool) -> None:
+    """Ranks 0 and 1 create a group; rank 2 may be one of an earlier otel-fr."""
+    new = signature("new_group", (), new_group=NewGroup("1", "tp", (0, 1, 2)))
+    for rank in range(3):
+        meta = {"creations": True} if rank < 2 or says_so else {}
+        ring = RankRing(tmp_path / "rings", rank, 3, **meta)
+        ring.call(STEP, age_s=30)
+        if rank < 2:
+            ring.call(new, kind=KIND_GROUP, state=RecordState.IN_FLIGHT, age_s=8)
+        ring.write(tmp_path / "files")
+    incidents = json.loads(to_json(load(tmp_path / "files")))["incidents"]
+    assert [incident["culprit_ranks"] for incident in incidents] == ([[2]] if says_so else [])
 
 
 def test_the_incident_is_the_same_one_however_often_it_is_analyzed(tmp_path: Path) -> None:
