@@ -28,6 +28,10 @@ PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
 DEFAULT_PEER_TIMEOUT = 5.0
 DEFAULT_EXIT_GRACE = 10.0
+HANG_ACTIONS = ("alert", "dump", "kill")
+DEFAULT_SAFETY_FACTOR = 5.0
+"""As in NVIDIA's resiliency extension."""
+DEFAULT_HANG_GRACE = 10.0
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -99,6 +103,12 @@ class Config:
         on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.
         exit_grace: seconds until a rank that has not ended by itself is ended (``on_peer_failure="exit"``).
+        heartbeat_timeout: seconds from one heartbeat to the next; 0: no limit.
+        learn_steps: times that something is seen before its limit is learned; 0: none is.
+        safety_factor: of a learned limit: so many times the longest time seen.
+        state_dir: folder of what is learned, for the next start; None: it is not kept.
+        on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
+        hang_grace: seconds from SIGTERM to SIGKILL.
     """
 
     rank: int = 0
@@ -114,6 +124,12 @@ class Config:
     dump_whole_name: bool = False
     ring_dir: Path | None = None
     capture_engine: str = "python"
+    heartbeat_timeout: float = 0.0
+    learn_steps: int = 0
+    safety_factor: float = DEFAULT_SAFETY_FACTOR
+    state_dir: Path | None = None
+    on_hang: str = "alert"
+    hang_grace: float = DEFAULT_HANG_GRACE
     export: bool = True
     on_peer_failure: str = "ignore"
     peer_timeout: float = DEFAULT_PEER_TIMEOUT
@@ -130,6 +146,7 @@ class Config:
         comms_prefix = env.get("TORCHCOMM_FR_DUMP_TEMP_FILE", "").strip()
         prefix = None if own_dir else torch_prefix or comms_prefix or None
         ring_dir = env.get("OTEL_FR_RING_DIR", "").strip()
+        state_dir = env.get("OTEL_FR_STATE_DIR", "").strip()
         buffer_names = ("OTEL_FR_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
         return cls(
             rank=_integer(env, ("RANK",), 0),
@@ -152,6 +169,12 @@ class Config:
             on_peer_failure=_choice(env, ON_PEER_FAILURE, PEER_FAILURE_ACTIONS),
             peer_timeout=_number(env, ("OTEL_FR_PEER_TIMEOUT",), DEFAULT_PEER_TIMEOUT, 1.0, 86_400),
             exit_grace=_number(env, ("OTEL_FR_EXIT_GRACE",), DEFAULT_EXIT_GRACE, 0.0, 86_400),
+            heartbeat_timeout=_number(env, ("OTEL_FR_HEARTBEAT_TIMEOUT",), 0.0, 0.0, 10 * 365 * 86_400.0),
+            learn_steps=_integer(env, ("OTEL_FR_LEARN_STEPS",), 0),
+            safety_factor=_number(env, ("OTEL_FR_SAFETY_FACTOR",), DEFAULT_SAFETY_FACTOR, 1.0, 1000.0),
+            state_dir=Path(state_dir) if state_dir else None,
+            on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
+            hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
             export=any(env.get(name, "").strip() for name in ENDPOINTS)
             and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

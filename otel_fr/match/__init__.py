@@ -6,7 +6,8 @@
 `mismatch` finds the instances that disagree; `endings` sorts ended ranks into causes and victims; `waiting` builds the
 wait-for graph, and `cycles` finds its cycles. `case` holds these results and the findings so far. `diagnose` finds the
 causes, with `misdirected` (messages to the wrong rank) and `device` (ranks stuck on the device); `consequences` finds
-what followed from them. `undecided` lists what evidence without findings leaves open, and the ranks nearest to it.
+what followed from them, and `overdue` which ranks have missed a heartbeat or overrun a section. `undecided` lists what
+evidence without findings leaves open, and the ranks nearest to it.
 `sentences` has the texts.
 """
 
@@ -22,6 +23,7 @@ from otel_fr.match.model import (
     Finding,
     Group,
     NewGroup,
+    Overdue,
     Progress,
     Rank,
     Signature,
@@ -40,6 +42,7 @@ __all__ = [
     "Finding",
     "Group",
     "NewGroup",
+    "Overdue",
     "Progress",
     "Rank",
     "Signature",

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from otel_fr.match import consequences, on_host, other_origins, out_of_step, sentences, step_sentences, unseen_waits
+from otel_fr.match import (
+    consequences,
+    on_host,
+    other_origins,
+    out_of_step,
+    overdue,
+    sentences,
+    step_sentences,
+    unseen_waits,
+)
 from otel_fr.match.case import Case
 from otel_fr.match.cycles import against_the_order, cycles, inverted
 from otel_fr.match.device import OpenCalls, StuckDevice, common_device, open_calls, stuck_devices
@@ -42,6 +51,7 @@ class _Diagnosis(Case):
         self._unrecorded()
         consequences.downstream(self)
         consequences.other_deaths(self)
+        overdue.find(self)
         consequences.missed_meeting(self)
         consequences.unexplained_failures(self)
         self.tell_endings()

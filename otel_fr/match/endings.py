@@ -63,7 +63,9 @@ def gave_up_at_store(info: Rank) -> bool:
 
 
 def was_stopped(info: Rank) -> bool:
-    """It was ended by a launcher's or a user's signal."""
+    """It was ended by a launcher's or a user's signal, or by its monitor because it was overdue."""
+    if info.ended_by_monitor:
+        return info.ending in (Ending.KILLED, Ending.RAISED)
     if info.ending is Ending.KILLED:
         return info.signal in STOP_SIGNALS
     if info.ending is Ending.RAISED and not info.exception:

@@ -162,6 +162,21 @@ class ThreadException(NamedTuple):
     site: str = ""
 
 
+class Overdue(NamedTuple):
+    """Something of a rank has lasted longer than it may. Seconds.
+
+    Attributes:
+        kind: a section that is open, no heartbeat since the last one, or no open section since the last one ended.
+        name: of the section. is_learned: the limit was learned, not given.
+    """
+
+    kind: Literal["section", "heartbeat", "outside"]
+    name: str
+    age: float
+    limit: float
+    is_learned: bool = False
+
+
 @dataclass(slots=True)
 class Rank:
     """What is known about one rank.
@@ -184,6 +199,8 @@ class Rank:
         records_creations: its recorder records the creation of groups; other recorders, and an otel-fr that was started
             after the default group was created, do not.
         file: its flight-recorder file.
+        overdue: what has lasted longer than it may, when this was last known.
+        ended_by_monitor: its monitor ended it for that.
     """
 
     rank: int
@@ -207,6 +224,8 @@ class Rank:
     complete: bool = True
     records_creations: bool = True
     file: str = ""
+    overdue: tuple[Overdue, ...] = ()
+    ended_by_monitor: bool = False
 
     @property
     def is_unheard(self) -> bool:
@@ -268,6 +287,8 @@ class Category(str, Enum):
     RANK_STUCK = "rank_stuck"
     STALLED_COLLECTIVE = "stalled_collective"
     STRAGGLER = "straggler"
+    HEARTBEAT_MISSED = "heartbeat_missed"
+    SECTION_OVERRUN = "section_overrun"
 
     @property
     def is_mismatch(self) -> bool:
@@ -295,7 +316,7 @@ class Finding:
         operation, sequence_id: of the collective in which the fault shows; "" / None: in none.
         culprit_ranks: the ranks at which the fault originated; () if they are not known, and of a consequence.
         field: what differs ("operation", "input_sizes", "dtype", "root", "reduce_op"), for a mismatch.
-        values: rank -> its value of that field, as text.
+        values: rank -> its value of that field, as text; of an overdue rank, what is overdue.
         call_sites: rank -> ``"file:line function"``: the culprits' and the waiting ranks'.
         stacks: rank -> text, for the culprits.
         p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.

@@ -8,7 +8,7 @@ from otel_fr.match.endings import describe_ending, exiting_text, stayed_away, wa
 from otel_fr.match.instances import Instance, LastCall
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, NewGroup, Progress, Rank
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, NewGroup, Overdue, Progress, Rank
 from otel_fr.presentation import (
     collective_text,
     count_text,
@@ -343,6 +343,36 @@ def host_text(evidence: Evidence, culprits: Iterable[int]) -> str:
     enqueued = verb(ranks, "it", "they")
     blocked = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
     return f"{blocked} blocked on the host: every call {enqueued} enqueued in this group has completed"
+
+
+def overdue_value(item: Overdue) -> str:
+    """``"section dataloading, limit 30.0 s"``, ``"heartbeat, limit 60.0 s"``."""
+    name = f" {message_text(item.name)}" if item.name else ""
+    return f"{item.kind}{name}, {'learned ' if item.is_learned else ''}limit {duration_text(item.limit)}"
+
+
+def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank]) -> str:
+    """``"rank 1 has been in section dataloading for 42.0 s, longer than its limit of 30.0 s"``.
+
+    Args:
+        overdue: rank -> what is overdue, the same section for all.
+    """
+    who, first = list(overdue), overdue[min(overdue)]
+    ended = all(ranks[rank].ending is not Ending.RUNNING for rank in who)
+    had = "had" if ended else verb(who, "has", "have")
+    ages = [item.age for item in overdue.values()]
+    seconds = ("up to " if len(who) > 1 else "") + duration_text(max(ages))
+    if first.kind == "heartbeat":
+        text = f"{ranks_text(who)} {had} sent no heartbeat for {seconds}"
+    elif first.kind == "outside":
+        text = f"{ranks_text(who)} {had} been outside all sections for {seconds}"
+    else:
+        text = f"{ranks_text(who)} {had} been in section {message_text(first.name)} for {seconds}"
+    limit = f"{'learned ' if first.is_learned else ''}limit of {duration_text(first.limit)}"
+    text += f", longer than the {limit}"
+    if any(ranks[rank].ended_by_monitor for rank in who):
+        text += f", when {verb(who, 'its monitor', 'their monitors')} ended {verb(who, 'it', 'them')}"
+    return text
 
 
 def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[int]) -> str:

@@ -10,6 +10,7 @@ from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.monitor import report_builder
+from otel_fr.monitor.activity_watch import ActivityWatch
 from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
@@ -26,7 +27,8 @@ class Reporter:
     """Follows the ring, and builds and sends spans and reports.
 
     Attributes:
-        identity: of the rank. tail, groups: what has been read of the ring.
+        identity: of the rank. tail, groups, activity: what has been read of the ring.
+        on_hang: what was done because a limit had passed; "": nothing.
     """
 
     def __init__(self, reader: RingReader, config: Config) -> None:
@@ -42,6 +44,8 @@ class Reporter:
         self.tail = Tail(reader)
         self.groups = report_builder.GroupTracker(reader, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
+        self.activity = ActivityWatch(reader, config, self.identity.rank)
+        self.on_hang = ""
         self._resource = self.identity.resource()
         self._builder = SpanBuilder(self.identity.run_id, self.identity.rank, reader.wall_offset_ns)
 
@@ -159,6 +163,10 @@ class Reporter:
     def clean_so_far(self) -> bool:
         return self._reader.state == ProcessState.CLEAN
 
+    def follow_activity(self, now_ns: int) -> None:
+        """Read what the program tells of its progress."""
+        self.activity.poll(now_ns)
+
     # ---- stacks
 
     def remember_stacks(self, stacks: Stacks) -> None:
@@ -191,6 +199,7 @@ class Reporter:
         self.tail.forget(self.tail.reached.keys() - {group.id for group in groups})
         in_flight, in_flight_more = report_builder.in_flight(self.tail.in_flight, self.tail.uncertain, now_ns)
         known = self._known_stacks()
+        step = self.activity.step
         return RankReport(
             rank=self.identity.rank,
             number=self._number,
@@ -208,6 +217,10 @@ class Reporter:
             is_exiting=meta.get("exiting") is True,
             exit_message=_text(meta.get("exit_message")),
             exit_site=_text(meta.get("exit_site")),
+            activity=self.activity.reported(now_ns),
+            step=None if step is None else step.step,
+            step_s=None if step is None else report_builder.seconds_between(step.began_ns, now_ns),
+            on_hang=self.on_hang,
             records_creations=meta.get("creations") is True,
             peer_timeout=self._config.peer_timeout,
         )
@@ -288,6 +301,13 @@ class Reporter:
         exception = self.exception()
         if exception is not None:
             info["exception"] = rank_report.to_object(exception)
+        activity = self.activity.reported(time.monotonic_ns())
+        if activity:
+            info["activity"] = [rank_report.to_object(item) for item in activity]
+        if self.activity.step is not None:
+            info["step"] = self.activity.step.step
+        if self.on_hang:
+            info["on_hang"] = self.on_hang
         if self._thread_exceptions:
             info["thread_exceptions"] = [rank_report.to_object(item) for item in self._thread_exceptions]
         return info

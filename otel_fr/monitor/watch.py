@@ -52,6 +52,7 @@ EXIT_WAIT_SECONDS = 30.0
 REASON_STALL = "stall"
 REASON_FAILED = "collective failed"
 REASON_RECOVERED = "recovered"
+REASON_OVERDUE = "overdue"
 REASON_CRASH = "crash"
 REASON_EXCEPTION = "exception"
 REASON_SIGNAL = "signal"
@@ -97,6 +98,7 @@ class Monitor:
         self._stacks_id = 0
         self._stacks_for: str = ""
         self._signalled = False
+        self._is_action_due = False
         self._reported_at = float("-inf")
         self._report_at = 0.0
         self._flush_until: float | None = None
@@ -173,6 +175,7 @@ class Monitor:
             reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled
         failed = reporter.follow()
         now_ns = time.monotonic_ns()
+        reporter.follow_activity(now_ns)
         now = now_ns / 1e9
         situation = reporter.situation(now_ns)
         if failed:
@@ -187,9 +190,13 @@ class Monitor:
             pass  # a rank that has said that it ends cleanly neither stalls nor idles
         elif self._episodes.new_stall(situation, stall_seconds) is not None:
             self._ask_for_stacks(names.EVENT_STALLED, now)
+        elif reporter.activity.new_overdue(now_ns):
+            self._is_action_due = True
+            self._ask_for_stacks(names.EVENT_OVERDUE, now)
         elif self._episodes.new_idle(situation, stall_seconds):
             self._ask_for_stacks(names.EVENT_IDLE, now)
         self._step_stacks(now)
+        self._act_on_hang()
         self._take_results()
         self._commands.step(now_ns)
         if self._signalled:
@@ -227,6 +234,13 @@ class Monitor:
         self._reporter.send(self._stacks_for, stacks=True)
         if self._stacks_for == names.EVENT_STALLED:
             self._dump(REASON_STALL, of_fault=True)
+
+    def _act_on_hang(self) -> None:
+        """Do what `Config.on_hang` says, once the stacks of an overdue rank are known."""
+        if self._is_action_due and self._stacks is None:
+            self._is_action_due = False
+            if self._config.on_hang != "alert":
+                self._dump(REASON_OVERDUE, of_fault=True)
 
     # ---- messages and commands
 
@@ -315,6 +329,8 @@ class Monitor:
         reporter.refresh()
         reporter.groups.refresh()
         reporter.follow(everything=True)
+        reporter.follow_activity(now_ns)
+        reporter.activity.save()
         reporter.close_spans(now_ns, exit_.is_clean)
         reporter.new_thread_exception()
         reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=self._last_file)

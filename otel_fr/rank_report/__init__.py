@@ -58,6 +58,8 @@ MAX_EXCEPTION: Final = 16_384
 """Characters kept of an exception's type and of its message."""
 MAX_THREAD_EXCEPTIONS: Final = 4
 """As many as a ring holds."""
+MAX_ACTIVITIES: Final = 16
+"""Open sections of a report, the longest open first, and the heartbeat."""
 MAX_PATH: Final = 4_096
 """Linux's PATH_MAX."""
 
@@ -178,6 +180,21 @@ class ReportedGroup(NamedTuple):
     ] = None
 
 
+class ReportedActivity(NamedTuple):
+    """A section that is open, or the age of the last heartbeat."""
+
+    kind: Annotated[
+        str, Key("kind", NAME, "`section`; `heartbeat`: since the last one; `outside`: since the last section ended")
+    ]
+    name: Annotated[str, Key("name", NAME, "of a section", optional=True)] = ""
+    age_s: Annotated[float | None, Key("age_s", SECONDS, "how long it lasts", optional=True)] = None
+    limit_s: Annotated[float | None, Key("limit_s", SECONDS, "how long it may last", optional=True)] = None
+    is_learned: Annotated[
+        bool, Key("learned", flag(False), "true: the limit was learned, not given", optional=True)
+    ] = False
+    is_overdue: Annotated[bool, Key("overdue", flag(False), "true: it has lasted longer", optional=True)] = False
+
+
 class DropCounts(NamedTuple):
     """What the monitor and the rank's recording have lost."""
 
@@ -209,6 +226,7 @@ class ReportedExit(NamedTuple):
 _read_call = reader_of(ReportedCall)
 _read_group = reader_of(ReportedGroup)
 _read_exception = reader_of(ReportedException)
+_read_activity = reader_of(ReportedActivity)
 
 
 def _read_calls(value: object) -> tuple[ReportedCall, ...]:
@@ -220,6 +238,12 @@ def _read_calls(value: object) -> tuple[ReportedCall, ...]:
 def _read_exceptions(value: object) -> tuple[ReportedException, ...]:
     items = value if isinstance(value, list) else []
     return tuple([_read_exception(item) for item in items[:MAX_THREAD_EXCEPTIONS] if isinstance(item, dict)])
+
+
+def read_activities(value: object) -> tuple[ReportedActivity, ...]:
+    """From the list of a report or a flight-recorder file; what is not one is empty."""
+    items = value if isinstance(value, list) else []
+    return tuple([_read_activity(item) for item in items[:MAX_ACTIVITIES] if isinstance(item, dict)])
 
 
 def _read_groups(value: object) -> tuple[ReportedGroup, ...]:
@@ -246,6 +270,7 @@ _NUMBER = _count_up_to(MAX_NUMBER, "number")
 _GROUPS = Form(_read_groups, None, "list of GROUP")
 _CALLS = Form(_read_calls, (), "list of CALL")
 _EXCEPTIONS = Form(_read_exceptions, (), "list of EXCEPTION")
+_ACTIVITIES = Form(read_activities, (), "list of ACTIVITY")
 
 
 class RankReport(NamedTuple):
@@ -334,6 +359,17 @@ class RankReport(NamedTuple):
     peer_timeout: Annotated[
         float, Key("peer_s", _PEER_TIMEOUT, "`OTEL_FR_PEER_TIMEOUT`, if it is not 5", optional=True)
     ] = DEFAULT_PEER_TIMEOUT
+    activity: Annotated[
+        tuple[ReportedActivity, ...],
+        Key("activity", _ACTIVITIES, "what the program told of its progress, at most 16 items", optional=True),
+    ] = ()
+    step: Annotated[
+        int | None, Key("step", OPTIONAL_INTEGER, "number of the training step that has begun last", optional=True)
+    ] = None
+    step_s: Annotated[float | None, Key("step_s", SECONDS, "since it began", optional=True)] = None
+    on_hang: Annotated[
+        str, Key("on_hang", NAME, "`kill`: the monitor has ended the rank, because a limit had passed", optional=True)
+    ] = ""
 
 
 SECTIONS: Final[dict[str, type]] = {
@@ -342,11 +378,12 @@ SECTIONS: Final[dict[str, type]] = {
     "CALL": ReportedCall,
     "EXIT": ReportedExit,
     "EXCEPTION": ReportedException,
+    "ACTIVITY": ReportedActivity,
     "DROPPED": DropCounts,
 }
 """By their name in docs/telemetry.md."""
 
-Section = RankReport | ReportedGroup | ReportedCall | ReportedExit | ReportedException | DropCounts
+Section = RankReport | ReportedGroup | ReportedCall | ReportedExit | ReportedException | ReportedActivity | DropCounts
 
 _KEYS: Final = {section: keys_of(section) for section in SECTIONS.values()}
 _read_report = reader_of(RankReport)

@@ -29,7 +29,15 @@ A job that runs longer has recovered from it.
 """
 
 _AFTERMATH = frozenset(
-    {Category.RANK_DEAD, Category.MISSING_RANK, Category.STALLED_COLLECTIVE, Category.RANK_STUCK, Category.STRAGGLER}
+    {
+        Category.RANK_DEAD,
+        Category.MISSING_RANK,
+        Category.STALLED_COLLECTIVE,
+        Category.RANK_STUCK,
+        Category.STRAGGLER,
+        Category.HEARTBEAT_MISSED,
+        Category.SECTION_OVERRUN,
+    }
 )
 """What happens to ranks whose collective never completes: they time out, raise, and are killed."""
 
@@ -66,7 +74,7 @@ class IncidentBook(KeptIncidents):
         causes = {finding.key for finding in findings if finding.caused_by is None}
         matched: set[str] = set()
         for old in self.open_of(run.id):
-            if not keys & set(old.keys) and moved_on(old.finding):
+            if not keys & set(old.keys) and moved_on(old.finding) and not self._goes_on(old, findings):
                 changes.extend(self._resolve(old, now))
         for finding in map(self._bounded, findings):
             incident = self._same(run.id, finding, keys)
@@ -118,6 +126,12 @@ class IncidentBook(KeptIncidents):
         if old.category.is_mismatch and not new.category.is_mismatch:
             return False
         return bool(set(old.culprit_ranks) & set(new.culprit_ranks))
+
+    def _goes_on(self, old: Incident, findings: Sequence[Finding]) -> bool:
+        """Whether ranks wait by now for a culprit of an incident that shows in no group: that is the same fault."""
+        if old.finding.group is not None or old.cause is not None:
+            return False
+        return any(finding.caused_by is None and self._is_later_form(old.finding, finding) for finding in findings)
 
     def _cause(self, run: RunId, finding: Finding, keys: set[str], now: float) -> str | None:
         """The id of the open incident that a finding follows from.

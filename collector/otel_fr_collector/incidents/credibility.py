@@ -17,6 +17,8 @@ from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_calls
 FRESH_BEFORE = 0.3
 """Seconds before a call's threshold from which a report of a culprit counts as fresh."""
 
+OVERDUE = frozenset({Category.HEARTBEAT_MISSED, Category.SECTION_OVERRUN})
+
 _MAY_HAVE_GONE_ON = (Ending.RUNNING, Ending.CLEAN, Ending.KILLED)
 """Endings that do not come from a failed call after which the rank has completed another."""
 
@@ -53,6 +55,8 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
     """Whether the faulty collective has ended well: no rank waits in it any more and none failed, or it completed."""
     if run.ended_clean:
         return True
+    if finding.group is None and finding.category in OVERDUE:
+        return not any(_is_overdue(run, rank) for rank in finding.culprit_ranks)
     if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
     key = key_of_finding(finding)
@@ -76,6 +80,14 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
         if len(key) == 3 and key[1] == "collective" and state.progress.get(key[0], [0, 0])[1] < key[2]:
             return False
     return True
+
+
+def _is_overdue(run: Run, rank: int) -> bool:
+    """Whether the rank's latest report says so, and it has not gone on to end well."""
+    state = run.ranks.get(rank)
+    if state is None or state.report is None or state.ending is Ending.CLEAN:
+        return False
+    return bool(state.report.overdue)
 
 
 def _is_caught(run: Run, failed: RankCall) -> bool:

@@ -33,7 +33,7 @@ class Triggers:
 
     Attributes:
         mismatch, bad_end: a mismatch, or a bad end, has settled.
-        stalled: some rank waits for longer than the threshold.
+        stalled: some rank waits for longer than the threshold, or has missed a heartbeat or overrun a section.
         news: something arrived that may change an open incident.
     """
 
@@ -63,7 +63,7 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
     return Triggers(
         mismatch=run.mismatch_since is not None and (final or _mismatch_settled(run, now)),
         bad_end=run.bad_end_since is not None and (final or _bad_end_settled(run, now)),
-        stalled=oldest is not None and may,
+        stalled=(oldest is not None or shows_overdue(run)) and may,
         news=has_open and run.has_news and may,
     )
 
@@ -83,6 +83,13 @@ def oldest_wait(run: Run, now: float) -> float | None:
                 over = now - call.enqueued_at - threshold
                 worst = over if worst is None else max(worst, over)
     return worst
+
+
+def shows_overdue(run: Run) -> bool:
+    """The latest report of a live rank says that a heartbeat or section of it is overdue."""
+    return any(
+        state.report is not None and state.report.overdue and state.ended is None for state in run.ranks.values()
+    )
 
 
 def _mismatch_settled(run: Run, now: float) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 
 from otel_fr import identity, rank_report
-from otel_fr.match import Ending, Group, NewGroup, Signature, ThreadException
+from otel_fr.match import Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
 from otel_fr.match.endings import process_ending
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
@@ -75,6 +75,9 @@ class KeptReport:
     hook_errors: int = 0
     records_creations: bool = False
     peer_timeout: float = rank_report.DEFAULT_PEER_TIMEOUT
+    overdue: tuple[Overdue, ...] = ()
+    step: int | None = None
+    ended_by_monitor: bool = False
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
 
@@ -82,6 +85,7 @@ class KeptReport:
         """About how much memory it takes, in `UNIT`."""
         texts = (self.stack, self.exception_stack, self.exception, self.exit_message, self.file, self.site)
         size = max(0, sum(map(getsizeof, texts)) - UNIT) + bytes_of_threads(self.thread_exceptions)
+        size += sum(UNIT + getsizeof(item.name) for item in self.overdue)
         return 1 + len(self.inflight) + len(self.failed) + self.call_weight + size // UNIT
 
     def cut(self, calls: int, length: int) -> None:
@@ -93,6 +97,7 @@ class KeptReport:
         self.call_weight = 0
         self.stack, self.exception_stack = self.stack[:length], self.exception_stack[:length]
         self.exception, self.thread_exceptions = self.exception[:length], ()
+        self.overdue = tuple([item._replace(name=item.name[:length]) for item in self.overdue])
         self.exit_message = self.exit_message[:length]
 
 
@@ -137,6 +142,9 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         file=given.file,
         hook_errors=given.dropped.hook_errors if given.dropped is not None else 0,
         records_creations=given.records_creations,
+        overdue=overdue.reported(given.activity) if given.activity else (),
+        step=given.step,
+        ended_by_monitor=given.on_hang == "kill",
         call_weight=calls.weight,
         thread_exceptions=tuple(
             [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]

@@ -148,6 +148,8 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         has_gaps=state.has_gaps,
         complete=report is not None and report.inflight_more == 0 and not silent,
         records_creations=report is not None and report.records_creations,
+        overdue=tuple([item._replace(age=item.age + since) for item in report.overdue]) if report else (),
+        ended_by_monitor=report is not None and report.ended_by_monitor and state.ended is not None,
         file=state.file,
     )
 

@@ -21,8 +21,9 @@ from otel_fr.config import DEFAULT_STALL_SECONDS
 from otel_fr.dumps.columns import COMPLETED, P2P, Mask
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
+from otel_fr.match import overdue
 from otel_fr.match.endings import process_ending
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Progress, Rank, ThreadException
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, ThreadException
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
 
@@ -253,12 +254,19 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         complete=not dump.partial or dump.source != "otel-fr",
         records_creations=dump.facts.get("creations") is True,
         file=dump.path,
+        overdue=_overdue(dump),
+        ended_by_monitor=dump.text("on_hang") == "kill" and bool(exit_),
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
     rank.completed_age = _completed_age(dump)
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
     return rank
+
+
+def _overdue(dump: Dump) -> tuple[Overdue, ...]:
+    """What had lasted longer than it may when the file was written."""
+    return overdue.reported(rank_report.read_activities(dump.facts.get("activity")))
 
 
 def _has_gaps(dump: Dump) -> bool:

@@ -1,0 +1,47 @@
+"""A training loop with sections, steps and heartbeats, and a fault in the section of one rank, named by argv[1]."""
+
+import datetime
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import otel_fr
+
+fault = sys.argv[1]
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+rank = dist.get_rank()
+is_first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+data = torch.ones(64)
+
+
+def read_from_a_dead_file_server() -> None:
+    if fault == "kill":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    time.sleep(12)
+    os._exit(0)
+
+
+for step in range(40 if fault == "healthy" else 3):
+    otel_fr.step(step)
+    with otel_fr.section("loading", timeout=60 if fault in ("healthy", "heartbeat") else 1):
+        if rank == 1 and step == 2 and fault in ("overrun", "kill") and is_first:
+            read_from_a_dead_file_server()
+    if rank == 1 and step == 2 and fault == "heartbeat":
+        read_from_a_dead_file_server()
+    if fault == "healthy" and step == 20:
+        with otel_fr.section("evaluation"):
+            time.sleep(3)
+    dist.all_reduce(data)
+if fault == "late":
+    with otel_fr.section("saving", timeout=1):
+        time.sleep(2.5 if rank == 1 else 0)
+    for _ in range(5):
+        time.sleep(0.2)
+        dist.all_reduce(data)
+print(f"rank {rank} has finished")
+dist.destroy_process_group()

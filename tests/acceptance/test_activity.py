@@ -1,0 +1,61 @@
+"""Real torchrun jobs whose ranks miss heartbeats and overrun sections: what a user sees and what becomes of the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import torchrun
+from tests.support.verdicts import cause_incidents
+from tests.support.waiting import until
+
+pytestmark = torchrun.needed
+
+
+def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "activity.py", "overrun", env=torchrun.endpoint(running))
+        (live,) = until(running.causes)
+    _, report = job.analyze()
+    (offline,) = cause_incidents(report["incidents"])
+    for incident in (live, offline):
+        assert incident["category"] == "section_overrun"
+        assert incident["culprit_ranks"] == [1]
+        assert incident["waiting_ranks"] == [0, 2]
+        assert "been in section loading for" in incident["summary"]
+        assert "longer than the limit of 1.0 s" in incident["summary"]
+        assert "read_from_a_dead_file_server" in incident["call_sites"]["1"]
+        assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]
+        assert incident["values"] == {"1": "section loading, limit 1.0 s"}
+
+
+def test_a_missed_heartbeat_is_named(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_HEARTBEAT_TIMEOUT": "1.5"}
+        torchrun.run(tmp_path / "job", "activity.py", "heartbeat", env=env)
+        (incident,) = until(running.causes)
+    assert (incident["category"], incident["culprit_ranks"]) == ("heartbeat_missed", [1])
+    assert "sent no heartbeat for" in incident["summary"]
+    assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]
+
+
+def test_a_section_that_ends_late_is_one_incident_that_is_resolved(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "activity.py", "late", env=torchrun.endpoint(running, torchrun.UNHURRIED))
+        assert job.returncode == 0, job.output
+        (incident,) = until(lambda: [one for one in running.causes() if one["state"] == "resolved"])
+        assert [one["id"] for one in running.causes()] == [incident["id"]]
+    assert (incident["category"], incident["culprit_ranks"]) == ("section_overrun", [1])
+    assert "saving" in incident["summary"]
+
+
+def test_a_healthy_job_with_sections_raises_nothing(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {
+            **torchrun.endpoint(running, torchrun.UNHURRIED),
+            "OTEL_FR_LEARN_STEPS": "5",
+            "OTEL_FR_STATE_DIR": str(tmp_path / "state"),
+        }
+        job = torchrun.run(tmp_path / "job", "activity.py", "healthy", env=env)
+    assert job.returncode == 0, job.output
+    assert running.incidents() == []
+    assert len(list((tmp_path / "state").glob("*/limits_rank_*.json"))) == 3

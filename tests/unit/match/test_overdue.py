@@ -1,0 +1,146 @@
+"""Ranks whose heartbeat or section is overdue: when that is the cause, an explanation, or nothing of their own."""
+
+from __future__ import annotations
+
+from signal import SIGKILL, SIGTERM
+
+import pytest
+
+from otel_fr.match import Call, Category, Ending, Overdue, Rank
+from otel_fr.match.overdue import reported
+from tests.support.verdicts import causes, judge
+from tests.unit.match.test_whereabouts import PP, TP, WORLD, alive, call, waiting
+
+LOAD = Overdue("section", "loading", 12.0, 2.0)
+SAVE = Overdue("section", "saving", 5.0, 3.0, is_learned=True)
+BEAT = Overdue("heartbeat", "", 70.0, 60.0)
+OUTSIDE = Overdue("outside", "", 70.0, 60.0)
+GROUPS = (WORLD, TP, PP)
+
+
+def overdue(rank: Rank, *items: Overdue, **changes: object) -> Rank:
+    rank.overdue = items
+    for name, value in changes.items():
+        setattr(rank, name, value)
+    return rank
+
+
+def waiters(*ranks: int) -> list[Rank]:
+    return [waiting(rank, WORLD, 5) for rank in ranks]
+
+
+def in_it(*ranks: int) -> list[Call]:
+    return [call(rank, WORLD, 5) for rank in ranks]
+
+
+@pytest.mark.parametrize(
+    ("item", "category", "text"),
+    [
+        (
+            LOAD,
+            Category.SECTION_OVERRUN,
+            "rank 1 has been in section loading for 12.0 s, longer than the limit of 2.0 s",
+        ),
+        (SAVE, Category.SECTION_OVERRUN, "in section saving for 5.0 s, longer than the learned limit of 3.0 s"),
+        (BEAT, Category.HEARTBEAT_MISSED, "rank 1 has sent no heartbeat for 70.0 s, longer than the limit of 60.0 s"),
+        (OUTSIDE, Category.SECTION_OVERRUN, "rank 1 has been outside all sections for 70.0 s"),
+    ],
+)
+def test_a_rank_that_others_wait_for_has_one_cause(item: Overdue, category: Category, text: str) -> None:
+    rank = overdue(alive(1, w=4), item)
+    (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (category, (1,), (0, 2))
+    assert text in cause.summary
+    assert "did not join all_reduce number 5" in cause.summary
+    assert "limit" in cause.values[1]
+    assert cause.stuck_on == "host"
+
+
+def test_without_peers_that_wait_it_is_a_cause_of_its_own() -> None:
+    (cause,) = judge([], [alive(0, w=4), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
+    assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.SECTION_OVERRUN, (1,), ())
+    assert cause.call_sites == {1: "train.py:7 load"}
+    assert "alive at train.py:7 load" in cause.summary
+    assert cause.age == 12.0
+
+
+def test_ranks_overdue_with_the_same_share_one_incident() -> None:
+    ranks = [overdue(alive(rank, w=4), LOAD._replace(age=10.0 + rank)) for rank in range(3)]
+    (cause,) = judge([], ranks, GROUPS, 3)
+    assert cause.culprit_ranks == (0, 1, 2)
+    assert "ranks 0-2 have been in section loading for up to 12.0 s" in cause.summary
+
+
+def test_a_rank_that_waits_is_no_cause_however_long_its_section_lasts() -> None:
+    ranks = [overdue(rank, LOAD, BEAT) for rank in waiters(0, 2)]
+    (cause,) = causes(judge(in_it(0, 2), [*ranks, alive(1, w=4)], GROUPS, 3))
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+    short = Call(**{name: getattr(in_it(0)[0], name) for name in Call.__slots__} | {"age": 0.2})
+    assert judge([short], [overdue(waiting(0, WORLD, 5), LOAD), alive(1, w=5), alive(2, w=5)], GROUPS, 3) == []
+
+
+def test_one_of_two_culprits_that_is_overdue_does_not_speak_for_the_other() -> None:
+    (cause,) = judge(in_it(0), [*waiters(0), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1, 2))
+    assert cause.summary.endswith("rank 1 has been in section loading for 12.0 s, longer than the limit of 2.0 s")
+    assert cause.values == {1: "section loading, limit 2.0 s"}
+
+
+def test_a_rank_that_does_not_run_python_stays_stuck() -> None:
+    rank = overdue(alive(1, w=4), LOAD, python_blocked=True)
+    (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
+    assert cause.category is Category.RANK_STUCK
+    assert "section loading" in cause.summary
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
+def test_a_rank_that_its_monitor_ended_was_overdue_not_dead(number: int) -> None:
+    rank = overdue(alive(1, w=4), LOAD, ending=Ending.KILLED, signal=int(number), ended_by_monitor=True)
+    others = [overdue(one) for one in waiters(0, 2)]
+    (cause,) = causes(judge(in_it(0, 2), [*others, rank], GROUPS, 3))
+    assert (cause.category, cause.culprit_ranks) == (Category.SECTION_OVERRUN, (1,))
+    assert "rank 1 had been in section loading" in cause.summary
+    assert "when its monitor ended it" in cause.summary
+    (alone,) = causes(judge([], [alive(0, w=4), rank, alive(2, w=4)], GROUPS, 3))
+    assert (alone.category, alone.culprit_ranks) == (Category.SECTION_OVERRUN, (1,))
+
+
+def test_a_victim_that_its_monitor_ended_is_no_cause() -> None:
+    victims = [
+        overdue(rank, LOAD, ending=Ending.KILLED, signal=int(SIGTERM), ended_by_monitor=True) for rank in waiters(0, 2)
+    ]
+    (cause,) = causes(judge(in_it(0, 2), [*victims, alive(1, w=4)], GROUPS, 3))
+    assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+
+
+def test_a_rank_that_raised_in_its_section_is_dead() -> None:
+    rank = overdue(alive(1, w=4), LOAD, ending=Ending.RAISED, exception="ValueError: bad sample")
+    (cause,) = causes(judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3))
+    assert cause.category is Category.RANK_DEAD
+    assert "section loading" in cause.summary
+
+
+def test_it_follows_from_a_cause_that_is_known() -> None:
+    dead = Rank(2, ending=Ending.KILLED, signal=9, progress=alive(2, w=4).progress)
+    found = judge([], [alive(0, w=4), overdue(alive(1, w=4), BEAT), dead], GROUPS, 3)
+    assert [(one.category, one.caused_by is None) for one in found] == [
+        (Category.RANK_DEAD, True),
+        (Category.HEARTBEAT_MISSED, False),
+    ]
+
+
+def test_the_innermost_section_is_named() -> None:
+    rank = overdue(alive(1, w=4), BEAT, LOAD, SAVE)
+    (cause,) = judge([], [alive(0, w=4), rank], GROUPS, 3)
+    assert "section saving" in cause.summary
+
+
+def test_only_what_is_overdue_and_complete_is_read_of_a_report() -> None:
+    items = [
+        ("section", "a", 5.0, 2.0, False, True),
+        ("section", "b", 1.0, 2.0, False, False),
+        ("section", "c", None, 2.0, False, True),
+        ("heartbeat", "", 5.0, None, False, True),
+        ("made up", "d", 5.0, 2.0, False, True),
+    ]
+    assert reported(items) == (Overdue("section", "a", 5.0, 2.0),)
