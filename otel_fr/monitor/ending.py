@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import struct
 import time
 from dataclasses import dataclass
@@ -79,6 +80,20 @@ class RankProcess:
 
     def alive(self) -> bool:
         return self.same() and not is_zombie(self.pid)
+
+    def send_signal(self, number: int) -> bool:
+        """Send a signal to just this process.
+
+        Returns:
+            False: it has ended, or the kernel has no pidfds, and the pid may be another process's by now.
+        """
+        if self.fd is None or not self.alive():
+            return False
+        try:
+            signal.pidfd_send_signal(self.fd, number)
+        except OSError:
+            return False
+        return True
 
     def how_ended(self, patience: float = 0.05) -> Exit:
         """The exit status of the ended process.

@@ -24,6 +24,7 @@ from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stacks import StackRequest
+from otel_fr.monitor.termination import Termination
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
 
@@ -92,6 +93,7 @@ class Monitor:
         self._process = process
         started = dumping.process_start_wall_ns(reader.pid_start_ns)
         self._dumper = dumping.Dumper(ring, started, self.wake)
+        self._termination = Termination(process, config.hang_grace)
         self._episodes = rules.Episodes()
         self._recovery = rules.Recovery()
         self._stacks: StackRequest | None = None
@@ -196,7 +198,7 @@ class Monitor:
         elif self._episodes.new_idle(situation, stall_seconds):
             self._ask_for_stacks(names.EVENT_IDLE, now)
         self._step_stacks(now)
-        self._act_on_hang()
+        self._act_on_hang(now_ns)
         self._take_results()
         self._commands.step(now_ns)
         if self._signalled:
@@ -235,12 +237,26 @@ class Monitor:
         if self._stacks_for == names.EVENT_STALLED:
             self._dump(REASON_STALL, of_fault=True)
 
-    def _act_on_hang(self) -> None:
+    def _act_on_hang(self, now_ns: int) -> None:
         """Do what `Config.on_hang` says, once the stacks of an overdue rank are known."""
         if self._is_action_due and self._stacks is None:
             self._is_action_due = False
             if self._config.on_hang != "alert":
                 self._dump(REASON_OVERDUE, of_fault=True)
+            if self._config.on_hang == "kill":
+                self._termination.want(now_ns / 1e9)
+        self._termination.step(
+            now_ns / 1e9,
+            is_overdue=self._reporter.activity.is_overdue(now_ns) and not self._reporter.clean_so_far,
+            is_writing=self._dumper.busy(),
+            announce=self._announce_end,
+        )
+
+    def _announce_end(self) -> None:
+        """Say why the rank ends before it does."""
+        self._reporter.on_hang = "kill"
+        self._reporter.send(names.EVENT_OVERDUE, stacks=True)
+        self._exporter.hurry()
 
     # ---- messages and commands
 

@@ -13,7 +13,7 @@ pytestmark = torchrun.needed
 
 def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(tmp_path / "job", "activity.py", "overrun", env=torchrun.endpoint(running))
+        job = torchrun.run(tmp_path / "job", "activity.py", "overrun", str(tmp_path), env=torchrun.endpoint(running))
         (live,) = until(running.causes)
     _, report = job.analyze()
     (offline,) = cause_incidents(report["incidents"])
@@ -31,7 +31,7 @@ def test_an_overrun_section_names_rank_section_and_stack(tmp_path: Path) -> None
 def test_a_missed_heartbeat_is_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running), "OTEL_FR_HEARTBEAT_TIMEOUT": "1.5"}
-        torchrun.run(tmp_path / "job", "activity.py", "heartbeat", env=env)
+        torchrun.run(tmp_path / "job", "activity.py", "heartbeat", str(tmp_path), env=env)
         (incident,) = until(running.causes)
     assert (incident["category"], incident["culprit_ranks"]) == ("heartbeat_missed", [1])
     assert "sent no heartbeat for" in incident["summary"]
@@ -40,7 +40,9 @@ def test_a_missed_heartbeat_is_named(tmp_path: Path) -> None:
 
 def test_a_section_that_ends_late_is_one_incident_that_is_resolved(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
-        job = torchrun.run(tmp_path / "job", "activity.py", "late", env=torchrun.endpoint(running, torchrun.UNHURRIED))
+        job = torchrun.run(
+            tmp_path / "job", "activity.py", "late", str(tmp_path), env=torchrun.endpoint(running, torchrun.UNHURRIED)
+        )
         assert job.returncode == 0, job.output
         (incident,) = until(lambda: [one for one in running.causes() if one["state"] == "resolved"])
         assert [one["id"] for one in running.causes()] == [incident["id"]]
@@ -55,7 +57,21 @@ def test_a_healthy_job_with_sections_raises_nothing(tmp_path: Path) -> None:
             "OTEL_FR_LEARN_STEPS": "5",
             "OTEL_FR_STATE_DIR": str(tmp_path / "state"),
         }
-        job = torchrun.run(tmp_path / "job", "activity.py", "healthy", env=env)
+        job = torchrun.run(tmp_path / "job", "activity.py", "healthy", str(tmp_path), env=env)
     assert job.returncode == 0, job.output
     assert running.incidents() == []
     assert len(list((tmp_path / "state").glob("*/limits_rank_*.json"))) == 3
+
+
+def test_a_rank_that_hangs_is_ended_and_the_restarted_job_finishes(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_ON_HANG": "kill", "OTEL_FR_HANG_GRACE": "1"}
+        job = torchrun.run(tmp_path / "job", "activity.py", "kill", str(tmp_path), env=env, restarts=1)
+        incidents = until(running.causes)
+    assert job.returncode == 0, job.output
+    assert "was sent SIGTERM" in job.output
+    assert "was sent SIGKILL" in job.output, "its handler ignores SIGTERM"
+    assert all(f"rank {rank} has finished" in job.output for rank in range(3))
+    (incident,) = incidents
+    assert (incident["category"], incident["culprit_ranks"], incident["attempt"]) == ("section_overrun", [1], 0)
+    assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]

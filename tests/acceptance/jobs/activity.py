@@ -11,10 +11,18 @@ import torch.distributed as dist
 
 import otel_fr
 
-fault = sys.argv[1]
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+fault, folder = sys.argv[1:]
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+is_first = attempt == "0"
+# A store of its own for each attempt: in torchrun's, gloo finds the addresses of the attempt before.
+dist.init_process_group(
+    "gloo",
+    init_method=f"file://{folder}/store-{attempt}",
+    rank=int(os.environ["RANK"]),
+    world_size=int(os.environ["WORLD_SIZE"]),
+    timeout=datetime.timedelta(seconds=60),
+)
 rank = dist.get_rank()
-is_first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 data = torch.ones(64)
 
 

@@ -14,6 +14,7 @@ from otel_fr import rank_report
 from otel_fr.rank_report import (
     DropCounts,
     RankReport,
+    ReportedActivity,
     ReportedCall,
     ReportedException,
     ReportedExit,
@@ -102,6 +103,9 @@ calls = st.builds(
     st.booleans(), *[st.none() | seconds] * 3, *[st.none() | names] * 2, texts, texts, st.booleans(),
 )  # fmt: skip
 groups = st.builds(ReportedGroup, names, texts, texts, texts, texts, *[counts] * 5, st.booleans(), st.none() | seconds)
+activities = st.builds(
+    ReportedActivity, texts, texts, *[st.none() | seconds] * 2, st.booleans(), st.booleans()
+)  # fmt: skip
 call_lists = st.lists(calls, max_size=2).map(tuple)
 reports = st.builds(
     RankReport,
@@ -112,6 +116,7 @@ reports = st.builds(
     st.none() | st.builds(ReportedException, *[texts] * 5),
     st.lists(st.builds(ReportedException, *[texts] * 5), max_size=4).map(tuple), texts, texts, texts,
     st.booleans(), texts, texts, st.booleans(), st.floats(*rank_report.PEER_TIMEOUTS),
+    st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts,
 )  # fmt: skip
 
 

@@ -1,0 +1,80 @@
+"""Ends a rank that is overdue: SIGTERM, and SIGKILL if it has not ended by then, so that its launcher acts."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from typing import Final, Protocol
+
+_log = logging.getLogger("otel_fr.monitor")
+
+FILE_SECONDS: Final = 5.0
+"""Longest wait for the flight-recorder file before the first signal."""
+
+
+class Process(Protocol):
+    """The rank's process."""
+
+    def alive(self) -> bool: ...
+
+    def send_signal(self, number: int) -> bool:
+        """False: it has ended, or there is no safe way to reach it."""
+
+
+class Termination:
+    """The end of one rank, driven by the watch loop: nothing in it blocks. Times are monotonic seconds.
+
+    A rank that ends by itself, or goes on, before the first signal is left alone.
+
+    Attributes:
+        has_begun: the rank was sent a signal.
+    """
+
+    def __init__(self, process: Process, grace: float) -> None:
+        """``grace``: seconds between the two signals."""
+        self._process = process
+        self._grace = grace
+        self._wanted_at: float | None = None
+        self._signalled_at: float | None = None
+        self._is_killed = False
+        self.has_begun = False
+
+    def want(self, now: float) -> None:
+        """The rank is to end."""
+        if not self.has_begun and self._wanted_at is None:
+            self._wanted_at = now
+
+    def step(self, now: float, *, is_overdue: bool, is_writing: bool, announce: Callable[[], None]) -> None:
+        """Continue.
+
+        Args:
+            is_overdue: it still is. is_writing: its file is being written.
+            announce: called before the first signal.
+        """
+        if self.has_begun:
+            self._kill_if_due(now)
+        elif self._wanted_at is not None:
+            if not is_overdue or not self._process.alive():
+                self._wanted_at = None
+            elif not is_writing or now - self._wanted_at >= FILE_SECONDS:
+                self._begin(now, announce)
+
+    def _begin(self, now: float, announce: Callable[[], None]) -> None:
+        self._wanted_at = None
+        self.has_begun = True
+        announce()
+        if self._process.send_signal(signal.SIGTERM):
+            self._signalled_at = now
+            _log.warning("this rank is overdue and was sent SIGTERM; SIGKILL follows in %g s", self._grace)
+        else:
+            _log.error(
+                "this rank is overdue, but cannot be ended: its process cannot be signalled safely, or has ended"
+            )
+
+    def _kill_if_due(self, now: float) -> None:
+        if self._signalled_at is None or self._is_killed or now - self._signalled_at < self._grace:
+            return
+        self._is_killed = True
+        if self._process.send_signal(signal.SIGKILL):
+            _log.warning("this rank did not end in %g s and was sent SIGKILL", self._grace)

@@ -1,0 +1,32 @@
+"""Signals to a rank's process: they reach it while it lives, and nothing else afterwards."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+from otel_fr.monitor.ending import RankProcess
+from otel_fr.ring import process_start_ns
+
+
+def test_a_signal_reaches_the_process_until_it_has_ended() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process = RankProcess(child.pid, process_start_ns(child.pid) or 0)
+    assert process.send_signal(signal.SIGTERM)
+    assert process.fd is not None
+    select.select([process.fd], [], [])
+    assert not process.send_signal(signal.SIGKILL), "a zombie"
+    assert child.wait() == -signal.SIGTERM
+    assert not process.send_signal(signal.SIGKILL), "its parent has waited for it"
+    process.close()
+    assert not process.send_signal(signal.SIGKILL)
+
+
+def test_another_process_of_the_same_number_is_never_hit() -> None:
+    own = process_start_ns(os.getpid())
+    assert own is not None
+    process = RankProcess(os.getpid(), own + 10**9)
+    assert not process.send_signal(signal.SIGKILL)
