@@ -149,7 +149,7 @@ def build(target: Target, folder: Path) -> Path:
         OSError: the folder cannot be written.
     """
     path = folder / target.file_name
-    if path.is_file():
+    if store.is_whole(path):
         return path
     compiler = find_compiler()
     if compiler is None:
@@ -170,6 +170,7 @@ def build(target: Target, folder: Path) -> Path:
         )
         if done.returncode:
             raise BuildError(f"{' '.join(compiler)} failed: {done.stderr[-_MESSAGE:].strip()}")
+        store.seal(unfinished)
         unfinished.chmod(0o700)
         unfinished.replace(path)
     except subprocess.TimeoutExpired:

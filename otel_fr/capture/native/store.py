@@ -17,6 +17,8 @@ SHIPPED: Final = FOLDER / "kernels"
 RETRY_SECONDS: Final = 7 * 86_400
 """After a failure; the machine may have got another compiler."""
 _FAILED: Final = ".failed"
+_SEAL: Final = b"otel-fr\1"
+"""Begins what is appended to a library; the dynamic linker reads nothing behind the library's own end."""
 _DIGITS: Final = 12
 """Of the sources' hash: tells versions of otel-fr apart, and guards against nothing."""
 
@@ -51,7 +53,26 @@ def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> list[P
     folder = cache_folder(env)
     if is_private(folder) and is_own_file(folder / name):
         found.append(folder / name)
-    return [path for path in found if path.is_file()]
+    return [path for path in found if is_whole(path)]
+
+
+def seal(kernel: Path) -> None:
+    """Append a checksum to a library that was just compiled, and have all of it on the disk. Raises OSError."""
+    with open(kernel, "r+b") as file:
+        content = file.read()
+        file.write(_SEAL + hashlib.sha256(content).digest())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def is_whole(kernel: Path) -> bool:
+    """True if the library is what was sealed. To load one that is not, as after a crash of the node, can kill."""
+    try:
+        content = kernel.read_bytes()
+    except OSError:
+        return False
+    end = len(content) - len(_SEAL) - hashlib.sha256().digest_size
+    return end > 0 and content[end:] == _SEAL + hashlib.sha256(content[:end]).digest()
 
 
 def note_failure(kernel: Path, reason: str) -> None:

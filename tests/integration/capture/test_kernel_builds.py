@@ -72,3 +72,12 @@ def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     assert "the python engine" in _start(tmp_path, compiler)
     folder.chmod(0o700)
     assert "the compiled engine" in _start(tmp_path, compiler)
+
+
+def test_a_damaged_kernel_ends_no_rank(tmp_path: Path) -> None:
+    kernel = engines.kernel()
+    folder = tmp_path / "cache" / "otel-fr" / "kernels"
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / kernel.name).write_bytes(kernel.read_bytes()[:5000])
+    (folder / kernel.name).chmod(0o700)
+    assert "the python engine" in _start(tmp_path, _compiler(tmp_path, "exit 1"))

@@ -99,3 +99,17 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("HOME", "/home/someone")
     expected = Path("/home/someone/.cache/otel-fr/kernels")
     assert store.cache_folder({}) == store.cache_folder({"XDG_CACHE_HOME": "relative"}) == expected
+
+
+def test_a_damaged_kernel_is_not_loaded(tmp_path: Path) -> None:
+    """The dynamic linker would end the rank: with SIGBUS where the file ends early, or with an assertion."""
+    kernel = tmp_path / "kernel.so"
+    assert not store.is_whole(kernel)
+    kernel.write_bytes(bytes(range(256)) * 40)
+    assert not store.is_whole(kernel)
+    store.seal(kernel)
+    assert store.is_whole(kernel)
+    whole = kernel.read_bytes()
+    for damaged in (whole[:5000], whole[:-1], whole[:900] + b"x" + whole[901:], whole + b"x", whole[-40:], b""):
+        kernel.write_bytes(damaged)
+        assert not store.is_whole(kernel)
