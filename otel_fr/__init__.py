@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any
 from otel_fr._version import __version__
 
 if TYPE_CHECKING:
+    from otel_fr.fault_tolerance.agreement import ReconfigureError
     from otel_fr.fault_tolerance.peers import PeerFailedError, PeerFailure
     from otel_fr.fault_tolerance.sections import end_section, heartbeat, section, start_section, step
 
 __all__ = [
     "PeerFailedError",
     "PeerFailure",
+    "ReconfigureError",
     "__version__",
     "dump",
     "end_section",
     "heartbeat",
     "instrument",
     "on_peer_failure",
+    "reconfigure",
     "section",
     "start_section",
     "step",
@@ -32,6 +35,7 @@ __all__ = [
 _LAZY = {
     "PeerFailedError": "otel_fr.fault_tolerance.peers",
     "PeerFailure": "otel_fr.fault_tolerance.peers",
+    "ReconfigureError": "otel_fr.fault_tolerance.agreement",
     "end_section": "otel_fr.fault_tolerance.sections",
     "heartbeat": "otel_fr.fault_tolerance.sections",
     "section": "otel_fr.fault_tolerance.sections",
@@ -98,3 +102,24 @@ def on_peer_failure(callback: Callable[[PeerFailure], object]) -> Callable[[], N
     from otel_fr.fault_tolerance.peers import peers
 
     return peers.subscribe(callback)
+
+
+def reconfigure(*, timeout: float = 60.0, minimum: int = 1) -> tuple[int, int]:
+    """Form the default process group anew of the ranks that call this, and return this process's rank and the size.
+
+    Takes torch 2.14 or later, a group made with ``init_process_group(..., enable_reconfigure=True)``, and a store that
+    outlives ranks, as torchrun's agent keeps. All ranks call it once after ``init_process_group``, since such a group
+    cannot be used before, and later each rank whose collective failed. Ranks that are not known to have failed have ten
+    seconds to come. Ranks are numbered anew, in their order. Other process groups stay as they were, with ranks as
+    numbered before: create those anew that are used.
+
+    Args:
+        timeout: seconds until the members must be agreed on.
+        minimum: least number of ranks; the first time all are needed.
+
+    Raises:
+        ReconfigureError: it cannot be done; the text says why. A rank that the others went on without gets it, too.
+    """
+    from otel_fr.capture import reconfigure
+
+    return reconfigure.reconfigure(timeout, minimum)

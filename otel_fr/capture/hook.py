@@ -147,7 +147,7 @@ def _patch(module: ModuleType) -> None:
     try:
         from otel_fr.capture import new_groups
 
-        wrappers = new_groups.wrappers(module, _recorder, _note_creation)
+        wrappers = new_groups.wrappers(module, _recorder, note_creation)
     except Exception:  # noqa: BLE001 - a torch that creates groups in another way: the calls are recorded all the same
         _log.debug("otel-fr: the creation of process groups is not recorded", exc_info=True)
     else:
@@ -179,7 +179,7 @@ def _notice_splits(module: ModuleType) -> None:
     _state.restore_split = split_groups.install(module.ProcessGroup, Splits())
 
 
-def _note_creation() -> None:
+def note_creation() -> None:
     """A process group is about to be created: its connections must be known if its calls may have to be ended."""
     _guard(_on_creation)
 
@@ -240,6 +240,18 @@ def _on_split(module: ModuleType, parent: Any, ranks: Sequence[int], group: Any)
     for name in split_groups.note(group, [above[rank] for rank in ranks] if above else ()):
         _on_gone(name)
     _on_created(module, str(group.group_name), group)
+
+
+def group_reconfigured(group: Any, nonce: str) -> None:
+    """The default group has other connections and, unless ``nonce`` is "", other members, which share the nonce."""
+    _guard(_on_reconfigured, group, nonce)
+
+
+def _on_reconfigured(group: Any, nonce: str) -> None:
+    if _state.connections is not None:
+        _state.connections.created(str(group.group_name))
+    if _state.session is not None and nonce:
+        _state.session.group_reconfigured(group, nonce)
 
 
 def _on_gone(name: str | None) -> None:

@@ -140,7 +140,7 @@ class Session:
             # Of an older default group it is not known how many groups were created in it.
             _CREATIONS: notices_creations and default is None,
         }
-        meta.update(_run_of(c10d, world, config.job_id, config.attempt))
+        meta.update(_run_of(world, config.job_id, config.attempt, _share_nonce(c10d, world)))
         return cls(c10d, config, meta, notices_creations, connections or GlooConnections())
 
     def _note_monitor(self, pid: int) -> None:
@@ -181,10 +181,22 @@ class Session:
         self._had_group = True
         self.recorder.group_created(name, group)
 
-    def _enter_run(self, default: Any) -> None:
-        """The default group was created again: from now on this process is a rank of another run."""
+    def group_reconfigured(self, default: Any, nonce: str) -> None:
+        """The default group was formed anew, of other members (`otel_fr.capture.reconfigure`)."""
+        name = str(default.group_name)
+        self.recorder.group_gone(name)
+        self._enter_run(default, nonce)
+        self.recorder.group_created(name, default)
+
+    def _enter_run(self, default: Any, nonce: str = "") -> None:
+        """The default group was created again: from now on this process is a rank of another run.
+
+        Args:
+            nonce: what all ranks of that run share; "": it is shared over the job's store.
+        """
         before = self._meta["nonce"]
-        run = _run_of(self._c10d, default, self._job_id, self._meta["attempt"], before)
+        nonce = nonce or _share_nonce(self._c10d, default, str(before))
+        run = _run_of(default, self._job_id, self._meta["attempt"], nonce)
         if run["nonce"] != before:
             groups.forget_created()
         with self.recorder.lock:
@@ -321,9 +333,8 @@ class Session:
             atexit.unregister(self._at_exit)
 
 
-def _run_of(c10d: ModuleType, default: Any, job_id: str, attempt: object, before: object = "") -> dict[str, object]:
-    """What identifies this process as a rank of a run. ``before``: the nonce of its run before this one."""
-    nonce = _share_nonce(c10d, default, str(before))
+def _run_of(default: Any, job_id: str, attempt: object, nonce: str) -> dict[str, object]:
+    """What identifies this process as a rank of a run. ``nonce``: of the run."""
     job_id = job_id or nonce
     return {
         "rank": default.rank(),

@@ -134,6 +134,18 @@ class Peers:
             left = [failure for failure in self._kept if not set(failure.ranks) <= set(ranks)]
             self._kept = deque(left, maxlen=MAX_KEPT)
 
+    @property
+    def failed(self) -> frozenset[int]:
+        """The ranks that have failed, as far as known."""
+        with self._lock:
+            return frozenset(rank for failure in self._kept for rank in failure.ranks)
+
+    def forget_all(self) -> None:
+        """The ranks are numbered anew: what was known of them is over."""
+        with self._lock:
+            self._kept.clear()
+            self._ended.clear()
+
     # ---- calls that were ended
 
     def note_ended(self, groups: Mapping[str, PeerFailure]) -> None:

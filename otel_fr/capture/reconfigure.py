@@ -1,0 +1,112 @@
+"""Forming the default process group anew without the ranks that have failed: what `otel_fr.reconfigure` does.
+
+torch 2.14 can form the communicator of a group anew that was made with ``enable_reconfigure=True``, which only
+``init_process_group`` takes. Who takes part is agreed over the job's store (`otel_fr.fault_tolerance.agreement`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+import weakref
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, Final
+
+from otel_fr.capture import hook
+from otel_fr.fault_tolerance.agreement import Agreement, Decision, Patience, ReconfigureError
+from otel_fr.fault_tolerance.peers import peers
+
+_log = logging.getLogger("otel_fr")
+
+OTHERS_SECONDS: Final = 10.0
+"""How long members are waited for of which it is not known that they have failed. Their calls end when the first member
+that was freed closes its connections, so what they need is time to reach `otel_fr.reconfigure`."""
+FORM_SECONDS: Final = 15.0
+"""Longest time for connecting to the other members; then, for all of them to say that they are connected."""
+MAX_ROUNDS: Final = 8
+
+
+class _Life:
+    """What is kept of a group.
+
+    Attributes:
+        own: this rank, as it was numbered when the group was made. members: the present ones, numbered so, by their
+            present ranks. rounds: how often it was tried to form the group.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.own = int(group.rank())
+        self.members = tuple(range(group.size()))
+        self.rounds = 0
+
+
+_lives: weakref.WeakKeyDictionary[Any, _Life] = weakref.WeakKeyDictionary()
+
+
+def reconfigure(timeout: float, minimum: int) -> tuple[int, int]:
+    """See `otel_fr.reconfigure`."""
+    c10d = sys.modules.get(hook.MODULE)
+    if c10d is None or not c10d.is_initialized():
+        raise ReconfigureError("there is no process group yet: call torch.distributed.init_process_group first")
+    group = c10d._get_default_group()
+    if not getattr(group, "supports_reconfigure", False):
+        raise ReconfigureError(
+            "the default process group cannot be formed anew: this takes torch 2.14 or later, and "
+            "init_process_group(..., enable_reconfigure=True) with a backend that supports it, such as gloo"
+        )
+    life = _lives.get(group)
+    if life is None:
+        life = _lives[group] = _Life(group)
+    deadline = time.monotonic() + timeout
+    is_first = not life.rounds
+    for _ in range(MAX_ROUNDS):
+        decision = _round(c10d, group, life, deadline, minimum)
+        if decision is not None:
+            _adopt(c10d, group, decision, is_first)
+            return decision.members.index(life.own), len(decision.members)
+    raise ReconfigureError(f"no group could be formed in {MAX_ROUNDS} rounds: restart the job")
+
+
+def _round(c10d: ModuleType, group: Any, life: _Life, deadline: float, minimum: int) -> Decision | None:
+    """One round; None: it failed, and another is to be tried."""
+    number = life.rounds
+    life.rounds += 1
+    left = max(0.1, deadline - time.monotonic())
+    # The first round forms the group that was asked for: all ranks.
+    patience = Patience(left, min(OTHERS_SECONDS, left) if number else None, FORM_SECONDS)
+    needed = max(1, minimum) if number else len(life.members)
+    store = c10d._world.pg_map[group][1]
+
+    def failed() -> set[int]:
+        return {life.members[rank] for rank in peers.failed if rank < len(life.members)} if number else set()
+
+    agreement = Agreement(store, group.group_name, life.own, failed)
+    decision = agreement.decide(number, life.members, group.get_reconfigure_handle(), needed, patience)
+    has_group = _form(group, decision)
+    if not agreement.settle(number, decision, has_group, patience):
+        return None
+    life.members = decision.members
+    return decision
+
+
+def _form(group: Any, decision: Decision) -> bool:
+    options = sys.modules["torch"]._C._distributed_c10d.ReconfigureOptions()
+    options.uuid = decision.uuid
+    options.handles = list(decision.handles)
+    options.timeout = timedelta(seconds=FORM_SECONDS)
+    hook.note_creation()
+    try:
+        group.reconfigure(options).wait()
+    except RuntimeError as error:
+        _log.warning("otel-fr: the process group could not be formed, which is tried again: %s", error)
+        return False
+    return True
+
+
+def _adopt(c10d: ModuleType, group: Any, decision: Decision, is_first: bool) -> None:
+    """Make torch's table of the group's ranks right, and record the group as what it is now: a run of its own."""
+    c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(len(decision.members))}
+    peers.forget_all()
+    hook.group_reconfigured(group, "" if is_first else f"{decision.uuid:016x}")

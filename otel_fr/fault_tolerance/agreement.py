@@ -1,0 +1,171 @@
+"""Agreement, over the job's store, on which members of a process group form it anew. Imports no torch.
+
+Each round has a number that all members count alike. A member posts its handle; the first that sees enough of them
+proposes who takes part, and the store keeps one proposal (``compare_set``). Whether a round succeeded is decided the
+same way, so that no member goes on while another has given the round up. A member that is not in the proposal, such as
+one that hung and came back, is told so and takes no further part.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+_T = TypeVar("_T")
+
+_PREFIX: Final = "otel_fr/reconfigure"
+_POLL_SECONDS: Final = 0.02
+_SUCCEEDED: Final = "succeeded"
+_FAILED: Final = "failed"
+_UUID_BITS: Final = 63
+
+
+class Store(Protocol):
+    """The parts of c10d's store that are used."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+    def get(self, key: str, /) -> bytes: ...
+    def check(self, keys: list[str], /) -> bool: ...
+    def compare_set(self, key: str, expected: str, desired: str, /) -> bytes: ...
+
+
+class ReconfigureError(RuntimeError):
+    """The process group could not be formed anew; the text says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Who takes part in a round.
+
+    Attributes:
+        uuid: of the new group, from 1 to 2**63 - 1.
+        members: as they were named before; the position of each is its new rank.
+        handles: theirs, in that order.
+    """
+
+    uuid: int
+    members: tuple[int, ...]
+    handles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds.
+
+    Attributes:
+        whole: until a round must be decided.
+        others: for members of which it is not known that they have failed; None: they are waited for until `whole`.
+        outcome: for the other members of a decided round to say that they have the new group.
+    """
+
+    whole: float
+    others: float | None
+    outcome: float
+
+
+class Agreement:
+    """One member's side.
+
+    Args:
+        store: of the job; must outlive any rank.
+        name: of the group, the same in all members.
+        own: this member.
+        failed: returns the members that are known to have failed; only advice, which saves waiting for them.
+    """
+
+    def __init__(self, store: Store, name: str, own: int, failed: Callable[[], Collection[int]]) -> None:
+        self._store = store
+        self._name = name
+        self._own = own
+        self._failed = failed
+
+    def decide(self, number: int, members: Sequence[int], handle: str, minimum: int, patience: Patience) -> Decision:
+        """Take part in round ``number``.
+
+        Args:
+            members: those of the round before. minimum: how many must take part.
+
+        Raises:
+            ReconfigureError: this member was left out, or too few came in time, or the store does not answer.
+        """
+        begun = time.monotonic()
+        decision = self._key(number, "decision")
+        self._set(self._key(number, f"handle/{self._own}"), handle)
+        while not self._check(decision):
+            waited = time.monotonic() - begun
+            came = [m for m in members if m == self._own or self._check(self._key(number, f"handle/{m}"))]
+            missing = set(members).difference(came)
+            is_late = patience.others is not None and waited >= patience.others
+            if len(came) >= minimum and (is_late or missing <= set(self._failed())):
+                self._propose(decision, came, number)
+                break
+            if waited >= patience.whole:
+                raise ReconfigureError(
+                    f"only {len(came)} of {len(members)} members of group {self._name} came within {waited:.0f} s to "
+                    f"form it anew, and {minimum} are needed: restart the job"
+                )
+            time.sleep(_POLL_SECONDS)
+        return self._read(decision)
+
+    def settle(self, number: int, decision: Decision, has_succeeded: bool, patience: Patience) -> bool:
+        """Say whether this member has the new group; returns whether the round succeeded, alike in all members."""
+        outcome = self._key(number, "outcome")
+        if has_succeeded:
+            self._set(self._key(number, f"has/{self._own}"), "1")
+        begun = time.monotonic()
+        while has_succeeded and not self._check(outcome):
+            if all(self._check(self._key(number, f"has/{member}")) for member in decision.members):
+                self._compare_set(outcome, _SUCCEEDED)
+            elif time.monotonic() - begun >= patience.outcome:
+                break
+            else:
+                time.sleep(_POLL_SECONDS)
+        return self._compare_set(outcome, _FAILED) == _SUCCEEDED
+
+    def _propose(self, decision: str, came: Sequence[int], number: int) -> None:
+        handles = [self._get(self._key(number, f"handle/{member}")) for member in came]
+        uuid = 1 + secrets.randbits(_UUID_BITS) % (2**_UUID_BITS - 1)
+        self._compare_set(decision, json.dumps({"uuid": uuid, "members": list(came), "handles": handles}))
+
+    def _read(self, key: str) -> Decision:
+        found = json.loads(self._get(key))
+        decision = Decision(int(found["uuid"]), tuple(found["members"]), tuple(found["handles"]))
+        if self._own not in decision.members:
+            raise ReconfigureError(
+                f"group {self._name} was formed anew without this rank, which the others waited for in vain: end it, "
+                "and let the launcher restart the job to have it back"
+            )
+        return decision
+
+    # ---- the store
+
+    def _key(self, number: int, rest: str) -> str:
+        return f"{_PREFIX}/{self._name}/{number}/{rest}"
+
+    def _set(self, key: str, value: str) -> None:
+        self._asked(lambda: self._store.set(key, value))
+
+    def _get(self, key: str) -> str:
+        return self._asked(lambda: bytes(self._store.get(key)).decode())
+
+    def _check(self, key: str) -> bool:
+        return self._asked(lambda: bool(self._store.check([key])))
+
+    def _compare_set(self, key: str, value: str) -> str:
+        """Set it if it is not set; returns the value that it then has."""
+        return self._asked(lambda: bytes(self._store.compare_set(key, "", value)).decode())
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except ReconfigureError:
+            raise
+        except Exception as error:
+            raise ReconfigureError(
+                f"the job's store does not answer, so group {self._name} cannot be formed anew: {error}. The store "
+                "must be kept by a process that lives on, as torchrun's agent does (TORCHELASTIC_USE_AGENT_STORE)"
+            ) from error

@@ -1,0 +1,84 @@
+"""The default process group, formed anew without a rank that hangs: the example, as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.commands import BIN
+from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE
+
+torch = pytest.importorskip("torch")
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+pytestmark = torchrun.needed
+
+STALL = 2.0
+
+
+@pytest.mark.skipif(VERSION < (2, 14), reason=f"groups can be formed anew from torch 2.14 on, this is {VERSION}")
+def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {
+            **torchrun.base_environment(),
+            **torchrun.endpoint(running, STALL),
+            "OTEL_FR_ON_PEER_FAILURE": "abort",
+            "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps"),
+        }
+        script = str(ROOT / "examples/ddp_survives/train.py")
+        command = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=3", script]
+        job = subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        lines: list[str] = []
+        assert job.stdout is not None
+        try:
+            for line in job.stdout:
+                lines.append(line)
+                if sum("finished" in line for line in lines) == 2:
+                    break
+        finally:
+            os.killpg(job.pid, signal.SIGKILL)  # the rank that hangs, too
+            job.wait(PATIENCE)
+        (cause,) = running.causes()
+    output = "".join(lines)
+    steps = {
+        int(step): (float(at), int(size)) for at, step, size in re.findall(r"(\S+) step (\d+) done by (\d)", output)
+    }
+    assert [steps[number][1] for number in range(1, 9)] == [3, 3, 3, 2, 2, 2, 2, 2], output
+    assert steps[4][0] - steps[3][0] >= STALL
+    checksums = re.findall(r"rank \d of 2 finished, checksum (\S+)", output)
+    assert len(checksums) == 2
+    assert checksums[0] == checksums[1], "both have the same model"
+    assert (cause["category"], cause["culprit_ranks"]) == ("rank_stuck", [1])
+
+
+def test_a_group_that_cannot_be_formed_anew_is_refused_with_the_reason() -> None:
+    program = """
+import os
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+import otel_fr
+def refused():
+    try:
+        otel_fr.reconfigure(timeout=5)
+    except otel_fr.ReconfigureError as error:
+        print(error)
+refused()
+import torch.distributed as dist
+refused()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+refused()
+dist.destroy_process_group()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    first, second, *third = done.stdout.splitlines()
+    assert first == second == "there is no process group yet: call torch.distributed.init_process_group first"
+    if VERSION < (2, 14):
+        assert "takes torch 2.14 or later, and init_process_group(..., enable_reconfigure=True)" in third[0]
