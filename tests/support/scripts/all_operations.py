@@ -26,6 +26,11 @@ from otel_fr.capture import hook
 from otel_fr.ring import Record, RecordState, RingReader
 
 RESULT: dict[str, Any] = {"sections": {}, "facts": {}}
+HAS_RECORDER = hasattr(torch._C._distributed_c10d, "_dump_fr_trace_json")
+"""PyTorch's own recorder can be read on the CPU; not in 2.6."""
+OLD = tuple(int(part) for part in str(torch.__version__).split(".")[:2]) < (2, 13)
+"""Its gloo may refuse some of what follows: all_to_all of lists in 2.9."""
+
 Section = Callable[[], object]
 
 
@@ -76,6 +81,8 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def torch_entries() -> list[dict[str, Any]]:
+    if not HAS_RECORDER:
+        return []
     entries: list[dict[str, Any]] = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False)).get(
         "entries", []
     )
@@ -96,9 +103,16 @@ def section(name: str, body: Section) -> None:
     ring = reader()
     since = ring.head
     before = len(torch_entries())
-    body()
+    refused = ""
+    try:
+        body()
+    except (RuntimeError, AttributeError) as error:
+        if not OLD:
+            raise
+        refused = repr(error)
     records = settled(ring, since)
     RESULT["sections"][name] = {
+        "refused": refused,
         "records": [as_json(record) for record in records],
         "torch": [
             {key: entry[key] for key in ("profiling_name", "collective_seq_id", "op_id", "input_sizes")}
@@ -214,6 +228,8 @@ def groups(rank: int) -> None:
         section("alone", lambda: dist.all_reduce(torch.ones(2), group=alone))
     section("world_again", lambda: dist.all_reduce(torch.ones(2)))
 
+    if not hasattr(dist.distributed_c10d, "_register_pg_in_world"):  # as in 2.6, whose groups cannot be split
+        return
     # torch 2.13 refuses split_group on a CPU; what it does after the backend's own split is this.
     store = dist.PrefixStore("parts", dist.distributed_c10d._get_default_store())
     part = dist.ProcessGroup(store, rank, 2)
