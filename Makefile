@@ -117,7 +117,8 @@ proto:
 	$(PYTHON) -m venv $(VENV)/proto
 	$(VENV)/proto/bin/python -m pip install --quiet 'grpcio-tools==1.70.0' 'setuptools<80' 'protobuf<6'
 	$(VENV)/proto/bin/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. \
-	    proto/otel_fr/checks/v1/node_health.proto proto/otel_fr/control/v1/control.proto
+	    proto/otel_fr/attribution/v1/attribution.proto proto/otel_fr/checks/v1/node_health.proto \
+	    proto/otel_fr/control/v1/control.proto
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

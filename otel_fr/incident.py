@@ -47,8 +47,23 @@ class IncidentData(TypedDict):
     summary: str
 
 
+class CulpritData(TypedDict):
+    """A culprit. ``host``: its node; ``error``: its uncaught exception, cut short. Empty: not known, or none."""
+
+    rank: int
+    host: str
+    error: str
+
+
 class CollectorIncidentData(IncidentData):
-    """An incident of the collector, which follows it over time. ``flight_recorder_files``: rank -> path."""
+    """An incident of the collector, which follows it over time.
+
+    Attributes:
+        flight_recorder_files: rank -> path.
+        culprits: the first ones; None: written by an older version.
+    """
+
+    culprits: list[CulpritData] | None
 
     flight_recorder_files: dict[str, str]
     run_id: str

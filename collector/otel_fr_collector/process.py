@@ -108,7 +108,9 @@ class CollectorProcess:
                 if ports.needs_otlp_http:
                     raise
                 _log.warning("OTLP over HTTP is off: %s; set --otlp-http to another port, or to off", error)
-        self._grpc = make_grpc_server(self._service.control, intake, ports.max_connection_age)
+        self._grpc = make_grpc_server(
+            self._service.control, self._service.attribution, intake, ports.max_connection_age
+        )
         try:
             if ports.tls is not None:
                 port = self._grpc.add_secure_port(str(ports.grpc), ports.tls.grpc_credentials())

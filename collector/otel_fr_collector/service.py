@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from otel_fr_collector.attribution.answer import Attribution
 from otel_fr_collector.control import Control
 from otel_fr_collector.faults import Faults
 from otel_fr_collector.forward.forwarder import Forwarder
@@ -73,6 +74,7 @@ class Service:
         self.outlets = outlets
         self.links = links or Links()
         self.control = Control(tenant_of)
+        self.attribution = Attribution(self.runs, self.book, store)
         self.ingest = Ingest(self.runs, metrics, clock, wall)
         self._retention = retention or Retention()
         self._forwarder = forwarder

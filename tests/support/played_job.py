@@ -140,6 +140,7 @@ class RankPlayer:
     counts: dict[str, list[int]] = field(default_factory=dict)
     ended: bool = False
     silent: bool = False
+    host: str = "node-0"
     extra: dict[str, Any] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -213,6 +214,15 @@ class RankPlayer:
             )
             self.job.collector.send(LOGS, request.SerializeToString(), timeout=seconds)
 
+    def ask(self, action: str, description: str = "") -> None:
+        """Send a workload control request."""
+        values = {semconv.WORKLOAD_ACTION: action, semconv.WORKLOAD_DESCRIPTION: description}
+        record = LogRecord(
+            event_name=semconv.EVENT_WORKLOAD_CONTROL, attributes=[attribute(*item) for item in values.items()]
+        )
+        of_resource = ResourceLogs(resource=self.resource(), scope_logs=[ScopeLogs(log_records=[record])])
+        self.job.collector.send(LOGS, ExportLogsServiceRequest(resource_logs=[of_resource]).SerializeToString())
+
     def send_spans(self, spans: list[Span]) -> bytes:
         data = self.spans_request(spans)
         self.job.collector.send(TRACES, data)
@@ -233,7 +243,7 @@ class RankPlayer:
 
     def resource(self) -> Resource:
         values = {
-            semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: "node-0", semconv.PROCESS_PID: 1000 + self.rank,
+            semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: self.host, semconv.PROCESS_PID: 1000 + self.rank,
             semconv.RANK: self.rank, semconv.LOCAL_RANK: self.rank, semconv.WORLD_SIZE: len(self.job.ranks),
             semconv.JOB_ID: self.job.id, semconv.JOB_ATTEMPT: self.job.attempt, semconv.RUN_ID: self.job.run,
         }  # fmt: skip

@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from otel_fr.incident import incident_id
+from otel_fr.incident import CulpritData, incident_id
 from otel_fr.match import Category, Finding
 from otel_fr.match.instances import key_of_finding
-from otel_fr_collector.incidents.bounds import bounded, first_texts
+from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
 from otel_fr_collector.jobs.run import Run, RunId
@@ -85,7 +85,7 @@ class IncidentBook(KeptIncidents):
                 matched.add(self._number(run.id, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
-            changes.extend(self._renew(incident, finding, causes, now, enqueued(finding)))
+            changes.extend(self._renew(run, incident, finding, causes, now, enqueued(finding)))
         return changes + self._overtaken(run.id, findings, keys, now)
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
@@ -199,6 +199,7 @@ class IncidentBook(KeptIncidents):
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
             self._note_open(known)
         known.take_labels()
+        known.culprits = culprits_of(finding, run.ranks)
         known.files = first_texts(_files(run), self._file_limit)
         return changes + self._note_change(ChangeKind.OPENED, known, now)
 
@@ -268,7 +269,7 @@ class IncidentBook(KeptIncidents):
         return set(finding.culprit_ranks) <= set(cause.finding.culprit_ranks)
 
     def _renew(
-        self, incident: Incident, finding: Finding, causes: set[str], now: float, enqueued: float | None
+        self, run: Run, incident: Incident, finding: Finding, causes: set[str], now: float, enqueued: float | None
     ) -> list[IncidentChange]:
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
@@ -285,9 +286,10 @@ class IncidentBook(KeptIncidents):
                 call_sites={**incident.finding.call_sites, **finding.call_sites},
             )
         )
-        if _essence(finding, cause) == _essence(incident.finding, incident.cause):
+        culprits = culprits_of(finding, run.ranks)
+        if _essence(finding, cause, culprits) == _essence(incident.finding, incident.cause, incident.culprits):
             return []
-        incident.finding, incident.cause = finding, cause
+        incident.finding, incident.cause, incident.culprits = finding, cause, culprits
         if enqueued is not None:
             incident.started = enqueued if incident.started is None else min(incident.started, enqueued)
         return self._note_change(ChangeKind.UPDATED, incident, now)
@@ -310,7 +312,7 @@ def _files(run: Run) -> dict[int, str]:
     return {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
 
 
-def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
+def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData]) -> tuple[object, ...]:
     """The fields whose change makes an update; waiting time is not one, because it always grows."""
     return (
         finding.category,
@@ -327,6 +329,7 @@ def _essence(finding: Finding, cause: str | None) -> tuple[object, ...]:
         finding.stuck_on,
         finding.ended_ranks,
         cause,
+        [culprit["error"] for culprit in culprits if cause is None],
     )
 
 

@@ -7,9 +7,11 @@ would be 2 GB. The limits leave room for ordinary texts of so many ranks.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from otel_fr.incident import CulpritData
 from otel_fr.match import Finding
+from otel_fr_collector.jobs.ranks import RankState
 
 MAX_SUMMARY = 8_192
 MAX_STACKS = 512 * 1024
@@ -19,6 +21,10 @@ MAX_VALUES = 1024 * 1024
 MAX_FILES = 2 * 1024 * 1024
 SCARCE = 256
 """The limits but the first are divided by this where the incidents of all runs take too much together."""
+MAX_CULPRITS = 16
+"""Culprits of which host and error are kept."""
+MAX_ERROR = 1_000
+"""Characters of an error."""
 _CUT = " ..."
 
 
@@ -34,11 +40,22 @@ def bounded(finding: Finding, *, scarce: bool = False) -> Finding:
     )
 
 
-def size_of(finding: Finding, files: Mapping[int, str]) -> int:
+def culprits_of(finding: Finding, ranks: Mapping[int, RankState]) -> list[CulpritData]:
+    """What is known of the first culprits of a finding."""
+    found: list[CulpritData] = []
+    for rank in sorted(finding.culprit_ranks)[:MAX_CULPRITS]:
+        state = ranks.get(rank)
+        host, error = ("", "") if state is None else (state.host, _cut(state.exception, MAX_ERROR))
+        found.append({"rank": rank, "host": host, "error": error})
+    return found
+
+
+def size_of(finding: Finding, files: Mapping[int, str], culprits: Iterable[CulpritData] = ()) -> int:
     """About how many bytes an incident takes: its texts, and its ranks in each form that it has."""
     texts = (finding.stacks, finding.call_sites, finding.values, files)
     ranks = len(finding.culprit_ranks) + len(finding.waiting_ranks)
-    return 4_000 + len(finding.summary) + 24 * ranks + sum(_size_of_texts(one) for one in texts)
+    size = 4_000 + len(finding.summary) + 24 * ranks + sum(_size_of_texts(one) for one in texts)
+    return size + sum(300 + len(one["host"]) + len(one["error"]) for one in culprits)
 
 
 def _size_of_texts(texts: Mapping[int, str]) -> int:

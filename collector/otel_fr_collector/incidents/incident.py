@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_fr.incident import CollectorIncidentData, incident_data, timestamp
+from otel_fr.incident import CollectorIncidentData, CulpritData, incident_data, timestamp
 from otel_fr.match import Category, Finding
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.run import RunId
@@ -28,6 +28,7 @@ class Incident:
         keys: every key its findings have had; the first makes its id.
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
+        culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         revision: how often it has changed; 1: only opened.
         labels: its alert's labels; fixed when it opens, so that the same alert resolves.
         size: bytes that it takes, about; as of when it last changed.
@@ -48,6 +49,7 @@ class Incident:
     revision: int = 0
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
+    culprits: list[CulpritData] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
     size: int = 0
     owner: Owner = field(default_factory=lambda: Owner("", ""))
@@ -78,6 +80,7 @@ class Incident:
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
             "caused_by": self.cause,
+            "culprits": self.culprits if self.cause is None else [],
             "flight_recorder_files": {str(rank): self.files[rank] for rank in sorted(self.files)},
             "run_id": self.run.run,
             "updated_at": timestamp(self.changed),

@@ -96,7 +96,7 @@ class KeptIncidents:
 
     def _weigh(self, incident: Incident) -> None:
         """Count what an incident takes as it is now."""
-        more = size_of(incident.finding, incident.files) - incident.size
+        more = size_of(incident.finding, incident.files, incident.culprits) - incident.size
         incident.size += more
         self._bytes += more
         if incident.is_open:

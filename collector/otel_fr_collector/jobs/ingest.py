@@ -20,6 +20,7 @@ from otel_fr_collector.jobs.rank_reports import keep_report
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.span_reader import SpanReader
+from otel_fr_collector.jobs.workload import take_request
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.in_thread import decode_in_thread
 from otel_fr_collector.otlp.log_records import LogRecord, read_record
@@ -183,13 +184,18 @@ class Ingest:
         return ExportMetricsServiceResponse().SerializeToString()
 
     async def _record(self, origin: Origin, item: bytes) -> bool:
-        """Take a log record of a rank. False: it is not a rank report.
+        """Take a log record of a rank. False: it is none of otel-fr's.
 
         Raises:
             ValueError: it cannot be decoded, or is not a valid report.
         """
         record = read_record(item)
         event = record.event_name
+        if event == names.EVENT_WORKLOAD_CONTROL:
+            run = self._run(origin)
+            if run is not None:
+                take_request(run.requests, record, origin.rank, origin.host)
+            return True
         if not event.startswith("torch."):
             return False
         await self._event(origin, record, event)

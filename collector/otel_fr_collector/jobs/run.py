@@ -11,6 +11,7 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
+from otel_fr_collector.jobs.workload import WorkloadRequest
 
 MAX_RANKS_PER_RUN = 16_384
 MAX_RANKS = 65_536
@@ -53,6 +54,7 @@ class Run:
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
+        requests: by rank, what it has asked to be done with its node or the job.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
 
@@ -74,6 +76,7 @@ class Run:
     is_replaced: bool = False
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
+    requests: dict[int, WorkloadRequest] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
 
     @property

@@ -1,4 +1,4 @@
-"""The gRPC port: the three OTLP services, and Control for the rank monitors."""
+"""The gRPC port: the three OTLP services, Control for the rank monitors, and Attribution for launchers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from otel_fr.attribution.v1 import attribution_pb2
 from otel_fr.control.v1 import control_pb2
+from otel_fr_collector.attribution.answer import Attribution, as_message
 from otel_fr_collector.control import Control, TooManyWatchersError
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
@@ -23,12 +25,15 @@ _Export = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
 _Watch = Callable[[AsyncIterator[bytes], _Context], AsyncIterator[bytes]]
 
 MAX_WATCH = 16 << 10
-"""Bytes of a WatchRequest, which names a job and a run; it is kept as long as its stream."""
+"""Bytes of a GetRequest, or of a WatchRequest, which names a job and a run; it is kept as long as its stream."""
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
+ATTRIBUTION_SERVICE = "otel_fr.attribution.v1.Attribution"
 
 
-def make_grpc_server(control: Control, intake: Intake, max_connection_age: float = 3_600.0) -> grpc.aio.Server:
-    """A server of the three OTLP services and of Control, not yet started.
+def make_grpc_server(
+    control: Control, attribution: Attribution, intake: Intake, max_connection_age: float = 3_600.0
+) -> grpc.aio.Server:
+    """A server of the three OTLP services, of Control and of Attribution, not yet started.
 
     The requests are unary; they are served as streams of one request because that is the only way to see, and to count,
     a request that comes slowly, or that gRPC itself has rejected as too large.
@@ -58,6 +63,8 @@ def make_grpc_server(control: Control, intake: Intake, max_connection_age: float
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(path, {call: handler}),))
     watch = grpc.stream_stream_rpc_method_handler(_watch(control, intake))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(CONTROL_SERVICE, {"Watch": watch}),))
+    get = grpc.stream_unary_rpc_method_handler(_attribute(attribution, intake))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ATTRIBUTION_SERVICE, {"Get": get}),))
     return server
 
 
@@ -97,6 +104,24 @@ def _watch(control: Control, intake: Intake) -> _Watch:
     return handle
 
 
+def _attribute(attribution: Attribution, intake: Intake) -> _Export:
+    async def handle(_: AsyncIterator[bytes], context: _Context) -> bytes:
+        try:
+            with intake.admit(_client(context), _authorization(context), None) as request:
+                asked = _read_question(await _unpack(request, await _receive(intake, context)))
+                if request.access.prefix:
+                    intake.check_job(request.access, asked.job_id)
+                attempt = asked.attempt if asked.HasField("attempt") else None
+                found = await attribution.find(asked.job_id, attempt)
+        except RejectedError as error:
+            await _abort(context, error)
+        if found is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such run is known")
+        return as_message(found).SerializeToString()
+
+    return handle
+
+
 async def _receive(intake: Intake, context: _Context) -> bytes:
     """The one message of a call. The iterator that gRPC offers would keep it until the next garbage collection.
 
@@ -131,6 +156,15 @@ async def _unpack(request: IncomingRequest, data: bytes) -> bytes:
     inflater = Inflater(encoding)
     await request.inflate(inflater, data)
     return request.body(inflater)
+
+
+def _read_question(data: bytes) -> attribution_pb2.GetRequest:
+    if len(data) > MAX_WATCH:
+        raise RejectedError(Reason.TOO_LARGE, f"a GetRequest is larger than {MAX_WATCH} bytes")
+    try:
+        return attribution_pb2.GetRequest.FromString(data)
+    except DecodeError:
+        raise malformed("the request is not a GetRequest") from None
 
 
 async def _abort(context: _Context, error: RejectedError) -> None:

@@ -199,6 +199,7 @@ def load_incident(data: Json, published: object) -> Incident:
     if incident.state not in (FIRING, RESOLVED) or type(incident.finding.age) not in (float, int, type(None)):
         raise ValueError("its state or its age is none")
     incident.data = typed(CollectorIncidentData, published)
+    incident.culprits = incident.data["culprits"] or []
     trace = incident.data["trace_id"]
     if trace is not None and _TRACE_ID.fullmatch(trace) is None:
         raise ValueError("its trace id is none")

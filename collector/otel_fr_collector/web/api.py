@@ -42,6 +42,7 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_READ = 8 * MAX_BYTES
 """Of the incidents of a brief list, from which most is left out."""
 STATES = ("firing", "resolved")
+NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
 
 PAGE = Path(__file__).with_name("page")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -79,6 +80,7 @@ def routes(service: Service, answers: Answers) -> list[BaseRoute]:
         Route("/api/v1/jobs/{key}", api.job),
         Route("/api/v1/incidents", api.incidents),
         Route("/api/v1/incidents/{number}", api.incident),
+        Route("/api/v1/attribution", api.attribution),
         Route("/api/v1/events", api.events),
         Route("/", page_file("index.html")),
     ]
@@ -186,6 +188,23 @@ class Api:
         try:
             async with self._answers.making(owner_of(request.scope)):
                 return _json(request, *await self._packed(json.dumps({**found, **more}).encode()))
+        except FullError:
+            return full()
+
+    async def attribution(self, request: Request) -> Response:
+        job, attempt = request.query_params.get("job"), request.query_params.get("attempt")
+        if not job:
+            return _error(400, "job is missing: attribution?job=NAME")
+        if attempt is not None and re.fullmatch("[0-9]{1,9}", attempt) is None:
+            return _error(400, "attempt is a number from 0")
+        if not _access(request).may_see(job):
+            return _error(404, NO_RUN)
+        try:
+            async with self._answers.making(owner_of(request.scope)):
+                found = await self._service.attribution.find(job, None if attempt is None else int(attempt))
+                if found is None:
+                    return _error(404, NO_RUN)
+                return _json(request, *await self._packed(json.dumps(found).encode()))
         except FullError:
             return full()
 

@@ -163,7 +163,7 @@ def test_a_control_stream_without_a_request_is_rejected(monkeypatch: pytest.Monk
 
     async def started() -> tuple[grpc.aio.Server, int]:
         service = Service(metrics := Metrics(), Outlets(metrics))
-        server = make_grpc_server(service.control, Intake(service))
+        server = make_grpc_server(service.control, service.attribution, Intake(service))
         number = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         return server, number

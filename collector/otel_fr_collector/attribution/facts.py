@@ -1,0 +1,123 @@
+"""What the rules know of a job: its faults by run, and what its ranks have asked for. Plain data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from otel_fr.incident import CollectorIncidentData
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.workload import WorkloadRequest
+
+MAX_ERROR = 300
+"""Characters of an error that are compared."""
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A collective of a program: the same in each run that does the same."""
+
+    group: str
+    operation: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """One rank at which a fault originated. ``node``, ``error`` and ``site``: empty if they are not known."""
+
+    rank: int
+    node: str = ""
+    error: str = ""
+    site: str = ""
+
+    @property
+    def same(self) -> tuple[str, str] | None:
+        """Equal for equal Python errors at the same line; None: it did not end by one."""
+        return (comparable(self.error), self.site) if self.error else None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One cause among a job's incidents.
+
+    Attributes:
+        detected: Unix seconds.
+        place: the collective in which it shows; None: in none.
+    """
+
+    incident: str
+    run: RunId
+    category: str
+    detected: float
+    culprits: tuple[Culprit, ...] = ()
+    place: Place | None = None
+    summary: str = ""
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes of its culprits, as far as they are known."""
+        return frozenset(culprit.node for culprit in self.culprits if culprit.node)
+
+
+@dataclass(frozen=True)
+class History:
+    """A job's faults.
+
+    Attributes:
+        now: of the run that is asked about, oldest first. before: of its earlier runs.
+        requests: what ranks of the run that is asked about have asked for.
+    """
+
+    now: tuple[Fault, ...] = ()
+    before: tuple[Fault, ...] = ()
+    requests: tuple[WorkloadRequest, ...] = ()
+
+    @property
+    def all(self) -> tuple[Fault, ...]:
+        return self.before + self.now
+
+
+def comparable(error: str) -> str:
+    """The first line of an error, without addresses in memory, which differ from run to run."""
+    return _ADDRESS.sub("0x", error.partition("\n")[0].strip())[:MAX_ERROR]
+
+
+def fault_of(data: CollectorIncidentData) -> Fault:
+    """The fault that an incident shows."""
+    group, number = data["process_group"], data["sequence_id"]
+    place = None
+    if group is not None and number is not None:
+        place = Place(group["description"] or group["name"], data["operation"] or "", number)
+    known = {culprit["rank"]: culprit for culprit in data["culprits"] or ()}
+    culprits = []
+    for rank in data["culprit_ranks"]:
+        own = known.get(rank)
+        site = data["call_sites"].get(str(rank), "")
+        culprits.append(Culprit(rank, own["host"] if own else "", own["error"] if own else "", site))
+    return Fault(
+        incident=data["id"],
+        run=RunId(data["job"], data["attempt"], data["run_id"]),
+        category=data["category"],
+        detected=unix(data["detected_at"]),
+        culprits=tuple(culprits),
+        place=place,
+        summary=data["summary"],
+    )
+
+
+def faults_of(incidents: Iterable[CollectorIncidentData]) -> list[Fault]:
+    """The causes among the incidents, oldest first; what only follows from another one says nothing of its own."""
+    found = [fault_of(data) for data in incidents if data["caused_by"] is None]
+    return sorted(found, key=lambda fault: fault.detected)
+
+
+def unix(text: str | None) -> float:
+    """A time of an incident in Unix seconds; 0: it has none."""
+    try:
+        return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0

@@ -1,0 +1,241 @@
+"""The rules by which a launcher is advised, as one table. Pure functions of a `History`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from otel_fr import semconv
+from otel_fr.match import Category
+from otel_fr_collector.attribution.facts import Culprit, Fault, History, Place
+
+TIMES: Final = 3
+"""How often the same fault, or the same node's, makes a pattern: once is chance, twice may be."""
+MAX_INCIDENTS: Final = 10
+"""Incidents that one reason names, newest last."""
+MAX_TEXT: Final = 500
+
+_DEATHS = frozenset({Category.RANK_DEAD.value, Category.RANK_STUCK.value})
+_PROGRAM = frozenset(category.value for category in Category if category.is_mismatch) | {
+    Category.UNMATCHED_P2P.value,
+    Category.DEADLOCK.value,
+}
+"""Faults of the program: no other node makes its calls fit together."""
+_HARDWARE: Final = re.compile(
+    r"uncorrectable ECC|GPU is lost|fallen off the bus|NVLink.{0,40}error|\bXid\b.{0,40}[ :](?:48|64|74|79|92|94|95)\b",
+    re.IGNORECASE,
+)
+"""Errors of CUDA, NVML and the kernel that name the device, not the program. Of the Xid numbers, those that NVIDIA's
+catalogue ("Xid errors") ascribes to memory, NVLink and bus, not to applications."""
+
+
+class Recommendation(str, Enum):
+    """What to do with the job, the weakest first."""
+
+    RESTART = "restart"
+    EXCLUDE_NODE = "exclude_node"
+    """Restart without the nodes that are named."""
+    STOP = "stop"
+
+
+_STRENGTH = {recommendation: number for number, recommendation in enumerate(Recommendation)}
+
+
+class Found(NamedTuple):
+    """What a rule found. ``nodes``: which it excludes."""
+
+    text: str
+    incidents: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table. ``when``: for readers; docs/attribution.md has the same."""
+
+    name: str
+    recommendation: Recommendation
+    when: str
+    find: Callable[[History], Found | None]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something is recommended."""
+
+    rule: str
+    recommendation: Recommendation
+    text: str
+    incidents: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is recommended. ``nodes``: to be left out, also where the job is to be stopped."""
+
+    recommendation: Recommendation
+    nodes: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+
+def decide(history: History) -> Advice:
+    """Apply all rules: the strongest recommendation counts, and every rule that holds is a reason."""
+    reasons: list[Reason] = []
+    nodes: set[str] = set()
+    for rule in RULES:
+        found = rule.find(history)
+        if found is None:
+            continue
+        nodes.update(found.nodes)
+        incidents = found.incidents[-MAX_INCIDENTS:]
+        reasons.append(Reason(rule.name, rule.recommendation, found.text[:MAX_TEXT], incidents))
+    strongest = max((reason.recommendation for reason in reasons), key=_STRENGTH.__getitem__)
+    return Advice(strongest, tuple(sorted(nodes)), tuple(reasons))
+
+
+def _stop_requested(history: History) -> Found | None:
+    for request in history.requests:
+        if request.action == semconv.WORKLOAD_STOP:
+            return Found(
+                f"rank {request.rank}{_on(request.host)} asked for it: {request.description or 'no reason given'}"
+            )
+    return None
+
+
+def _same_error(history: History) -> Found | None:
+    for fault in history.now:
+        for culprit in fault.culprits:
+            same = culprit.same
+            if same is None:
+                continue
+            alike = [one for one in history.all if any(other.same == same for other in one.culprits)]
+            alike = [one for one in alike if _same_place(one.place, fault.place)]
+            if len({one.run for one in alike}) >= TIMES:
+                where = f" at {culprit.site}" if culprit.site else ""
+                number = len({one.run for one in alike})
+                return Found(f"{_first(culprit)}{where} in {number} runs: it will happen again", _ids(alike))
+    return None
+
+
+def _same_program_fault(history: History) -> Found | None:
+    for fault in history.now:
+        if fault.category not in _PROGRAM or fault.place is None:
+            continue
+        alike = [one for one in history.all if (one.category, one.place) == (fault.category, fault.place)]
+        number = len({one.run for one in alike})
+        if number >= TIMES:
+            place = f"{fault.place.operation} number {fault.place.number} of group {fault.place.group}"
+            return Found(f"{fault.category} in {place} in {number} runs: it is a fault of the program", _ids(alike))
+    return None
+
+
+def _exclusion_requested(history: History) -> Found | None:
+    asked = [one for one in history.requests if one.action == semconv.WORKLOAD_EXCLUDE_NODE and one.host]
+    if not asked:
+        return None
+    texts = [f"rank {one.rank}{_on(one.host)} asked for it: {one.description or 'no reason given'}" for one in asked]
+    return Found("; ".join(texts), nodes=tuple(sorted({one.host for one in asked})))
+
+
+def _hardware_error(history: History) -> Found | None:
+    for fault in history.now:
+        broken = [one for one in fault.culprits if one.node and _HARDWARE.search(one.error)]
+        if broken:
+            nodes = tuple(sorted({one.node for one in broken}))
+            return Found(f"the device failed{_on(broken[0].node)}: {_first(broken[0])}", (fault.incident,), nodes)
+    return None
+
+
+def _node_died_often(history: History) -> Found | None:
+    deaths: dict[str, list[Fault]] = {}
+    for fault in history.all:
+        if fault.category in _DEATHS and len(fault.nodes) == 1 and not _happens_elsewhere(history, fault):
+            deaths.setdefault(next(iter(fault.nodes)), []).append(fault)
+    now = {fault.run for fault in history.now}
+    often = {
+        node: own
+        for node, own in deaths.items()
+        if len({fault.run for fault in own}) >= TIMES and any(fault.run in now for fault in own)
+    }
+    if not often:
+        return None
+    texts = [
+        f"ranks of node {node} died or got stuck in {len({f.run for f in own})} runs" for node, own in often.items()
+    ]
+    incidents = [fault for own in often.values() for fault in own]
+    return Found("; ".join(texts), _ids(incidents), tuple(sorted(often)))
+
+
+def _otherwise(history: History) -> Found | None:
+    if not history.now:
+        return Found("no incident of this run is known")
+    return Found(f"{history.now[0].summary}", (history.now[0].incident,))
+
+
+RULES: Final = (
+    Rule(
+        "stop_requested",
+        Recommendation.STOP,
+        "a rank of the run has sent a workload control request to stop",
+        _stop_requested,
+    ),
+    Rule(
+        "same_error",
+        Recommendation.STOP,
+        "the same Python error at the same line, and in the same collective if both show in one, for the third run",
+        _same_error,
+    ),
+    Rule(
+        "same_program_fault",
+        Recommendation.STOP,
+        "the same mismatch, deadlock or unmatched message in the same collective for the third run",
+        _same_program_fault,
+    ),
+    Rule(
+        "exclusion_requested",
+        Recommendation.EXCLUDE_NODE,
+        "a rank of the run has sent a workload control request to exclude its node",
+        _exclusion_requested,
+    ),
+    Rule(
+        "hardware_error",
+        Recommendation.EXCLUDE_NODE,
+        "the error of a culprit names a failed device: uncorrectable ECC, GPU lost, NVLink, some Xid",
+        _hardware_error,
+    ),
+    Rule(
+        "node_died_often",
+        Recommendation.EXCLUDE_NODE,
+        "ranks of one node only died or got stuck for the third run, and not by an error that other nodes have too",
+        _node_died_often,
+    ),
+    Rule("otherwise", Recommendation.RESTART, "always", _otherwise),
+)
+"""Every rule that holds is a reason; the strongest recommendation of them counts: stop, then exclude, then restart."""
+
+
+def _same_place(one: Place | None, other: Place | None) -> bool:
+    """Not known to be different: where a rank dies, its peers may or may not wait for it in a collective."""
+    return one is None or other is None or one == other
+
+
+def _happens_elsewhere(history: History, fault: Fault) -> bool:
+    """An error of the fault's culprits that culprits on other nodes have as well: it is the program's."""
+    errors = {one.same for one in fault.culprits} - {None}
+    others = (one for each in history.all for one in each.culprits if one.node and one.node not in fault.nodes)
+    return any(one.same in errors for one in others)
+
+
+def _first(culprit: Culprit) -> str:
+    return culprit.error.partition("\n")[0][:200]
+
+
+def _on(node: str) -> str:
+    return f" on node {node}" if node else ""
+
+
+def _ids(faults: Iterable[Fault]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fault.incident for fault in sorted(faults, key=lambda fault: fault.detected)))
