@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _log = logging.getLogger("otel_fr")
@@ -32,6 +32,7 @@ HANG_ACTIONS = ("alert", "dump", "kill")
 DEFAULT_SAFETY_FACTOR = 5.0
 """As in NVIDIA's resiliency extension."""
 DEFAULT_HANG_GRACE = 10.0
+MAX_SECONDS = 10 * 365 * 86_400.0
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -88,6 +89,24 @@ def _choice(env: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
     return values[0]
 
 
+def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
+    """Seconds by name, from ``"loading:30,evaluation:3600"``; items that have no such form cause a warning each."""
+    found: dict[str, float] = {}
+    for item in env.get(name, "").split(","):
+        key, _, text = item.rpartition(":")
+        if not item.strip():
+            continue
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = float("nan")
+        if key.strip() and 0 < seconds <= MAX_SECONDS:
+            found[key.strip()] = seconds
+        else:
+            _log.warning("%s: %r is not a name, a colon and seconds above 0; it is ignored", name, item)
+    return found
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of one rank, read once when its first process group is created.
@@ -104,6 +123,10 @@ class Config:
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.
         exit_grace: seconds until a rank that has not ended by itself is ended (``on_peer_failure="exit"``).
         heartbeat_timeout: seconds from one heartbeat to the next; 0: no limit.
+        first_heartbeat_timeout: seconds from `RankMonitorClient.init_workload_monitoring` to the first heartbeat; 0: no
+            limit.
+        section_timeouts: name -> seconds, of sections whose program gives no timeout.
+        outside_timeout: seconds without an open section, once one has ended; 0: no limit.
         learn_steps: times that something is seen before its limit is learned; 0: none is.
         safety_factor: of a learned limit: so many times the longest time seen.
         state_dir: folder of what is learned, for the next start; None: it is not kept.
@@ -125,6 +148,9 @@ class Config:
     ring_dir: Path | None = None
     capture_engine: str = "python"
     heartbeat_timeout: float = 0.0
+    first_heartbeat_timeout: float = 0.0
+    section_timeouts: Mapping[str, float] = field(default_factory=dict)
+    outside_timeout: float = 0.0
     learn_steps: int = 0
     safety_factor: float = DEFAULT_SAFETY_FACTOR
     state_dir: Path | None = None
@@ -169,7 +195,10 @@ class Config:
             on_peer_failure=_choice(env, ON_PEER_FAILURE, PEER_FAILURE_ACTIONS),
             peer_timeout=_number(env, ("OTEL_FR_PEER_TIMEOUT",), DEFAULT_PEER_TIMEOUT, 1.0, 86_400),
             exit_grace=_number(env, ("OTEL_FR_EXIT_GRACE",), DEFAULT_EXIT_GRACE, 0.0, 86_400),
-            heartbeat_timeout=_number(env, ("OTEL_FR_HEARTBEAT_TIMEOUT",), 0.0, 0.0, 10 * 365 * 86_400.0),
+            heartbeat_timeout=_number(env, ("OTEL_FR_HEARTBEAT_TIMEOUT",), 0.0, 0.0, MAX_SECONDS),
+            first_heartbeat_timeout=_number(env, ("OTEL_FR_FIRST_HEARTBEAT_TIMEOUT",), 0.0, 0.0, MAX_SECONDS),
+            section_timeouts=_timeouts(env, "OTEL_FR_SECTION_TIMEOUTS"),
+            outside_timeout=_number(env, ("OTEL_FR_OUTSIDE_TIMEOUT",), 0.0, 0.0, MAX_SECONDS),
             learn_steps=_integer(env, ("OTEL_FR_LEARN_STEPS",), 0),
             safety_factor=_number(env, ("OTEL_FR_SAFETY_FACTOR",), DEFAULT_SAFETY_FACTOR, 1.0, 1000.0),
             state_dir=Path(state_dir) if state_dir else None,

@@ -92,6 +92,16 @@ def span_id(trace: bytes, rank: int, record_id: int) -> bytes:
     return _digest(8, "span", trace.hex(), rank, record_id)
 
 
+def activity_trace_id(run: str, rank: int, root: int) -> bytes:
+    """Id (16 bytes) of the trace of a step or outermost section of one rank, by its number in the process."""
+    return _digest(16, "activity", run, rank, root)
+
+
+def activity_span_id(trace: bytes, number: int) -> bytes:
+    """Id (8 bytes) of the span of a step or section in its trace."""
+    return _digest(8, "activity", trace.hex(), number)
+
+
 def root_span_id(trace: bytes) -> bytes:
     """Id (8 bytes) of the parent of every rank's span, which the collector sends if there is an incident."""
     return _digest(8, "root", trace.hex())

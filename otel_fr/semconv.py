@@ -61,6 +61,14 @@ CODE_FILE: Final = "code.file.path"
 CODE_LINE: Final = "code.line.number"
 ERROR_TYPE: Final = "error.type"
 
+# Span: one per section or step of one rank. STEP is also on the spans of calls made in it.
+STEP: Final = "torch.step"
+STEP_SOURCE: Final = "torch.step.source"
+SECTION: Final = "torch.section.name"
+SECTION_TIMEOUT: Final = "torch.section.timeout_ms"
+SECTION_LEFT: Final = "torch.section.left"
+THREAD_ID: Final = "thread.id"
+
 # Events (log records with an event name). Their body is the rank report of docs/telemetry.md.
 EVENT_STARTED: Final = "torch.rank.started"
 EVENT_PROGRESS: Final = "torch.rank.progress"
@@ -101,6 +109,7 @@ FILE_PATH: Final = "file.path"
 ERROR_TIMEOUT: Final = "timeout"
 ERROR_FAILED: Final = "collective_failed"
 ERROR_RANK_EXITED: Final = "rank_exited"
+ERROR_EXCEPTION: Final = "exception"
 
 # Values of KIND.
 KIND_COLLECTIVE: Final = "collective"

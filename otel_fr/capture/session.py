@@ -161,6 +161,7 @@ class Session:
             _log.warning("otel-fr: this rank has no monitor: %s", error)
             return
         self._responder = Responder(connection, self.recorder.sites, self._note_monitor, self._peer_actions.handle)
+        sections.set_link(self._responder.send)
         self._meta["responder_tid"] = self._responder.thread_id
         try:
             self._stack_signal = StackSignal(ring.with_name(ring.name + ".stacks"))

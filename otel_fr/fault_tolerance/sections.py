@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from otel_fr.ring import NO_ROW, ActivityWriter, Body
 from otel_fr.ring.activity_layout import (
@@ -120,6 +120,7 @@ class _State:
         ring: of the recording; None: there is none. opened: the open sections, by number.
         step: body of the current step. has_own_steps: the program calls `step`, so optimizers do not count.
         forget_hook: removes the hook on optimizers. misuses: kinds of wrong calls that were warned of.
+        limits: as `ActivityWriter.set_limits` takes them. send: passes a message to the monitor.
     """
 
     def __init__(self) -> None:
@@ -130,6 +131,8 @@ class _State:
         self.forget_hook: Callable[[], None] = lambda: None
         self.misuses: set[str] = set()
         self.watches_forks = False
+        self.limits = (0, 0, 0, 0)
+        self.send: Callable[[dict[str, Any]], bool] | None = None
 
 
 _state = _State()
@@ -400,6 +403,8 @@ def attach(ring: ActivityWriter) -> None:
         _state.watches_forks = True
         os.register_at_fork(after_in_child=_after_fork)
     _state.ring = ring
+    if any(_state.limits):
+        ring.set_limits(*_state.limits)
     if _state.step is not None:
         ring.set_step(_state.step)
     for entry in list(_state.opened.values()):
@@ -411,6 +416,7 @@ def attach(ring: ActivityWriter) -> None:
 def detach() -> None:
     """The recording ends; sections stay open."""
     _state.ring = None
+    _state.send = None
     _state.forget_hook()
     _state.forget_hook = _nothing
     for entry in list(_state.opened.values()):
@@ -429,17 +435,30 @@ def set_limits(
     heartbeat: float | None = None, first: float | None = None, since_ns: int = 0, outside: float | None = None
 ) -> None:
     """Give the monitor limits of this process, in seconds; None: none. See `ActivityWriter.set_limits`."""
+    given = [0 if value is None else max(1, math.ceil(value * 1000)) for value in (heartbeat, first, outside)]
+    _state.limits = (given[0], given[1], since_ns, given[2])
     ring = _state.ring
     if ring is not None:
-        limits = [0 if value is None else max(1, math.ceil(value * 1000)) for value in (heartbeat, first, outside)]
-        ring.set_limits(limits[0], limits[1], since_ns, limits[2])
+        ring.set_limits(*_state.limits)
 
 
 def stop_watching() -> None:
     """Forget heartbeats and limits."""
+    _state.limits = (0, 0, 0, 0)
     ring = _state.ring
     if ring is not None:
         ring.stop_watching()
+
+
+def set_link(send: Callable[[dict[str, Any]], bool]) -> None:
+    """``send`` passes a message to the monitor; False: it is not there."""
+    _state.send = send
+
+
+def send_to_monitor(message: dict[str, Any]) -> bool:
+    """Pass a message to the monitor; False: there is none."""
+    send = _state.send
+    return send is not None and send(message)
 
 
 def is_recording() -> bool:
@@ -450,6 +469,7 @@ def is_recording() -> bool:
 def _after_fork() -> None:
     """A forked child is not the rank: nothing it does may reach its parent's ring."""
     _state.ring = None
+    _state.send = None
     _state.forget_hook = _nothing
     own = getattr(_local, "thread", None)
     for number, entry in list(_state.opened.items()):
@@ -458,3 +478,8 @@ def _after_fork() -> None:
             del _state.opened[number]
     if own is not None:
         own.pid, own.native_id = os.getpid(), threading.get_native_id()
+
+
+for _call in (heartbeat, section, start_section, end_section, step, Section.__enter__, Section.__exit__):
+    # As torch.compiler.disable, without its wrapper: a compiled program's graph ends before them, and goes on after.
+    _call.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")

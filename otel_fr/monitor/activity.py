@@ -5,8 +5,8 @@ All times are the rank's monotonic clock in nanoseconds, limits are in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from otel_fr.rank_report import MAX_ACTIVITIES, ReportedActivity
@@ -55,35 +55,43 @@ class Watched:
         return self.kind, self.number, self.since_ns
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Limits of the environment (`otel_fr.config.Config`), in seconds; 0: none."""
+
+    heartbeat: float = 0.0
+    outside: float = 0.0
+    sections: Mapping[str, float] = field(default_factory=dict)
+
+
 def watched(
-    beats: Beats, sections: Sequence[Activity], learned: Limits, heartbeat_timeout: float, *, exiting: bool = False
+    beats: Beats, sections: Sequence[Activity], learned: Limits, given: Given, *, exiting: bool = False
 ) -> list[Watched]:
     """What the rank is in now: its open sections, the time since its last heartbeat, or the time outside all sections.
 
-    A given limit takes precedence over a learned one. While a section with a limit is open, that limit holds and no
-    heartbeat is due; no learned limit for heartbeats holds in any section, because a section is a part of the program
-    that the program itself set apart, such as an evaluation.
+    What the program gives takes precedence over the environment, and that over what was learned. While a section with
+    a limit is open, that limit holds and no heartbeat is due; no learned limit for heartbeats holds in any section,
+    because a section is a part of the program that the program itself set apart, such as an evaluation.
 
     Args:
         sections: open, of threads that live.
-        heartbeat_timeout: `otel_fr.config.Config.heartbeat_timeout`.
         exiting: the interpreter ends: no heartbeat is due any more, and no section begins.
     """
-    found = [_section(section, learned) for section in sections]
+    found = [_section(section, learned, given) for section in sections]
     if exiting:
         return found
     if not sections and beats.last_end_ns:
-        given = beats.outside_limit_ms / 1000 or None
-        limit = given or learned.outside()
-        found.append(Watched(OUTSIDE, "", beats.last_end_ns, limit, is_learned=given is None and limit is not None))
-    heartbeat = _heartbeat(beats, found, learned, heartbeat_timeout)
+        own = beats.outside_limit_ms / 1000 or given.outside or None
+        limit = own or learned.outside()
+        found.append(Watched(OUTSIDE, "", beats.last_end_ns, limit, is_learned=own is None and limit is not None))
+    heartbeat = _heartbeat(beats, found, learned, given.heartbeat)
     return found if heartbeat is None else [*found, heartbeat]
 
 
-def _section(section: Activity, learned: Limits) -> Watched:
-    given = section.timeout_ms / 1000 or None
-    limit = given or learned.section(section.name)
-    is_learned = given is None and limit is not None
+def _section(section: Activity, learned: Limits, given: Given) -> Watched:
+    own = section.timeout_ms / 1000 or given.sections.get(section.name)
+    limit = own or learned.section(section.name)
+    is_learned = own is None and limit is not None
     return Watched(SECTION, section.name, section.began_ns, limit, is_learned, section.number)
 
 

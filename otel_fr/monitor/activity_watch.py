@@ -9,7 +9,7 @@ from pathlib import Path
 
 from otel_fr.config import Config
 from otel_fr.monitor import activity
-from otel_fr.monitor.activity import Watched
+from otel_fr.monitor.activity import Given, Watched
 from otel_fr.monitor.learned import LearnedLimits, path_of
 from otel_fr.rank_report import ReportedActivity
 from otel_fr.ring import Activity, RingReader
@@ -36,6 +36,7 @@ class ActivityWatch:
         if config.state_dir is not None and config.learn_steps:
             self._file = path_of(config.state_dir, config.job_id, rank)
             self._learned.load(self._file)
+        self._given = Given(config.heartbeat_timeout, config.outside_timeout, config.section_timeouts)
         self._position = 0
         self._saved_at = time.monotonic()
         self._watched: list[Watched] = []
@@ -62,7 +63,7 @@ class ActivityWatch:
             beats,
             self.sections,
             self._learned,
-            self._config.heartbeat_timeout,
+            self._given,
             exiting=self._ring.meta.get("exiting") is True,
         )
         return ended

@@ -216,6 +216,19 @@ def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:
     return record
 
 
+def control_record(action: str, description: str, time_ns: int) -> LogRecord:
+    """The event by which a rank asks for what is to be done before the next start; ``time_ns`` is wall time."""
+    record = LogRecord(
+        time_unix_nano=time_ns,
+        observed_time_unix_nano=time_ns,
+        severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
+        severity_text="INFO",
+        event_name=names.EVENT_WORKLOAD_CONTROL,
+    )
+    record.attributes.extend(attributes({names.WORKLOAD_ACTION: action, names.WORKLOAD_DESCRIPTION: description}))
+    return record
+
+
 def _log_attributes(event: str, report: RankReport) -> dict[str, str | int | None]:
     """What can be searched for in a backend that does not read rank reports."""
     found: dict[str, str | int | None] = {}

@@ -10,6 +10,7 @@ from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.monitor import report_builder
+from otel_fr.monitor.activity_spans import ActivitySpans
 from otel_fr.monitor.activity_watch import ActivityWatch
 from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
@@ -48,6 +49,7 @@ class Reporter:
         self.on_hang = ""
         self._resource = self.identity.resource()
         self._builder = SpanBuilder(self.identity.run_id, self.identity.rank, reader.wall_offset_ns)
+        self._activity_spans = self._new_activity_spans()
 
     def connect(self, exporter: Exporter) -> None:
         """Send through ``exporter``; without one nothing is sent."""
@@ -66,8 +68,13 @@ class Reporter:
         self.identity = identity
         self._resource = identity.resource()
         self._builder = SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns)
+        self._activity_spans = self._new_activity_spans()
         if is_other_run:
             self.send(names.EVENT_STARTED)
+
+    def _new_activity_spans(self) -> ActivitySpans:
+        identity, reader = self.identity, self._reader
+        return ActivitySpans(identity.run_id, identity.rank, reader.wall_offset_ns, reader.pid)
 
     def _leave_run(self, first: int, identity: RankIdentity) -> None:
         """Report the end of this run for the rank, and follow the calls of the next, which begin with record ``first``.
@@ -99,6 +106,7 @@ class Reporter:
             # A run begins before its calls: all records up to here are of the run that is found next, or of one before.
             head = self._reader.head
             self.refresh()
+            self._follow_activity()  # what the calls up to here were made in has begun
             ended = self.tail.poll(everything, head)
             if ended:
                 self._send_spans(ended)
@@ -114,12 +122,16 @@ class Reporter:
             return
         for start in range(0, len(items), 512):
             part = items[start : start + 512]
-            spans = [self._builder.encode(item.record, rank_ended_ns, clean) for item in part]
+            at = self._activity_spans.at
+            spans = [
+                self._builder.encode(item.record, rank_ended_ns, clean, at(item.record.issued_ns)) for item in part
+            ]
             self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
     def close_spans(self, now_ns: int, clean: bool) -> None:
         """The rank has ended: send the spans of its calls in flight."""
         self._send_spans(list(self.tail.in_flight.values()), now_ns, clean)
+        self._close_activity(now_ns, clean)
 
     def situation(self, now_ns: int) -> Situation:
         """What `otel_fr.monitor.rules` decides on.
@@ -163,9 +175,22 @@ class Reporter:
     def clean_so_far(self) -> bool:
         return self._reader.state == ProcessState.CLEAN
 
-    def follow_activity(self, now_ns: int) -> None:
-        """Read what the program tells of its progress."""
-        self.activity.poll(now_ns)
+    def _follow_activity(self) -> None:
+        """Read what the program tells of its progress, and queue the spans of sections and steps that have ended."""
+        ended = self.activity.poll(time.monotonic_ns())
+        step = self.activity.step
+        self._activity_spans.note([*self.activity.sections, *([] if step is None else [step])], ended)
+        if ended and self._exporter is not None and self._exporter.wants_spans:
+            spans = [self._activity_spans.encode(item) for item in ended]
+            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
+
+    def _close_activity(self, now_ns: int, clean: bool) -> None:
+        """The rank has ended: queue the spans of what it was in."""
+        step = self.activity.step
+        left = [*self.activity.sections, *([] if step is None else [step])]
+        if left and self._exporter is not None and self._exporter.wants_spans:
+            spans = [self._activity_spans.encode(item, now_ns, clean) for item in left]
+            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
     # ---- stacks
 
@@ -253,6 +278,12 @@ class Reporter:
         if self._exporter is not None:
             record = report_builder.log_record(event, report, time.time_ns())
             self._exporter.put_report(record, self._resource, progress=event == names.EVENT_PROGRESS)
+
+    def send_control(self, action: str, description: str) -> None:
+        """Send what the program asks to be done before the next start (docs/telemetry.md)."""
+        if self._exporter is not None:
+            record = report_builder.control_record(action, description, time.time_ns())
+            self._exporter.put_report(record, self._resource, progress=False)
 
     def exception(self) -> ReportedException | None:
         """The uncaught exception that the ring holds."""

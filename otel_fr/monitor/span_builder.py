@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import NamedTuple
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
@@ -106,6 +107,19 @@ _encode_op = _IntegerAttribute(names.OP_ID).encode
 _encode_record = _IntegerAttribute(names.RECORD_ID).encode
 
 
+_encode_step = _IntegerAttribute(names.STEP).encode
+_LINK = b"\x6a\x1c\x0a\x10%b\x12\x08%b"
+"""``Span.links`` with one link: its trace id, its span id. Readers may cut it off by its length, for it comes last."""
+
+
+class Context(NamedTuple):
+    """The step or section that a call was made in. ``step``: -1: none."""
+
+    trace: bytes
+    span: bytes
+    step: int
+
+
 class SpanBuilder:
     """Builds the spans of one rank, as bytes: a serialised message is the concatenation of its fields, in any order.
 
@@ -122,11 +136,18 @@ class SpanBuilder:
         # per definition; an entry holds its three, so that no id is used for another object.
         self._templates: dict[tuple[int, ...], tuple[bytes, SignatureDef, GroupDef, SiteDef]] = {}
 
-    def encode(self, record: Record, rank_ended_ns: int | None = None, clean: bool = False) -> bytes:
+    def encode(
+        self,
+        record: Record,
+        rank_ended_ns: int | None = None,
+        clean: bool = False,
+        context: Context | None = None,
+    ) -> bytes:
         """One entry of ``ScopeSpans.spans``: the span of a call that has ended, or was in flight when its rank ended.
 
         Args:
             rank_ended_ns: monotonic. clean: the rank ended cleanly, so a call that it never waited for is no error.
+            context: what the call was made in.
         """
         trace = trace_id(self._run, self._rank, record)
         wall, issued_ns = self._wall_offset_ns, record.issued_ns
@@ -151,6 +172,10 @@ class SpanBuilder:
         )
         if record.kind == KIND_P2P or record.state is RecordState.FAILED or record.state is RecordState.IN_FLIGHT:
             span += _rare_fields(record, clean)
+        if context is not None:
+            if context.step >= 0:
+                span += _encode_step(context.step)
+            span += _LINK % context[:2]
         return _TAG_SPANS + varint(len(span)) + span
 
     def _template(self, record: Record) -> bytes:

@@ -177,7 +177,6 @@ class Monitor:
             reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled
         failed = reporter.follow()
         now_ns = time.monotonic_ns()
-        reporter.follow_activity(now_ns)
         now = now_ns / 1e9
         situation = reporter.situation(now_ns)
         if failed:
@@ -266,6 +265,9 @@ class Monitor:
             self._stacks.answered(str(message["stacks"]), str(message.get("site") or ""))
         elif command == "dump":
             self._dump(str(message.get("reason") or REASON_REQUEST)[:200])
+        elif command == "workload_control":
+            self._reporter.send_control(str(message.get("action")), str(message.get("description"))[:1000])
+            self._exporter.hurry()
         elif command == "bye" and self._flush_until is None:
             self._reporter.groups.refresh()
             self._reporter.follow(everything=True)
@@ -345,7 +347,6 @@ class Monitor:
         reporter.refresh()
         reporter.groups.refresh()
         reporter.follow(everything=True)
-        reporter.follow_activity(now_ns)
         reporter.activity.save()
         reporter.close_spans(now_ns, exit_.is_clean)
         reporter.new_thread_exception()

@@ -39,7 +39,7 @@ _NUMBERS = frozenset(
     {names.ROOT, names.PEER, names.TAG, names.TIMEOUT, names.GROUP_SIZE, names.CODE_LINE, names.NEW_GROUP_AWAITS_ALL}
 )
 _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
-_OF_ONE_CALL = frozenset({names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX})
+_OF_ONE_CALL = frozenset({names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX, names.STEP})
 """What differs from one call of a site and shape to the next; monitors send these last."""
 _GROUP_KEY = names.GROUP_ID.encode()
 
@@ -61,6 +61,10 @@ _OUTER = 2
 """Bytes of the tag and the length before it."""
 _TIMES_SIZE = _TIMES.size
 _SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
+
+_LINK = b"\x6a\x1c\x0a\x10"
+"""A link of a monitor's span, to the step or section of its rank, and so different on each rank: it is cut off."""
+_LINK_SIZE = 30
 
 MAX_TAIL = 256
 """Bytes of the last piece of a span that is looked up by itself; monitors send less than half as many."""
@@ -111,7 +115,7 @@ class SpanReader:
                 timed = named + _TIMES_SIZE
                 if timed < cut and trace_tag == _TRACE_ID and span_tag == _SPAN_ID and parent_tag == _PARENT_ID:
                     start_tag, start, end_tag, end = times(span, named)
-                    tail = span[cut:]
+                    tail = span[cut:-_LINK_SIZE] if span.startswith(_LINK, len(span) - _LINK_SIZE) else span[cut:]
                     numbers = known_tail(tail) or self._tail(tail)
                     template = known_head(span[_NAME:named] + span[timed:cut]) or self._head(span, named, timed, cut)
                     if start_tag == _START and end_tag == _END and numbers is not None and template is not None:
@@ -221,7 +225,7 @@ def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
             record = number
         elif key == names.PAIR_INDEX:
             pair = number
-        elif key != names.OP_ID:
+        elif key not in (names.OP_ID, names.STEP):
             return None
     return None if sequence < 0 else (sequence, record, pair)
 

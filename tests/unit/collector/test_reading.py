@@ -177,3 +177,26 @@ def test_a_call_ages_on_the_collectors_clock() -> None:
     found = read({"inflight": [call.report(100.0)]}).inflight[0]
     assert found.state is CallState.IN_FLIGHT
     assert found.as_call(102.0).age == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize("step", [-1, 0, 7, 2**40])
+def test_a_link_to_a_ranks_own_step_costs_no_decoding_on_the_next_rank(step: int) -> None:
+    numbers = (semconv.SEQUENCE_ID, semconv.OP_ID, semconv.RECORD_ID)
+    plain = []
+    for rank in (0, 1):
+        call = Issued(rank, GROUP, "collective", 5, "all_reduce", 8, 90.0, 4e9, [[1]], state="completed", took=1)
+        span = call.span("run", 100.0)
+        attributes = sorted(span.attributes, key=lambda item: numbers.index(item.key) if item.key in numbers else -1)
+        del span.attributes[:]
+        span.attributes.extend(attributes)
+        span.ClearField("status")
+        plain.append(span)
+    linked = [Span.FromString(span.SerializeToString()) for span in plain]
+    for rank, span in enumerate(linked):
+        if step >= 0:
+            span.attributes.add(key=semconv.STEP).value.int_value = step
+        span.links.add(trace_id=bytes([rank + 1] * 16), span_id=bytes([rank + 1] * 8))
+    reader = SpanReader(Interner())
+    found = reader.read([span.SerializeToString() for span in linked], [])
+    assert [call[1:] for call in found] == [call[1:] for call in read_spans(plain)]
+    assert len(reader._tails) == 1

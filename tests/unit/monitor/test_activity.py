@@ -10,7 +10,7 @@ import pytest
 
 from otel_fr.config import Config
 from otel_fr.monitor import activity
-from otel_fr.monitor.activity import HEARTBEAT, OUTSIDE, SECTION, Watched, watched
+from otel_fr.monitor.activity import HEARTBEAT, OUTSIDE, SECTION, Given, Watched, watched
 from otel_fr.monitor.activity_watch import ActivityWatch
 from otel_fr.monitor.learned import SHORTEST, LearnedLimits, path_of
 from otel_fr.ring import Activity, Beats, RingReader, RingWriter
@@ -41,42 +41,42 @@ def overdue(items: list[Watched], now: float) -> list[tuple[str, str]]:
 
 
 def test_a_section_is_overdue_after_its_timeout_and_not_before() -> None:
-    found = watched(beats(), [section("a", 10, 2), section("b", 10)], NOTHING, 0)
+    found = watched(beats(), [section("a", 10, 2), section("b", 10)], NOTHING, Given())
     assert overdue(found, 12.0) == []
     assert overdue(found, 12.1) == [(SECTION, "a")]
     assert overdue(found, 9999) == [(SECTION, "a")]
 
 
 def test_no_heartbeat_is_due_before_the_first_one() -> None:
-    assert watched(beats(), [], NOTHING, 5) == []
-    found = watched(beats(100), [], NOTHING, 5)
+    assert watched(beats(), [], NOTHING, Given(5)) == []
+    found = watched(beats(100), [], NOTHING, Given(5))
     assert overdue(found, 105) == []
     assert overdue(found, 106) == [(HEARTBEAT, "")]
 
 
 def test_the_first_heartbeat_has_a_limit_if_the_program_gives_one() -> None:
-    found = watched(beats(first=30, since=100), [], NOTHING, 5)
+    found = watched(beats(first=30, since=100), [], NOTHING, Given(5))
     assert overdue(found, 129) == []
     assert overdue(found, 131) == [(HEARTBEAT, "")]
 
 
 def test_no_heartbeat_is_due_in_a_section_with_a_limit_nor_right_after_it() -> None:
     long = section("evaluation", 100, 3600)
-    assert overdue(watched(beats(100), [long], NOTHING, 5), 3000) == []
-    after = watched(beats(100, end=3000), [], NOTHING, 5)
+    assert overdue(watched(beats(100), [long], NOTHING, Given(5)), 3000) == []
+    after = watched(beats(100, end=3000), [], NOTHING, Given(5))
     assert overdue(after, 3004) == []
     assert overdue(after, 3006) == [(HEARTBEAT, "")]
-    assert overdue(watched(beats(100), [section("no limit", 100)], NOTHING, 5), 106) == [(HEARTBEAT, "")]
+    assert overdue(watched(beats(100), [section("no limit", 100)], NOTHING, Given(5)), 106) == [(HEARTBEAT, "")]
 
 
 def test_no_heartbeat_is_due_once_the_interpreter_ends() -> None:
-    assert watched(beats(100, outside=1, end=50), [], NOTHING, 5, exiting=True) == []
+    assert watched(beats(100, outside=1, end=50), [], NOTHING, Given(5), exiting=True) == []
 
 
 def test_the_time_outside_sections_has_a_given_limit() -> None:
-    assert overdue(watched(beats(outside=2, end=10), [], NOTHING, 0), 13) == [(OUTSIDE, "")]
-    assert overdue(watched(beats(outside=2, end=10), [section("a", 11)], NOTHING, 0), 13) == []
-    assert watched(beats(outside=2), [], NOTHING, 0) == []
+    assert overdue(watched(beats(outside=2, end=10), [], NOTHING, Given()), 13) == [(OUTSIDE, "")]
+    assert overdue(watched(beats(outside=2, end=10), [section("a", 11)], NOTHING, Given()), 13) == []
+    assert watched(beats(outside=2), [], NOTHING, Given()) == []
 
 
 def test_what_is_overdue_is_reported_first_and_not_more_than_fits() -> None:
@@ -85,6 +85,13 @@ def test_what_is_overdue_is_reported_first_and_not_more_than_fits() -> None:
     assert len(found) == 16
     assert (found[0].name, found[0].is_overdue) == ("s30", True)
     assert [item.name for item in found[1:3]] == ["s0", "s1"]
+
+
+def test_the_environment_gives_limits_where_the_program_gives_none() -> None:
+    given = Given(outside=3, sections={"a": 4, "b": 1})
+    found = watched(beats(), [section("a", 10), section("b", 10, 100), section("c", 10)], NOTHING, given)
+    assert [item.limit_s for item in found] == [4, 100, None]
+    assert overdue(watched(beats(end=10), [], NOTHING, given), 13.1) == [(OUTSIDE, "")]
 
 
 # ---- learned limits
@@ -112,14 +119,14 @@ def test_a_longer_evaluation_passes_no_learned_limit() -> None:
         learned.note_section("step", 8.0)
         learned.note_heartbeat(8.0)
     evaluation = section("evaluation", 100)
-    assert overdue(watched(beats(100), [evaluation], learned, 0), 100 + 3600) == []
-    assert overdue(watched(beats(100), [], learned, 0), 100 + 41) == [(HEARTBEAT, "")]
+    assert overdue(watched(beats(100), [evaluation], learned, Given()), 100 + 3600) == []
+    assert overdue(watched(beats(100), [], learned, Given()), 100 + 41) == [(HEARTBEAT, "")]
     learned.note_heartbeat(900.0)  # an evaluation that is no section, seen before
-    assert overdue(watched(beats(100), [], learned, 0), 100 + 3600) == []
+    assert overdue(watched(beats(100), [], learned, Given()), 100 + 3600) == []
     for _ in range(10):
         learned.note_section("evaluation", 600.0)
-    assert overdue(watched(beats(100), [evaluation], learned, 0), 100 + 2999) == []
-    assert overdue(watched(beats(100), [evaluation], learned, 0), 100 + 3001) == [(SECTION, "evaluation")]
+    assert overdue(watched(beats(100), [evaluation], learned, Given()), 100 + 2999) == []
+    assert overdue(watched(beats(100), [evaluation], learned, Given()), 100 + 3001) == [(SECTION, "evaluation")]
 
 
 def test_nothing_is_learned_unless_it_is_wanted() -> None:

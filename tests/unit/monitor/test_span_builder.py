@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, Status
 
 from otel_fr import identity
-from otel_fr.monitor.span_builder import SpanBuilder, varint
+from otel_fr.monitor.span_builder import Context, SpanBuilder, varint
 from otel_fr.ring import KIND_COLLECTIVE, KIND_MONITORED, KIND_P2P, GroupDef, Record, RecordState, SiteDef
 from tests.support.otlp_messages import attributes
 from tests.support.rings import FRAME, float_signature
@@ -98,6 +98,20 @@ def test_all_ranks_of_a_collective_share_a_trace_and_differ_in_their_span() -> N
     spans = [span_of(record(record_id=rank * 7), rank=rank) for rank in range(4)]
     assert len({span.trace_id for span in spans}) == 1
     assert len({span.span_id for span in spans}) == 4
+
+
+@pytest.mark.parametrize("step", [-1, 0, 300])
+def test_a_call_links_to_what_it_was_made_in(step: int) -> None:
+    plain = span_of(record())
+    assert not plain.links
+    span = span_of(record(), context=Context(b"t" * 16, b"s" * 8, step))
+    (link,) = span.links
+    assert (link.trace_id, link.span_id) == (b"t" * 16, b"s" * 8)
+    found = attributes(span.attributes)
+    assert found.pop("torch.step", None) == (None if step < 0 else step)
+    assert found == attributes(plain.attributes)
+    assert (span.trace_id, span.parent_span_id) == (plain.trace_id, plain.parent_span_id)
+    assert span.SerializeToString()[-30:] == b"\x6a\x1c\x0a\x10" + b"t" * 16 + b"\x12\x08" + b"s" * 8
 
 
 def test_a_send_and_its_receive_share_a_trace() -> None:

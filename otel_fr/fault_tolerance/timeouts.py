@@ -1,0 +1,163 @@
+"""Timeouts of heartbeats and sections, and how long they took: what `RankMonitorClient` computes and keeps.
+
+The names and meanings are those of nvidia-resiliency-ext 0.4, so that its checkpoints can be loaded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class HeartbeatTimeouts:
+    """Seconds; None: no limit.
+
+    Attributes:
+        initial: from the initialisation to the first heartbeat. subsequent: from one to the next.
+        were_calculated: from observed times, not given.
+    """
+
+    initial: float | None = None
+    subsequent: float | None = None
+    were_calculated: bool | None = None
+
+    @property
+    def are_valid(self) -> bool:
+        return self.initial is not None and self.subsequent is not None
+
+
+@dataclass
+class SectionTimeouts:
+    """Seconds; None: no limit.
+
+    Attributes:
+        section: by name. out_of_section: while no section is open.
+        calculated_sections, is_out_of_section_calculated: which are from observed times.
+    """
+
+    section: Mapping[str, float | None] = field(default_factory=dict)
+    out_of_section: float | None = None
+    calculated_sections: set[str] = field(default_factory=set)
+    is_out_of_section_calculated: bool = False
+
+    def __post_init__(self) -> None:
+        self.calculated_sections = set(self.calculated_sections)
+
+    @property
+    def were_calculated(self) -> bool:
+        return self.calculated_sections == set(self.section) and self.is_out_of_section_calculated
+
+    @property
+    def are_valid(self) -> bool:
+        return self.out_of_section is not None and all(value is not None for value in self.section.values())
+
+
+class Observed:
+    """The longest times seen, in seconds. A name is there once it was seen.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._last_beat: float | None = None
+        self._open: dict[str, float] = {}
+        self._last_end = self._start
+        self.first_beat = 0.0
+        self.between_beats = 0.0
+        self.outside = 0.0
+        self.sections: dict[str, float] = {}
+
+    def note_heartbeat(self) -> None:
+        now = self._clock()
+        if self._last_beat is None:
+            self.first_beat = max(self.first_beat, now - self._start)
+        else:
+            self.between_beats = max(self.between_beats, now - self._last_beat)
+        self._last_beat = now
+
+    def is_open(self, name: str) -> bool:
+        return name in self._open
+
+    @property
+    def open_names(self) -> list[str]:
+        return list(self._open)
+
+    def note_start(self, name: str) -> None:
+        self.note_outside()
+        self._open[name] = self._clock()
+
+    def note_end(self, name: str) -> None:
+        now = self._clock()
+        self.sections[name] = max(self.sections.get(name, 0.0), now - self._open.pop(name))
+        if not self._open:
+            self._last_end = now
+
+    def note_outside(self) -> None:
+        """The time without an open section counts up to now."""
+        if not self._open:
+            self.outside = max(self.outside, self._clock() - self._last_end)
+
+    def times(self) -> dict[str, Any]:
+        """What other ranks need of this."""
+        return {
+            "first": self.first_beat,
+            "between": self.between_beats,
+            "outside": self.outside,
+            "sections": dict(self.sections),
+        }
+
+    def merge(self, others: Iterable[Mapping[str, Any]]) -> None:
+        """Take the longest of these times and the own ones."""
+        for other in others:
+            self.first_beat = max(self.first_beat, other["first"])
+            self.between_beats = max(self.between_beats, other["between"])
+            self.outside = max(self.outside, other["outside"])
+            for name, seconds in other["sections"].items():
+                self.sections[name] = max(self.sections.get(name, 0.0), seconds)
+
+
+def heartbeat_timeouts(observed: Observed, factor: float, current: HeartbeatTimeouts) -> HeartbeatTimeouts | None:
+    """New timeouts; None: fewer than two heartbeats were seen. Computed ones move half of the way to the new ones."""
+    if not (observed.first_beat > 0 and observed.between_beats > 0):
+        return None
+    initial, subsequent = factor * observed.first_beat, factor * observed.between_beats
+    if current.were_calculated and current.initial is not None and current.subsequent is not None:
+        initial, subsequent = (initial + current.initial) / 2, (subsequent + current.subsequent) / 2
+    return HeartbeatTimeouts(initial, subsequent, were_calculated=True)
+
+
+def section_timeouts(
+    observed: Observed, factor: float, current: SectionTimeouts, selected: Collection[str] | None, with_outside: bool
+) -> SectionTimeouts | None:
+    """New timeouts; None: not all of the selected sections were seen. Those that are not selected stay.
+
+    Args:
+        selected: None: every section that is known. with_outside: also for the time without an open section.
+    """
+    names = list(selected) if selected is not None else list({*current.section, *observed.sections})
+    if any(observed.sections.get(name, 0.0) <= 0 for name in names) or (with_outside and observed.outside <= 0):
+        return None
+    limits = dict(current.section)
+    for name in names:
+        limits[name] = _moved(
+            current.section.get(name), factor * observed.sections[name], name in current.calculated_sections
+        )
+    outside = current.out_of_section
+    if with_outside:
+        outside = _moved(outside, factor * observed.outside, current.is_out_of_section_calculated)
+    return SectionTimeouts(
+        section=limits,
+        out_of_section=outside,
+        calculated_sections={*current.calculated_sections, *names},
+        is_out_of_section_calculated=current.is_out_of_section_calculated or with_outside,
+    )
+
+
+def _moved(old: float | None, new: float, was_calculated: bool) -> float:
+    return new if old is None or not was_calculated else (old + new) / 2

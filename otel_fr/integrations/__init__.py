@@ -1,0 +1,1 @@
+"""Callbacks for training frameworks, each of which is imported with its module only."""

@@ -1,0 +1,117 @@
+"""Sections and steps as spans, and which of them a call was made in.
+
+A collective's trace is shared by all ranks, so a section of one rank cannot be its parent: steps and sections have
+traces of their own, one for each step, and a call's span links to the innermost one (docs/telemetry.md).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from otel_fr import identity
+from otel_fr import semconv as names
+from otel_fr.monitor.span_builder import Context, varint
+from otel_fr.otlp_attributes import attributes
+from otel_fr.ring import Activity
+
+MAX_KEPT: Final = 4096
+"""Sections and steps in which a call that ends now may have been made: hours of steps of a second."""
+MAX_LOOKED_AT: Final = 64
+"""Of these, how many are looked at for one call: it is in one of the latest that had begun, or in none."""
+_TAG_SPANS: Final = b"\x12"
+
+
+@dataclass(slots=True, order=True)
+class _Interval:
+    began_ns: int
+    number: int
+    ended_ns: int | None = field(compare=False)
+    context: Context = field(compare=False)
+
+
+class ActivitySpans:
+    """Builds the spans of one rank's sections and steps, and finds the one that was current at a time.
+
+    Args:
+        run: `identity.run_id`. wall_offset_ns: wall clock minus the rank's monotonic clock.
+        main_thread: id in the kernel of the thread whose sections calls are looked up in.
+    """
+
+    def __init__(self, run: str, rank: int, wall_offset_ns: int, main_thread: int) -> None:
+        self._run = run
+        self._rank = rank
+        self._wall = wall_offset_ns
+        self._main_thread = main_thread
+        self._order: list[_Interval] = []
+        self._known: dict[int, _Interval] = {}
+
+    def note(self, begun: Iterable[Activity], ended: Iterable[Activity]) -> None:
+        """Take what is open now, and what has ended since the last call."""
+        for item in (*begun, *ended):
+            if not item.is_step and item.native_id != self._main_thread:
+                continue
+            known = self._known.get(item.number)
+            if known is not None:
+                known.ended_ns = item.ended_ns
+                continue
+            interval = _Interval(item.began_ns, item.number, item.ended_ns, self._context(item))
+            self._known[item.number] = interval
+            insort(self._order, interval)
+        excess = len(self._order) - MAX_KEPT
+        if excess > 0:
+            for interval in self._order[:excess]:
+                del self._known[interval.number]
+            del self._order[:excess]
+
+    def at(self, time_ns: int) -> Context | None:
+        """What the rank was in at that time: the step or section that began last; None: in none that is known."""
+        last = bisect_right(self._order, time_ns, key=lambda interval: interval.began_ns)
+        for place in range(last - 1, max(-1, last - 1 - MAX_LOOKED_AT), -1):
+            interval = self._order[place]
+            if interval.ended_ns is None or time_ns < interval.ended_ns:
+                return interval.context
+        return None
+
+    def encode(self, item: Activity, rank_ended_ns: int | None = None, clean: bool = False) -> bytes:
+        """One entry of ``ScopeSpans.spans``.
+
+        Args:
+            rank_ended_ns: of one that was open when its rank ended. clean: the rank ended cleanly.
+        """
+        trace = identity.activity_trace_id(self._run, self._rank, item.root)
+        ended = item.ended_ns or rank_ended_ns or item.began_ns
+        span = Span(
+            trace_id=trace,
+            span_id=identity.activity_span_id(trace, item.number),
+            parent_span_id=identity.activity_span_id(trace, item.parent) if item.parent else b"",
+            name="step" if item.is_step else item.name or "(no name)",
+            kind=Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=max(0, item.began_ns + self._wall),
+            end_time_unix_nano=max(0, max(ended, item.began_ns) + self._wall),
+        )
+        error = names.ERROR_EXCEPTION if item.is_failed else None
+        if item.ended_ns is None and not clean:
+            error = names.ERROR_RANK_EXITED
+        values: dict[str, object] = {
+            names.STEP: item.step if item.is_step or item.step >= 0 else None,
+            names.SECTION: None if item.is_step else item.name,
+            names.SECTION_TIMEOUT: item.timeout_ms or None,
+            names.SECTION_LEFT: 1 if item.is_left else None,
+            names.STEP_SOURCE: ("optimizer" if item.is_automatic else "program") if item.is_step else None,
+            names.THREAD_ID: item.native_id or None,
+            names.ERROR_TYPE: error,
+        }
+        span.attributes.extend(attributes(values))
+        if error is not None:
+            span.status.code = Status.STATUS_CODE_ERROR
+        data = span.SerializeToString()
+        return _TAG_SPANS + varint(len(data)) + data
+
+    def _context(self, item: Activity) -> Context:
+        trace = identity.activity_trace_id(self._run, self._rank, item.root)
+        return Context(trace, identity.activity_span_id(trace, item.number), item.step)
