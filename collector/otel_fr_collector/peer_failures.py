@@ -34,6 +34,8 @@ MAX_COMMANDS = 8
 KINDS = {
     Category.RANK_DEAD: "ended",
     Category.RANK_STUCK: "stuck",
+    Category.HEARTBEAT_MISSED: "heartbeat_missed",
+    Category.SECTION_OVERRUN: "section_overrun",
 }
 """Categories of incidents whose culprits have failed, and the kind of that failure."""
 _BAD = (Ending.RAISED, Ending.KILLED, Ending.GONE)

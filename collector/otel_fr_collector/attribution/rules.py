@@ -18,7 +18,15 @@ MAX_INCIDENTS: Final = 10
 """Incidents that one reason names, newest last."""
 MAX_TEXT: Final = 500
 
-_DEATHS = frozenset({Category.RANK_DEAD.value, Category.RANK_STUCK.value})
+_DEATHS = frozenset(
+    category.value
+    for category in (
+        Category.RANK_DEAD,
+        Category.RANK_STUCK,
+        Category.HEARTBEAT_MISSED,
+        Category.SECTION_OVERRUN,
+    )
+)
 _PROGRAM = frozenset(category.value for category in Category if category.is_mismatch) | {
     Category.UNMATCHED_P2P.value,
     Category.DEADLOCK.value,

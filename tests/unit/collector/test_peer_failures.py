@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from otel_fr_collector.control import Control, Watcher
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.origins import make_run_id
@@ -105,14 +106,24 @@ def finding(key: str, category: Category, rank: int, summary: str) -> Finding:
     )
 
 
-def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_that_is_only_missing() -> None:
+@pytest.mark.parametrize(
+    ("category", "kind"),
+    [
+        (Category.RANK_STUCK, "stuck"),
+        (Category.HEARTBEAT_MISSED, "heartbeat_missed"),
+        (Category.SECTION_OVERRUN, "section_overrun"),
+    ],
+)
+def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_that_is_only_missing(
+    category: Category, kind: str
+) -> None:
     job = Job()
     job.report(*range(4))
-    stuck = finding("a", Category.RANK_STUCK, 1, "rank 1 is; blocked")
+    stuck = finding("a", category, 1, "rank 1 is; blocked")
     slow = finding("b", Category.MISSING_RANK, 3, "rank 3 is late")
     job.book.update(job.run, [stuck, slow], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
     (command,) = job.at(1.0)
-    assert told([command]) == [([1], "stuck")]
+    assert told([command]) == [([1], kind)]
     assert command.peer_failed.reason == "rank 1 is"
     job.book.resolve_run(RUN, 2.0)
     (command,) = job.at(2.0)

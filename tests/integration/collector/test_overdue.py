@@ -1,0 +1,116 @@
+"""Overdue heartbeats and sections, as played ranks report them to a real collector: one incident from first to last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr import semconv
+from tests.support.collector_process import Collector, running
+from tests.support.played_job import Job
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    with running(tmp_path) as started:
+        yield started
+
+
+SECTION = {"kind": "section", "name": "loading données", "age_s": 3.0, "limit_s": 2.0, "overdue": True}
+BEAT = {"kind": "heartbeat", "age_s": 70.0, "limit_s": 60.0, "overdue": True}
+FINE = {"kind": "section", "name": "loading", "age_s": 1.0, "limit_s": 2.0}
+STACK = 'Thread MainThread (most recent call last):\n  File "/job/data.py", line 17, in load\n'
+
+
+def overdue(job: Job, rank: int, *items: dict[str, Any]) -> None:
+    job.ranks[rank].extra["activity"] = list(items)
+    job.ranks[rank].send_report(semconv.EVENT_OVERDUE, stack=STACK, site="/job/data.py:17 load")
+
+
+def test_one_incident_from_the_limit_to_the_peers_that_wait_and_to_its_end(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        for _ in range(3):
+            job.step()
+        overdue(job, 1, SECTION)
+        first = collector.wait_cause()
+        assert (first["category"], first["culprit_ranks"], first["waiting_ranks"]) == ("section_overrun", [1], [])
+        assert "in section loading données for" in first["summary"]
+        assert first["values"] == {"1": "section loading données, limit 2.0 s"}
+        assert first["call_sites"] == {"1": "/job/data.py:17 load"}
+        assert first["stacks"]["1"] == STACK
+        waiting = job.skip(1)
+        second = collector.wait_cause(lambda one: one["waiting_ranks"])
+        assert (second["id"], second["category"]) == (first["id"], "section_overrun")
+        assert (second["culprit_ranks"], second["waiting_ranks"]) == ([1], [0, 2])
+        job.ranks[1].extra["activity"] = [FINE]
+        call = job.ranks[1].issue(job.world)
+        for one in (*waiting, call):
+            job.ranks[one.rank].complete(one)
+        assert wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"]), collector.causes()
+        assert [one["id"] for one in collector.causes()] == [first["id"]]
+
+
+def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        for _ in range(3):
+            job.step()
+        job.ranks[1].extra["activity"] = [FINE]
+        job.skip(1)
+        first = collector.wait_cause()
+        assert first["category"] == "missing_rank"
+        overdue(job, 1, BEAT)
+        second = collector.wait_cause(lambda one: one["category"] == "heartbeat_missed")
+        assert (second["id"], second["culprit_ranks"], second["waiting_ranks"]) == (first["id"], [1], [0, 2])
+        assert len(collector.causes()) == 1
+
+
+def test_it_is_resolved_by_the_next_heartbeat_and_opens_again(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        job.step()
+        for _ in range(2):
+            overdue(job, 1, BEAT)
+            assert wait_for(lambda: [one["state"] for one in collector.causes()] == ["firing"])
+            job.ranks[1].extra["activity"] = [FINE]
+            assert wait_for(lambda: [one["state"] for one in collector.causes()] == ["resolved"])
+
+
+def test_ranks_that_wait_in_their_sections_are_not_named(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        for _ in range(3):
+            job.step()
+        job.skip(1)
+        overdue(job, 0, SECTION)
+        overdue(job, 2, SECTION)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
+        job.all_reported()
+        assert len(collector.causes()) == 1
+
+
+def test_a_rank_that_its_monitor_ended_stays_overdue(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        for _ in range(3):
+            job.step()
+        job.skip(1)
+        overdue(job, 1, SECTION)
+        first = collector.wait_cause(lambda one: one["category"] == "section_overrun")
+        job.ranks[1].exit(signal=9, on_hang="kill")
+        for rank in (0, 2):
+            job.ranks[rank].exit(signal=15)
+        last = collector.wait_cause(lambda one: "its monitor ended it" in one["summary"])
+        assert (last["id"], last["category"], last["culprit_ranks"]) == (first["id"], "section_overrun", [1])
+        assert len(collector.causes()) == 1
+
+
+def test_a_healthy_rank_with_sections_raises_nothing(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        for rank in job.ranks:
+            rank.extra["activity"] = [FINE, {"kind": "heartbeat", "age_s": 1.0}, {"kind": "made up", "overdue": True}]
+        for _ in range(20):
+            job.step()
+        job.all_reported()
+        assert collector.incidents() == []
