@@ -99,6 +99,12 @@ def _event(given: dict[str, Any]) -> Outcome:
     return send(**given)
 
 
+def _attribution(given: dict[str, Any]) -> Outcome:
+    from otel_fr.checks.advice import find
+
+    return find(**given)
+
+
 _CHECKS: dict[str, Callable[[dict[str, Any]], Outcome]] = {
     model.PATHS: _path,
     model.MOUNTS: _path,
@@ -109,6 +115,7 @@ _CHECKS: dict[str, Callable[[dict[str, Any]], Outcome]] = {
     model.CLOCK: _clock,
     model.COLLECTOR: _endpoint,
     model.EVENT: _event,
+    model.ATTRIBUTION: _attribution,
 }
 
 

@@ -17,11 +17,19 @@ CLOCK: Final = "clock"
 COLLECTOR: Final = "collector"
 EVENT: Final = "event"
 """No check: it sends the event of failed ones, in a process with a time limit as well."""
+ATTRIBUTION: Final = "attribution"
+"""No check either: it asks the collector for advice."""
 KINDS: Final = (PATHS, MOUNTS, SPACE, GPU, GPU_MEMORY, NODE_HEALTH, CLOCK, COLLECTOR)
 
 NODE_FAILED: Final = 69
 """Exit status of ``otel-fr check``, and of torchrun on a node that stays out: EX_UNAVAILABLE of sysexits.h, which
 neither torchrun nor Python uses."""
+
+
+NODE_EXCLUDED: Final = 77
+"""Of torchrun on a node that follows the advice to be left out: EX_NOPERM."""
+JOB_STOPPED: Final = 78
+"""Of torchrun where it follows the advice to stop the job: EX_CONFIG, for a restart would fail in the same way."""
 
 
 class Status(str, Enum):

@@ -37,6 +37,9 @@ SHARED_MEMORY_NEEDED: Final = 32 << 20
 """Bytes: the rings of a node's ranks; Docker's default is a file system of 64 MiB."""
 TEMPORARY_NEEDED: Final = 64 << 20
 """Bytes, for the sockets, logs and caches of launcher and ranks."""
+ADVISE, ACT, OFF = "advise", "act", "off"
+ATTRIBUTION_SECONDS: Final = 5.0
+"""A failure is an incident after a second or two."""
 _MAX_SECONDS: Final = 86_400.0
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -113,6 +116,32 @@ class CheckSettings:
 
 
 @dataclass(frozen=True)
+class AttributionSettings:
+    """Whether the collector is asked before a restart, and what is done with its advice.
+
+    Attributes:
+        mode: `OFF`, `ADVISE` (shown only) or `ACT` (followed).
+        seconds: for which a node that acts waits for advice.
+        can_ask: there is somebody to be asked.
+    """
+
+    mode: str
+    seconds: float
+    can_ask: bool
+
+    @classmethod
+    def read(cls, env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> AttributionSettings:
+        """Read them; arguments and errors as for `CheckSettings.read`."""
+        given = _Given(env, conf or {})
+        known = any(env.get(name, "").strip() for name in (*ENDPOINTS, COLLECTOR_VARIABLE))
+        return cls(
+            given.choice("OTEL_FR_ATTRIBUTION", (ADVISE, ACT, OFF)),
+            given.number("OTEL_FR_ATTRIBUTION_SECONDS", ATTRIBUTION_SECONDS, 0.0, _MAX_SECONDS),
+            known,
+        )
+
+
+@dataclass(frozen=True)
 class _Given:
     env: Mapping[str, str]
     conf: Mapping[str, object]
@@ -133,6 +162,13 @@ class _Given:
         if text and not low <= value <= high:
             raise self._error(name, text, f"a number from {low:g} to {high:g}")
         return value
+
+    def choice(self, name: str, values: tuple[str, ...]) -> str:
+        """One of ``values``; the first if it is not set."""
+        text = self.text(name).lower() or values[0]
+        if text not in values:
+            raise self._error(name, text, f"one of {', '.join(values)}")
+        return text
 
     def kinds(self, name: str, default: frozenset[str]) -> frozenset[str]:
         """A list with commas or, because ``--rdzv-conf`` has commas of its own, with colons."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,9 +18,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from otel_fr.checks import plan, report, runner
-from otel_fr.checks.model import NODE_FAILED, Result, Status
-from otel_fr.checks.settings import CheckSettings
+from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED, Result, Status
+from otel_fr.checks.settings import AttributionSettings, CheckSettings
+from otel_fr.config import Config
 from otel_fr.rendezvous import BACKEND
+from otel_fr.rendezvous.advice import EXCLUDE_NODE, STOP, Advice, Adviser
 
 _log = logging.getLogger("otel_fr")
 
@@ -39,6 +42,7 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
         Exception: whatever c10d's handler raises.
     """
     settings = CheckSettings.read(conf=parameters.config)
+    advice = AttributionSettings.read(conf=parameters.config)
     inner = RendezvousParameters(
         backend=INNER,
         endpoint=parameters.endpoint,
@@ -52,7 +56,9 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
     def check(is_restart: bool) -> list[Result]:
         return runner.run(plan.tasks(settings, is_restart=is_restart))
 
-    return CheckedRendezvous(rendezvous_handler_registry.create_handler(inner), check)
+    # The ranks get this run id from torchrun, and find their job's name in the same way.
+    job = Config.from_env({**os.environ, "TORCHELASTIC_RUN_ID": parameters.run_id}).job_id
+    return CheckedRendezvous(rendezvous_handler_registry.create_handler(inner), check, Adviser.of(advice, job))
 
 
 class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is not analysed
@@ -60,11 +66,13 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
 
     Args:
         check: what runs before each rendezvous.
+        adviser: asked before each but the first; None: nobody is.
     """
 
-    def __init__(self, inner: RendezvousHandler, check: Checks) -> None:
+    def __init__(self, inner: RendezvousHandler, check: Checks, adviser: Adviser | None = None) -> None:
         self._inner = inner
         self._check = check
+        self._adviser = adviser
         self._has_joined = False
         self._stays_out = False
 
@@ -80,7 +88,8 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         """Check this node, then join.
 
         Raises:
-            SystemExit: a check failed: this node stays out, and its agent ends with `NODE_FAILED`.
+            SystemExit: this node stays out, and its agent ends: with `NODE_FAILED`, because a check failed; with
+                `NODE_EXCLUDED` or `JOB_STOPPED`, because the collector advises it and advice is followed.
             Exception: whatever the other handler raises.
         """
         results = self._check(self._has_joined)
@@ -89,9 +98,25 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
             report.say("this node stays out of the job")
             self._leave()
             raise SystemExit(NODE_FAILED)
+        if self._has_joined and self._adviser is not None:
+            self._follow(self._adviser.before_restart())
         info = self._inner.next_rendezvous()
         self._has_joined = True
         return info
+
+    def _follow(self, advice: Advice | None) -> None:
+        if advice is None:
+            return
+        if advice.recommendation == STOP:
+            report.say("the job is stopped")
+            self._stays_out = True
+            with contextlib.suppress(Exception):  # the store may be gone, and then the other nodes end by that
+                self._inner.set_closed()
+            raise SystemExit(JOB_STOPPED)
+        if advice.recommendation == EXCLUDE_NODE and advice.is_here:
+            report.say("this node stays out of the job")
+            self._leave()
+            raise SystemExit(NODE_EXCLUDED)
 
     def _leave(self) -> None:
         """Take this node out of the rendezvous, which goes on without it.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
-from otel_fr.checks.model import NODE_FAILED
+from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED
 from tests.support import mounts, torchrun
 from tests.support.commands import BIN
 from tests.support.otlp_sink import grpc_sink
@@ -22,13 +23,20 @@ def agent(
     address: str = "localhost:0",
     nodes: str = "1",
     conf: str = "read_timeout=60",
-    **env: str,
+    restarts: int = 1,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start torchrun's agent of one node with one rank, in ``folder``."""
-    command = [str(BIN / "torchrun"), f"--nnodes={nodes}", "--nproc-per-node=1", "--rdzv-id=llama", "--max-restarts=1"]
+    command = [
+        str(BIN / "torchrun"),
+        f"--nnodes={nodes}",
+        "--nproc-per-node=1",
+        "--rdzv-id=llama",
+        f"--max-restarts={restarts}",
+    ]
     command += ["--rdzv-backend=otel-fr", f"--rdzv-endpoint={address}", f"--rdzv-conf={conf}"]
     command += ["--local-addr=127.0.0.1", str(JOBS / "checked.py"), *map(str, arguments)]
-    merged = {**torchrun.base_environment(), "OTEL_FR_CHECK_SPACE": "none", **env}
+    merged = {**torchrun.base_environment(), "OTEL_FR_CHECK_SPACE": "none", **(env or {})}
     return subprocess.Popen(command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
 
 
@@ -39,7 +47,12 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def two(
-    folder: Path, *arguments: object, nodes: str = "2", first: dict[str, str], second: dict[str, str]
+    folder: Path,
+    *arguments: object,
+    nodes: str = "2",
+    first: dict[str, str],
+    second: dict[str, str],
+    conf: str = "checks=paths",
 ) -> list[tuple[int, str, str]]:
     """Two agents on this machine as two nodes, the first of which has the store: how they ended."""
     address = free_address()
@@ -49,8 +62,8 @@ def two(
             *arguments,
             address=address,
             nodes=nodes,
-            conf=f"is_host={host},last_call_timeout=2,checks=paths",
-            **env,
+            conf=f"is_host={host},last_call_timeout=2,{conf}",
+            env=env,
         )
         for host, env in (("true", first), ("false", second))
     ]
@@ -63,7 +76,7 @@ def two(
 
 def test_a_node_trains_as_with_c10d_and_restarts_after_a_failure(tmp_path: Path) -> None:
     env = {"OTEL_FR_CHECK_PATHS": str(tmp_path)}
-    status, out, err = end(agent(tmp_path, tmp_path / "store", "raise", **env))
+    status, out, err = end(agent(tmp_path, tmp_path / "store", "raise", env=env))
     assert status == 0, err
     assert out.splitlines() == [f"attempt {attempt}: rank 0 of 1 has the sum 1" for attempt in (0, 1)]
 
@@ -113,3 +126,32 @@ def test_a_mount_that_never_answers_keeps_its_node_out_in_time(tmp_path: Path) -
         status, out, err = end(agent(tmp_path, tmp_path / "store", "nothing", conf=conf))
     assert (status, out) == (NODE_FAILED, "")
     assert f"paths {data}: no answer in 1 s" in err
+
+
+def test_a_job_that_fails_in_the_same_way_again_and_again_is_stopped_on_the_collectors_advice(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_ATTRIBUTION_SECONDS": str(PATIENCE), "OTEL_FR_CHECKS": "none"}
+        process = agent(tmp_path, tmp_path / "store", "always", conf="attribution=act", restarts=5, env=env)
+        status, out, err = end(process)
+    assert status == JOB_STOPPED, err
+    assert [line.split(":")[0] for line in out.splitlines()] == ["attempt 0", "attempt 1", "attempt 2"]
+    advice = [line for line in err.splitlines() if line.startswith("otel-fr: attempt")]
+    assert [line.partition(" advises ")[2].partition(":")[0] for line in advice] == ["restart", "restart", "stop"]
+    assert "ValueError: bad sample 4711 at " in advice[-1]
+    assert "in 3 runs: it will happen again" in advice[-1]
+    assert "otel-fr: the job is stopped\n" in err
+
+
+def test_a_node_that_a_rank_asks_to_exclude_leaves_and_the_other_goes_on(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_ATTRIBUTION_SECONDS": str(PATIENCE), "OTEL_FR_CHECKS": "none"}
+        first, second = ({**env, "OTEL_RESOURCE_ATTRIBUTES": f"host.name={name}"} for name in ("node-a", "node-b"))
+        conf = "attribution=act"
+        good, excluded = two(
+            tmp_path, tmp_path / "store", "exclude", nodes="1:2", first=first, second=second, conf=conf
+        )
+    assert excluded[0] == NODE_EXCLUDED, excluded
+    assert "advises exclude_node node-b: rank " in excluded[2]
+    assert " on node node-b asked for it: the NIC flaps" in excluded[2]
+    assert good[0] == 0, good
+    assert "attempt 1: rank 0 of 1 has the sum 1" in good[1]

@@ -1,13 +1,15 @@
-"""Sums over its ranks in each attempt; knows nothing of otel-fr.
+"""Sums over its ranks in each attempt; knows nothing of otel-fr, unless it asks for its node to be excluded.
 
 Arguments: prefix of the stores' files; what happens in the first attempt: "nothing", "raise" (in every rank), or "lose"
-(every rank removes the folder named by the third argument, if it is there, and raises).
+(every rank removes the folder named by the third argument, if it is there, and raises); "always" (every rank
+raises, in every attempt); or "exclude" (the rank on node-b asks for its node to be excluded; then every rank raises).
 """
 
 import datetime
 import os
 import shutil
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -22,7 +24,15 @@ dist.all_reduce(total)
 print(f"attempt {attempt}: rank {rank} of {world} has the sum {total.item():g}\n", end="", flush=True)
 dist.barrier()
 dist.destroy_process_group()
-if fault != "nothing" and attempt == 0:
+if fault == "exclude" and attempt == 0:
+    if os.environ["OTEL_RESOURCE_ATTRIBUTES"].endswith("node-b"):
+        from otel_fr.fault_tolerance.client import RankMonitorClient, WorkloadAction, WorkloadControlRequest
+
+        RankMonitorClient().send_workload_control_request(
+            WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "the NIC flaps")
+        )
+    time.sleep(2)  # the collector learns of it before it learns of the end of any rank
+if fault == "always" or (fault != "nothing" and attempt == 0):
     if fault == "lose":
         shutil.rmtree(folder[0], ignore_errors=True)
     raise ValueError("bad sample 4711")

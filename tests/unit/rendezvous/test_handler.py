@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import threading
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
 
-from otel_fr.checks.model import NODE_FAILED, Result, Status
+from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED, Result, Status
+from otel_fr.checks.settings import AttributionSettings
 from otel_fr.rendezvous import handler as module
+from otel_fr.rendezvous.advice import Advice, Adviser
 from otel_fr.rendezvous.handler import CheckedRendezvous
 from tests.support.paths import ROOT
+from tests.support.waiting import PATIENCE, wait_for
 
 
 class Inner(RendezvousHandler):  # type: ignore[misc]
@@ -88,6 +92,83 @@ def test_a_node_that_stays_out_does_not_close_the_rendezvous(capsys: pytest.Capt
     assert handler.shutdown()
     assert inner.called == []
     assert "paths /data: why" in capsys.readouterr().err
+
+
+def advised(recommendation: str, *, is_here: bool = False, run: str = "run-1") -> Advice:
+    return Advice(run, 2, recommendation, "why", ("node-b",), is_here)
+
+
+def asking(mode: str, *answers: Advice | str) -> tuple[Adviser, list[str]]:
+    """An adviser with these answers, and the runs it says that it has seen."""
+    seen: list[str] = []
+    left = list(answers)
+
+    def find(run: str) -> Advice | str:
+        seen.append(run)
+        return left.pop(0)
+
+    return Adviser(AttributionSettings(mode, 1.0, True), "llama", find), seen
+
+
+@pytest.mark.parametrize(
+    ("advice", "status", "called"),
+    [
+        (advised("stop"), JOB_STOPPED, ["next", "set_closed"]),
+        (advised("exclude_node", is_here=True), NODE_EXCLUDED, ["next"]),
+        (advised("exclude_node"), None, ["next", "next", "shutdown"]),
+        (advised("restart"), None, ["next", "next", "shutdown"]),
+        ("no such run is known", None, ["next", "next", "shutdown"]),
+    ],
+)
+def test_advice_is_followed_before_a_restart_if_that_is_asked_for(
+    advice: Advice | str, status: int | None, called: list[str]
+) -> None:
+    inner = Inner()
+    adviser, _ = asking("act", advice)
+    handler = CheckedRendezvous(inner, lambda _: [], adviser)
+    handler.next_rendezvous()
+    if status is None:
+        handler.next_rendezvous()
+    else:
+        with pytest.raises(SystemExit) as ended:
+            handler.next_rendezvous()
+        assert ended.value.code == status
+    handler.shutdown()
+    assert inner.called == called
+
+
+def test_by_default_advice_is_only_shown_and_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    adviser, _ = asking("advise", advised("stop"))
+    shown, find = threading.Event(), adviser.find
+
+    def slow(run: str) -> Advice | str:
+        shown.wait(PATIENCE)
+        return find(run)
+
+    adviser.find = slow
+    handler = CheckedRendezvous(Inner(), lambda _: [], adviser)
+    assert [handler.next_rendezvous() for _ in range(3)] == ["info"] * 3
+    shown.set()
+    assert wait_for(lambda: "advises stop: why" in capsys.readouterr().err)
+
+
+def test_what_was_advised_about_one_run_is_not_advised_again(capsys: pytest.CaptureFixture[str]) -> None:
+    adviser, seen = asking(
+        "act", advised("restart"), "nothing is known", "nothing is known", advised("stop", run="run-2")
+    )
+    assert adviser.before_restart() == advised("restart")
+    assert [adviser.before_restart() for _ in range(2)] == [None, None]
+    assert adviser.before_restart() == advised("stop", run="run-2")
+    assert seen == ["", "run-1", "run-1", "run-1"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines.count("otel-fr: the collector gives no advice: nothing is known") == 1
+
+
+def test_nobody_is_asked_without_an_address_a_name_or_the_wish() -> None:
+    never = Adviser(AttributionSettings("act", 1.0, False), "llama", lambda _: pytest.fail("asked"))
+    assert never.before_restart() is None
+    assert Adviser(AttributionSettings("act", 1.0, True), "", never.find).before_restart() is None
+    assert Adviser(AttributionSettings("off", 1.0, True), "llama", never.find).before_restart() is None
 
 
 def test_torch_finds_it_and_gives_c10d_all_parameters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,99 @@
+"""What the collector advises before a node joins again, and whether the node follows."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from otel_fr.checks import runner
+from otel_fr.checks.model import ATTRIBUTION, Status, Task
+from otel_fr.checks.report import say
+from otel_fr.checks.settings import ACT, OFF, AttributionSettings
+
+_LATER: Final = 5.0
+"""Seconds more than it may ask for after which the process that asks is ended."""
+
+STOP, EXCLUDE_NODE = "stop", "exclude_node"
+
+
+class Advice(NamedTuple):
+    """The collector's answer about a run, as far as it matters here.
+
+    Attributes:
+        run: its id. text: why. nodes: to be left out. is_here: this node is one of them.
+    """
+
+    run: str
+    attempt: int
+    recommendation: str
+    text: str
+    nodes: tuple[str, ...] = ()
+    is_here: bool = False
+
+    def line(self) -> str:
+        """It as one line for the user."""
+        nodes = f" {', '.join(self.nodes)}" if self.recommendation == EXCLUDE_NODE else ""
+        return f"attempt {self.attempt} failed; the collector advises {self.recommendation}{nodes}: {self.text}"
+
+
+Find = Callable[[str], "Advice | str"]
+"""Asks, given the run that was answered about last: the advice, or why there is none."""
+
+
+def ask(job: str, seconds: float, seen: str, env: Mapping[str, str] = os.environ) -> Advice | str:
+    """Ask the collector, in a process with a time limit: the advice, or why there is none."""
+    arguments = {"job": job, "seconds": seconds, "seen": seen}
+    (result,) = runner.run([Task(ATTRIBUTION, job, seconds + _LATER, arguments)], env)
+    if result.status is not Status.OK:
+        return result.text
+    data = json.loads(result.text)
+    return Advice(
+        data["run"], data["attempt"], data["recommendation"], data["text"], tuple(data["nodes"]), data["is_here"]
+    )
+
+
+@dataclass
+class Adviser:
+    """Asks before each restart.
+
+    Attributes:
+        job: empty: the job has no name that its ranks would have, so nobody can be asked.
+    """
+
+    settings: AttributionSettings
+    job: str
+    find: Find
+    _seen: str = ""
+    _thread: threading.Thread | None = None
+    _has_complained: bool = False
+
+    @classmethod
+    def of(cls, settings: AttributionSettings, job: str) -> Adviser:
+        """One that asks as the environment says."""
+        return cls(settings, job, lambda seen: ask(job, settings.seconds, seen))
+
+    def before_restart(self) -> Advice | None:
+        """The advice that this node follows, waited for; None: there is none, or it is only shown, without waiting."""
+        if self.settings.mode == OFF or not self.settings.can_ask or not self.job:
+            return None
+        if self.settings.mode == ACT:
+            return self._show()
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._show, name="otel-fr-attribution", daemon=True)
+            self._thread.start()
+        return None
+
+    def _show(self) -> Advice | None:
+        found = self.find(self._seen)
+        if isinstance(found, str):
+            if self.settings.mode == ACT and not self._has_complained:
+                self._has_complained = True
+                say(f"the collector gives no advice: {found}")
+            return None
+        self._seen = found.run
+        say(found.line())
+        return found
