@@ -1,8 +1,8 @@
 """Sums over its ranks in each attempt; knows nothing of otel-fr, unless it asks for its node to be excluded.
 
-Arguments: prefix of the stores' files; what happens in the first attempt: "nothing", "raise" (in every rank), or "lose"
-(every rank removes the folder named by the third argument, if it is there, and raises); "always" (every rank
-raises, in every attempt); or "exclude" (the rank on node-b asks for its node to be excluded; then every rank raises).
+Arguments: prefix of the stores' files; what happens: "nothing", "raise" (in every rank, in the first attempt), "lose"
+(as raise, after the ranks have removed the folder named by the third argument, if it is there), or "exclude" (every
+rank raises in every attempt, and in the first one, the rank on node-b asks for its node to be excluded before).
 """
 
 import datetime
@@ -32,7 +32,7 @@ if fault == "exclude" and attempt == 0:
             WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "the NIC flaps")
         )
     time.sleep(2)  # the collector learns of it before it learns of the end of any rank
-if fault == "always" or (fault != "nothing" and attempt == 0):
+if fault == "exclude" or (fault != "nothing" and attempt == 0):
     if fault == "lose":
         shutil.rmtree(folder[0], ignore_errors=True)
     raise ValueError("bad sample 4711")
