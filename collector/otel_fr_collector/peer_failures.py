@@ -1,7 +1,8 @@
 """Which ranks have failed, so that their peers need not wait for them; the peers' monitors are told.
 
-A rank has failed if its monitor saw its process end badly, if an incident names it as stuck, or if neither it nor its
-monitor is heard of while others wait for it. A rank that is only waited for has not: it may be slow for a good reason.
+A rank has failed if its monitor saw its process end badly, if an incident names it as stuck or overdue, or if neither
+it nor its monitor is heard of while others wait for it. A rank that is only waited for has not: it may be slow for a
+good reason.
 
 Being wrong is bounded by what a rank does with it: it ends only calls that it waits in itself, in a group with a failed
 member, for longer than the stall time (`otel_fr.monitor.peers`).

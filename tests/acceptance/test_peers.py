@@ -85,6 +85,15 @@ def test_a_rank_that_is_to_exit_does_so_with_its_own_status_from_within_ddp(tmp_
     assert culprits == {(1,)}, "the survivors that leave are no culprits"
 
 
+def test_survivors_of_a_rank_that_overruns_a_section_are_freed(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "section", env=environment(running, "abort"))
+        output = follow(job, ("[2] the other group gives", kill))
+    for rank in (0, 2):
+        assert f"[{rank}] told of [1] section_overrun in ['default_pg']" in output, output
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: .*load_shard", output), output
+
+
 def test_without_being_asked_to_a_rank_ends_no_call(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "stopped", env=environment(running, "ignore"))

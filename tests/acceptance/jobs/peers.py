@@ -35,6 +35,9 @@ def fail() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif KIND == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif KIND == "section":
+        with otel_fr.section("load_shard", timeout=1.0):
+            time.sleep(3600)
     elif KIND == "slow":
         time.sleep(float(OPTIONS[0]))
 
