@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize proto clean
+.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -96,6 +96,11 @@ wheel: setup
 	done
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	rm -rf $(KERNELS)
+
+# Jobs with one random fault each, and healthy ones: who is named, and when the others are freed; about 15 minutes.
+RUNS ?= 60
+soak: setup
+	$(BIN)/python benchmarks/faults.py --runs $(RUNS)
 
 # The ring writer under AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree; some minutes.
 SANITIZED := build/sanitized
