@@ -201,6 +201,7 @@ class Rank:
         file: its flight-recorder file.
         overdue: what has lasted longer than it may, when this was last known.
         ended_by_monitor: its monitor ended it for that.
+        doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
     """
 
     rank: int
@@ -226,6 +227,7 @@ class Rank:
     file: str = ""
     overdue: tuple[Overdue, ...] = ()
     ended_by_monitor: bool = False
+    doing: str = ""
 
     @property
     def is_unheard(self) -> bool:

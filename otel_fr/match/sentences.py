@@ -29,6 +29,9 @@ MAX_ENDINGS = 4
 MAX_THREADS = 2
 """Threads of a rank whose exceptions a sentence states: the last, which are the nearest to the fault."""
 
+_NOT_RUNNING = ("stopped", "frozen", "a zombie", "dead")
+"""Beginnings of `Rank.doing` of a process none of whose threads runs."""
+
 
 def group_of(group: Group) -> str:
     """``"group dp (3)"``."""
@@ -88,17 +91,27 @@ def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: I
         text = f"had left the group (it called destroy_process_group) and {text}"
     text = f"rank {rank} {text}"
     if info.python_blocked and info.ending is Ending.RUNNING:
-        text += ", but its Python threads do not run (GIL held in C code, or the process is stopped)"
+        text += f", but its Python threads do not run{_blocked_text(info, 'is')}"
     elif info.python_blocked and info.ending is Ending.KILLED:
-        text += " after its Python threads had stopped running (GIL held in C code, or the process was stopped)"
+        text += f" after its Python threads had stopped running{_blocked_text(info, 'was')}"
     if site:
         text += f" at {site}"
     is_idle = info.ending is Ending.RUNNING and not info.exiting and not info.python_blocked and info.idle is not None
     if is_idle and no_call:
         text += " and in no call"
+    if info.doing and not info.python_blocked and info.ending in (Ending.RUNNING, Ending.KILLED):
+        text += f"; it {'is' if info.ending is Ending.RUNNING else 'was'} {message_text(info.doing)}"
     text += threads_text(info)
     behind = _behind_text(info, last, instance) if instance is not None else ""
     return text + behind + (_last_call_text(evidence, info, last.call) if last is not None else "")
+
+
+def _blocked_text(info: Rank, be: str) -> str:
+    """Why the Python threads of a rank do not run."""
+    if not info.doing:
+        return f" (GIL held in C code, or the process {be} stopped)"
+    held = "" if info.doing.startswith(_NOT_RUNNING) else " (GIL held in C code)"
+    return f"{held}{';' if held else ':'} it {be} {message_text(info.doing)}"
 
 
 def _behind_text(info: Rank, last: LastCall | None, instance: Instance) -> str:

@@ -239,6 +239,7 @@ class Reporter:
             python_blocked=None if known is None else known.python_blocked,
             site="" if known is None else known.site,
             stack=known.text if known is not None and stacks else "",
+            doing="" if known is None else known.doing,
             is_exiting=meta.get("exiting") is True,
             exit_message=_text(meta.get("exit_message")),
             exit_site=_text(meta.get("exit_site")),
@@ -328,7 +329,7 @@ class Reporter:
         known = self._known_stacks()
         if known is not None:
             info["python_blocked"] = known.python_blocked
-            info.update({key: text for key, text in (("stack", known.text), ("site", known.site)) if text})
+            info.update({key: text for key, text in _texts(known) if text})
         exception = self.exception()
         if exception is not None:
             info["exception"] = rank_report.to_object(exception)
@@ -342,6 +343,10 @@ class Reporter:
         if self._thread_exceptions:
             info["thread_exceptions"] = [rank_report.to_object(item) for item in self._thread_exceptions]
         return info
+
+
+def _texts(known: Stacks) -> tuple[tuple[str, str], ...]:
+    return ("stack", known.text), ("site", known.site), ("doing", known.doing)
 
 
 def _text(value: object) -> str:

@@ -40,11 +40,15 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Stacks:
-    """The result of a request. ``text`` and ``site`` are empty if unknown."""
+    """The result of a request. ``text`` and ``site`` are empty if unknown.
+
+    ``doing``: what the kernel says of the rank, as `otel_fr.monitor.process_state.describe`.
+    """
 
     text: str = ""
     site: str = ""
     python_blocked: bool = False
+    doing: str = ""
 
 
 def tgkill(pid: int, tid: int, signal: int) -> None:

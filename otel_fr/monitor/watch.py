@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
+from otel_fr.monitor.process_state import Look
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stacks import StackRequest
 from otel_fr.monitor.termination import Termination
@@ -98,6 +100,7 @@ class Monitor:
         self._recovery = rules.Recovery()
         self._stacks: StackRequest | None = None
         self._stacks_id = 0
+        self._look: Look | None = None
         self._stacks_for: str = ""
         self._signalled = False
         self._is_action_due = False
@@ -223,14 +226,15 @@ class Monitor:
         asked = self._link is not None and self._link.send({"cmd": "stacks", "id": self._stacks_id})
         self._stacks = StackRequest(self._process, self._reader.meta, now, asked)
         self._stacks_for = event
+        self._look = Look(self._process.pid, now)
 
     def _step_stacks(self, now: float) -> None:
-        if self._stacks is None:
+        if self._stacks is None or self._look is None:
             return
         self._stacks.step(now)
-        if self._stacks.result is None:
+        if self._stacks.result is None or not self._look.is_over(now):
             return
-        self._reporter.remember_stacks(self._stacks.result)
+        self._reporter.remember_stacks(replace(self._stacks.result, doing=self._look.text or ""))
         self._stacks = None
         self._reporter.send(self._stacks_for, stacks=True)
         if self._stacks_for == names.EVENT_STALLED:

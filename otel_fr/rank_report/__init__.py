@@ -60,6 +60,8 @@ MAX_THREAD_EXCEPTIONS: Final = 4
 """As many as a ring holds."""
 MAX_ACTIVITIES: Final = 16
 """Open sections of a report, the longest open first, and the heartbeat."""
+MAX_DOING: Final = 512
+"""Characters kept of what a rank is doing."""
 MAX_PATH: Final = 4_096
 """Linux's PATH_MAX."""
 
@@ -369,6 +371,16 @@ class RankReport(NamedTuple):
     step_s: Annotated[float | None, Key("step_s", SECONDS, "since it began", optional=True)] = None
     on_hang: Annotated[
         str, Key("on_hang", NAME, "`kill`: the monitor has ended the rank, because a limit had passed", optional=True)
+    ] = ""
+    doing: Annotated[
+        str,
+        Key(
+            "doing",
+            text(MAX_DOING),
+            "what the kernel said of the rank when the stacks were last taken, such as"
+            " `reading /data/x.bin (pipe_read)`, until the rank moves on",
+            optional=True,
+        ),
     ] = ""
 
 

@@ -78,12 +78,13 @@ class KeptReport:
     overdue: tuple[Overdue, ...] = ()
     step: int | None = None
     ended_by_monitor: bool = False
+    doing: str = ""
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
 
     def weight(self) -> int:
         """About how much memory it takes, in `UNIT`."""
-        texts = (self.stack, self.exception_stack, self.exception, self.exit_message, self.file, self.site)
+        texts = (self.stack, self.exception_stack, self.exception, self.exit_message, self.file, self.site, self.doing)
         size = max(0, sum(map(getsizeof, texts)) - UNIT) + bytes_of_threads(self.thread_exceptions)
         size += sum(UNIT + getsizeof(item.name) for item in self.overdue)
         return 1 + len(self.inflight) + len(self.failed) + self.call_weight + size // UNIT
@@ -98,7 +99,7 @@ class KeptReport:
         self.stack, self.exception_stack = self.stack[:length], self.exception_stack[:length]
         self.exception, self.thread_exceptions = self.exception[:length], ()
         self.overdue = tuple([item._replace(name=item.name[:length]) for item in self.overdue])
-        self.exit_message = self.exit_message[:length]
+        self.exit_message, self.doing = self.exit_message[:length], self.doing[:length]
 
 
 def bytes_of_threads(given: Iterable[ThreadException]) -> int:
@@ -145,6 +146,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         overdue=overdue.reported(given.activity) if given.activity else (),
         step=given.step,
         ended_by_monitor=given.on_hang == "kill",
+        doing=given.doing,
         call_weight=calls.weight,
         thread_exceptions=tuple(
             [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]

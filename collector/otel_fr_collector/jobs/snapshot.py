@@ -151,6 +151,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         overdue=tuple([item._replace(age=item.age + since) for item in report.overdue]) if report else (),
         ended_by_monitor=report is not None and report.ended_by_monitor and state.ended is not None,
         file=state.file,
+        doing=report.doing if report is not None else "",
     )
 
 

@@ -256,6 +256,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         file=dump.path,
         overdue=_overdue(dump),
         ended_by_monitor=dump.text("on_hang") == "kill" and bool(exit_),
+        doing=dump.text("doing")[: rank_report.MAX_DOING],
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
     rank.completed_age = _completed_age(dump)

@@ -57,6 +57,7 @@ def _rank_dict(rank: Rank) -> dict[str, Any]:
         "thread_exceptions": [item._asdict() for item in rank.thread_exceptions],
         "site": rank.exception_site or rank.site or None,
         "python_blocked": rank.python_blocked,
+        "doing": rank.doing or None,
         "file": rank.file or None,
         "groups": {
             id_: {

@@ -1,0 +1,68 @@
+"""A job whose rank 1 does not join a collective, because of what argv[1] names; it ends some seconds later."""
+
+import ctypes
+import datetime
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+fault, folder = sys.argv[1], Path(sys.argv[2])
+dist.init_process_group(
+    "gloo",
+    init_method=f"file://{folder}/store",
+    rank=int(os.environ["RANK"]),
+    world_size=int(os.environ["WORLD_SIZE"]),
+    timeout=datetime.timedelta(seconds=60),
+)
+rank = dist.get_rank()
+data = torch.ones(64)
+
+
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def fifo() -> None:
+    os.mkfifo(folder / "samples")
+    with open(os.open(folder / "samples", os.O_RDWR), "rb") as file:
+        file.read(1)
+
+
+def connect() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as server:
+        address = server.getsockname()
+        (folder / "address").write_text(f"{address[0]}:{address[1]}")
+        others = [socket.socket() for _ in range(4)]  # nobody accepts, so the last of them do not get connected
+        for one in others:
+            one.setblocking(False)
+            one.connect_ex(address)
+        time.sleep(0.5)
+        socket.socket().connect(address)
+
+
+def gil() -> None:
+    ctypes.PyDLL(None).sleep(60)
+
+
+def end() -> None:
+    time.sleep(5)
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    os._exit(0)
+
+
+FAULTS = {"stopped": stopped, "fifo": fifo, "connect": connect, "gil": gil}
+if rank == 1:
+    (folder / "pid").write_text(str(os.getpid()))
+for step in range(3):
+    if rank == 1 and step == 2:
+        FAULTS[fault]()
+    if rank == 0 and step == 2:
+        threading.Thread(target=end, daemon=True).start()
+    dist.all_reduce(data)
