@@ -47,6 +47,8 @@ def find(case: Case) -> None:
     }
     for key, alike in _by_kind(left).items():
         _add(case, key, alike, cause)
+    if not case.causes:
+        _ended_too_early(case, {rank: found for rank, found in overdue.items() if rank not in left})
 
 
 def worst_of(info: Rank) -> Overdue | None:
@@ -107,6 +109,30 @@ def _add(case: Case, key: str, overdue: Mapping[int, Overdue], cause: str | None
     )
     case.explain(finding, {})
     case.add(finding)
+
+
+def _ended_too_early(case: Case, overdue: Mapping[int, Overdue]) -> None:
+    """Ranks that their monitors ended while they waited in a call, before that showed whom they waited for."""
+    infos = case.evidence.ranks
+    ended = {rank: found for rank, found in overdue.items() if infos[rank].ended_by_monitor}
+    for key, alike in _by_kind(ended).items():
+        first = alike[min(alike)]
+        places = [sentences.where_text(case.evidence, rank, case.lasts.get(rank)) for rank in _first(sorted(alike))]
+        finding = Finding(
+            key=key,
+            category=_CATEGORIES[first.kind],
+            group=None,
+            operation="",
+            sequence_id=None,
+            stream="collective",
+            culprit_ranks=(),
+            waiting_ranks=tuple(sorted(alike)),
+            summary="; ".join([sentences.overdue_text(alike, infos), *places]),
+            values={rank: sentences.overdue_value(item) for rank, item in alike.items()},
+            age=max(item.age for item in alike.values()),
+        )
+        case.explain(finding, {})
+        case.add(finding)
 
 
 def _first(ranks: list[int]) -> Iterable[int]:

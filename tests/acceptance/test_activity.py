@@ -75,3 +75,16 @@ def test_a_rank_that_hangs_is_ended_and_the_restarted_job_finishes(tmp_path: Pat
     (incident,) = incidents
     assert (incident["category"], incident["culprit_ranks"], incident["attempt"]) == ("section_overrun", [1], 0)
     assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]
+
+
+def test_ranks_that_are_ended_while_they_wait_for_one_that_hangs_are_not_named(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_ON_HANG": "kill"}
+        job = torchrun.run(tmp_path / "job", "activity.py", "kill_all", str(tmp_path), env=env)
+        assert job.output.count("was sent SIGTERM") >= 1
+        (live,) = until(running.causes)
+    _, report = job.analyze()
+    (offline,) = cause_incidents(report["incidents"])
+    for incident in (live, offline):
+        assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
+        assert "read_from_a_dead_file_server" in incident["summary"]

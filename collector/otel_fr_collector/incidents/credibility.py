@@ -56,7 +56,7 @@ def has_moved_on(run: Run, finding: Finding) -> bool:
     if run.ended_clean:
         return True
     if finding.group is None and finding.category in OVERDUE:
-        return not any(_is_overdue(run, rank) for rank in finding.culprit_ranks)
+        return not any(_is_overdue(run, rank) for rank in finding.culprit_ranks or finding.waiting_ranks)
     if finding.category.is_mismatch or finding.category is Category.RANK_DEAD or finding.group is None:
         return False
     key = key_of_finding(finding)

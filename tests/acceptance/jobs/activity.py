@@ -30,21 +30,22 @@ def read_from_a_dead_file_server() -> None:
     if fault == "kill":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
-    time.sleep(12)
+    time.sleep(600 if fault == "kill_all" else 6)
     os._exit(0)
 
 
 for step in range(40 if fault == "healthy" else 3):
     otel_fr.step(step)
-    with otel_fr.section("loading", timeout=60 if fault in ("healthy", "heartbeat") else 1):
-        if rank == 1 and step == 2 and fault in ("overrun", "kill") and is_first:
+    with otel_fr.section("loading", timeout=60 if fault in ("healthy", "heartbeat", "kill_all") else 1):
+        if rank == 1 and step == 2 and fault in ("overrun", "kill", "kill_all") and is_first:
             read_from_a_dead_file_server()
     if rank == 1 and step == 2 and fault == "heartbeat":
         read_from_a_dead_file_server()
     if fault == "healthy" and step == 20:
         with otel_fr.section("evaluation"):
             time.sleep(3)
-    dist.all_reduce(data)
+    with otel_fr.section("exchange", timeout=3 if fault == "kill_all" else None):
+        dist.all_reduce(data)
 if fault == "late":
     with otel_fr.section("saving", timeout=1):
         time.sleep(2.5 if rank == 1 else 0)

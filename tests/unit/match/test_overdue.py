@@ -144,3 +144,19 @@ def test_only_what_is_overdue_and_complete_is_read_of_a_report() -> None:
         ("made up", "d", 5.0, 2.0, False, True),
     ]
     assert reported(items) == (Overdue("section", "a", 5.0, 2.0),)
+
+
+def test_ranks_ended_before_it_shows_for_whom_they_wait_have_an_incident_without_a_culprit() -> None:
+    exchange = Overdue("section", "exchange", 0.6, 0.5)
+    calls = [call(rank, WORLD, 5) for rank in (0, 2)]
+    short = [Call(**{name: getattr(one, name) for name in Call.__slots__} | {"age": 0.6}) for one in calls]
+    ended = [
+        overdue(rank, exchange, ending=Ending.KILLED, signal=int(SIGTERM), ended_by_monitor=True)
+        for rank in waiters(0, 2)
+    ]
+    stopped = overdue(alive(1, w=4), ending=Ending.KILLED, signal=int(SIGTERM))
+    found = judge(short, [*ended, stopped], GROUPS, 3)
+    assert [one.category for one in found] == [Category.SECTION_OVERRUN]
+    assert (found[0].culprit_ranks, found[0].waiting_ranks) == ((), (0, 2))
+    assert "when their monitors ended them" in found[0].summary
+    assert "all_reduce number 5" in found[0].summary
