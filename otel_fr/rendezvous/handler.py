@@ -100,9 +100,20 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
             raise SystemExit(NODE_FAILED)
         if self._has_joined and self._adviser is not None:
             self._follow(self._adviser.before_restart())
+        self._forget_address()
         info = self._inner.next_rendezvous()
         self._has_joined = True
         return info
+
+    def _forget_address(self) -> None:
+        """Have the nodes agree anew on the address of the ranks' store.
+
+        c10d's handler keeps that of its first rendezvous and says it to nobody in later ones (torch 2.6 to 2.14). So a
+        node that comes later, such as a spare, would wait for it in vain, and the others might keep that of a node that
+        has left.
+        """
+        if getattr(self._inner, "_bootstrap_store_info", None) is not None:
+            self._inner._bootstrap_store_info = None
 
     def _follow(self, advice: Advice | None) -> None:
         if advice is None:

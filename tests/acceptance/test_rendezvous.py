@@ -74,7 +74,7 @@ def two(
 
 
 def test_two_nodes_train_together_and_restart_together(tmp_path: Path) -> None:
-    ended = two(tmp_path, tmp_path / "store", "raise", first={}, second={})
+    ended = two(tmp_path, "raise", tmp_path, first={}, second={})
     assert [status for status, _, _ in ended] == [0, 0], ended
     lines = sorted(line for _, out, _ in ended for line in out.splitlines())
     assert lines == [f"attempt {attempt}: rank {rank} of 2 has the sum 2" for attempt in (0, 1) for rank in (0, 1)]
@@ -87,7 +87,7 @@ def test_a_node_that_fails_a_check_stays_out_and_the_other_trains(tmp_path: Path
             "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address,
             "OTEL_FR_JOB_ID": "llama",
         }
-        good, failed = two(tmp_path, tmp_path / "store", "nothing", nodes="1:2", first={}, second=bad)
+        good, failed = two(tmp_path, "nothing", tmp_path, nodes="1:2", first={}, second=bad)
         (event,) = sink.events_named("otel_fr.check_failed", 1)
     assert good[0] == 0, good
     assert good[1].split("\n")[0] == "attempt 0: rank 0 of 1 has the sum 1"
@@ -100,22 +100,36 @@ def test_a_node_that_fails_a_check_stays_out_and_the_other_trains(tmp_path: Path
     assert event.resource["torch.job.id"] == "llama"
 
 
-def test_a_check_that_fails_before_the_restart_keeps_its_node_out_of_it(tmp_path: Path) -> None:
-    """Both nodes' ranks fail; the storage of one has gone meanwhile. The other goes on alone, without waiting long."""
-    (tmp_path / "data").mkdir()
-    bad = {"OTEL_FR_CHECK_PATHS": str(tmp_path / "data")}
-    good, failed = two(tmp_path, tmp_path / "store", "lose", tmp_path / "data", nodes="1:2", first={}, second=bad)
+def test_a_spare_node_takes_the_place_of_one_whose_check_fails_before_the_restart(tmp_path: Path) -> None:
+    data, address = tmp_path / "data", free_address()
+    data.mkdir()
+
+    def node(host: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        conf = f"is_host={host},checks=paths"
+        return agent(tmp_path, "lose", data, address=address, nodes="2", conf=conf, env=env)
+
+    started = [node("true"), node("false", {"OTEL_FR_CHECK_PATHS": str(data)})]
+    try:
+        assert started[0].stdout is not None
+        assert "of 2 has the sum 2" in started[0].stdout.readline()
+        started.append(node("false"))
+        data.rmdir()
+        (good, failed, spare) = (end(one) for one in started)
+    finally:
+        for one in started:
+            one.kill()
     assert failed[0] == NODE_FAILED, failed
     assert "attempt 0: rank" in failed[1]
-    assert f"paths {tmp_path}/data: No such file or directory" in failed[2]
-    assert good[0] == 0, good
-    assert "attempt 1: rank 0 of 1 has the sum 1" in good[1]
+    assert f"paths {data}: No such file or directory" in failed[2]
+    assert (good[0], spare[0]) == (0, 0), (good, spare)
+    assert "of 2 has the sum 2" in good[1]
+    assert "of 2 has the sum 2" in spare[1]
 
 
 def test_a_mount_that_never_answers_keeps_its_node_out_in_time(tmp_path: Path) -> None:
     with mounts.silent(tmp_path / "data") as data:
         conf = f"checks=paths,check_paths={data},check_timeout=1"
-        status, out, err = end(agent(tmp_path, tmp_path / "store", "nothing", conf=conf))
+        status, out, err = end(agent(tmp_path, "nothing", tmp_path, conf=conf))
     assert (status, out) == (NODE_FAILED, "")
     assert f"paths {data}: no answer in 1 s" in err
 
@@ -126,7 +140,7 @@ def test_the_collectors_advice_is_followed(tmp_path: Path) -> None:
         env = {**torchrun.endpoint(running), "OTEL_FR_ATTRIBUTION_SECONDS": str(PATIENCE), "OTEL_FR_CHECKS": "none"}
         first, second = ({**env, "OTEL_RESOURCE_ATTRIBUTES": f"host.name={name}"} for name in ("node-a", "node-b"))
         stopped, excluded = two(
-            tmp_path, tmp_path / "store", "exclude", nodes="1:2", first=first, second=second, conf="attribution=act"
+            tmp_path, "exclude", tmp_path / "none", nodes="1:2", first=first, second=second, conf="attribution=act"
         )
     assert excluded[0] == NODE_EXCLUDED, excluded
     assert "advises exclude_node node-b: rank " in excluded[2]

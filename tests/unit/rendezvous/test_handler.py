@@ -70,6 +70,24 @@ def test_it_is_the_inner_handler_under_its_own_name() -> None:
         _ = handler.nothing
 
 
+def test_nodes_agree_anew_on_the_address_of_the_ranks_store() -> None:
+    """Otherwise a node that comes later waits for it for ever, and the others keep that of a node that has left."""
+
+    class Remembering(Inner):
+        _bootstrap_store_info: str | None = None
+
+        def next_rendezvous(self) -> Any:
+            self.called.append(f"next with {self._bootstrap_store_info}")
+            self._bootstrap_store_info = "of the first"
+            return "info"
+
+    inner = Remembering()
+    handler = CheckedRendezvous(inner, lambda _: [])
+    for _ in range(2):
+        handler.next_rendezvous()
+    assert inner.called == ["next with None"] * 2
+
+
 def test_checks_run_before_each_rendezvous_and_know_which_is_a_restart() -> None:
     restarts: list[bool] = []
 
