@@ -21,8 +21,10 @@ _DEFAULT_SIGNALS: Final = (signal.SIGCHLD,)
 _DETACH: Final = 'exec 0</dev/null; "$0" "$@" &'
 
 
-def start_monitor(ring: Path) -> socket.socket:
+def start_monitor(ring: Path, *, is_first: bool = True) -> socket.socket:
     """Start the monitor of a ring file. Returns this rank's end of their connection.
+
+    ``is_first``: False: it takes the place of one that was killed.
 
     The training process is not forked (``posix_spawn``), and the monitor's parent is a shell that has ended when this
     returns, so the rank has no child process that its own code could wait for. It has a session of its own, so a
@@ -37,7 +39,7 @@ def start_monitor(ring: Path) -> socket.socket:
     process: int | None = None
     try:
         command = python_command("otel_fr.monitor", '4 if "--pidfd" in sys.argv else 3')
-        arguments = [*command, "--ring", str(ring), "--fd", "3"]
+        arguments = [*command, "--ring", str(ring), "--fd", "3", *([] if is_first else ["--again"])]
         actions: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3),
             (os.POSIX_SPAWN_DUP2, 2, 1),

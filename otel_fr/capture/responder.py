@@ -24,7 +24,7 @@ class Responder:
 
     Attributes:
         thread_id: its native id.
-        has_lost_monitor: the monitor has closed its end. It does so only when it ends, which is after this process.
+        has_lost_monitor: the monitor has closed its end. It does so only when it ends.
     """
 
     def __init__(
@@ -33,15 +33,18 @@ class Responder:
         sites: Sites,
         on_monitor: Callable[[int], None],
         on_other: Callable[[dict[str, Any]], None],
+        on_lost: Callable[[], None],
     ) -> None:
         """Args:
         on_monitor: called with the monitor's process id when it has sent it: it is not a child of this process.
         on_other: called with messages that are not for this class.
+        on_lost: called last on the thread, when the connection is over, whoever has ended it.
         """
         self._socket = connection
         self._sites = sites
         self._on_monitor = on_monitor
         self._on_other = on_other
+        self._on_lost = on_lost
         self._goodbye = threading.Event()
         self.has_lost_monitor = False
         self._thread = threading.Thread(target=self._run, name="otel-fr", daemon=True)
@@ -64,6 +67,7 @@ class Responder:
         finally:
             self.has_lost_monitor = True
             self._goodbye.set()
+            self._on_lost()
 
     def _answer(self, message: dict[str, Any]) -> None:
         if message.get("cmd") == "stacks":

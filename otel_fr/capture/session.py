@@ -45,6 +45,10 @@ EXIT_SECONDS: Final = 2.0
 _NONCE_KEY: Final = "otel_fr/nonce"
 _CREATIONS: Final = "creations"
 """In the meta: true: the creation of groups is recorded."""
+MAX_MONITORS: Final = 4
+"""Of one rank, one after the other: a monitor that was killed is replaced, one that cannot live is not for ever."""
+_AGAIN_SECONDS: Final = 1.0
+"""Before the second monitor is started; each later one waits for as much longer."""
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - a folder of our own with mode 0700 is made in it
 
 
@@ -74,6 +78,9 @@ class Session:
         self._job_id = config.job_id
         self._meta = meta
         self._responder: Responder | None = None
+        self._monitors = 0
+        # Held while a monitor is started, so that none is started once the recording is over.
+        self._starting = threading.Lock()
         self._stack_signal: StackSignal | None = None
         folders = [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
         if config.ring_dir:
@@ -155,23 +162,41 @@ class Session:
     def _connect(self) -> None:
         """Start the monitor. If that fails the ring is still written, and can be read after a crash."""
         ring = self._writer.path
+        self._monitors += 1
         try:
-            connection = start_monitor(ring)
+            connection = start_monitor(ring, is_first=self._monitors == 1)
         except Exception as error:  # noqa: BLE001
             _log.warning("otel-fr: this rank has no monitor: %s", error)
             return
-        self._responder = Responder(connection, self.recorder.sites, self._note_monitor, self._peer_actions.handle)
+        self._responder = Responder(
+            connection, self.recorder.sites, self._note_monitor, self._peer_actions.handle, self._replace_monitor
+        )
         sections.set_link(self._responder.send)
         self._meta["responder_tid"] = self._responder.thread_id
+        if self._monitors == 1:
+            self._add_stack_signal(ring.with_name(ring.name + ".stacks"))
+        with self.recorder.lock:
+            if self.recorder.on:
+                self._writer.set_meta(self._meta)
+
+    def _add_stack_signal(self, path: Path) -> None:
         try:
-            self._stack_signal = StackSignal(ring.with_name(ring.name + ".stacks"))
+            self._stack_signal = StackSignal(path)
         except (OSError, RuntimeError) as error:
             _log.debug("otel-fr: no stacks while the GIL is held: %s", error)
         else:
             self._meta["stack_signal"] = self._stack_signal.number
             self._meta["stack_file"] = str(self._stack_signal.path)
-        with self.recorder.lock:
-            self._writer.set_meta(self._meta)
+
+    def _replace_monitor(self) -> None:
+        """The connection to the monitor is over. If the rank goes on, the monitor was killed: start another."""
+        if self._over or self._monitors >= MAX_MONITORS:
+            return
+        time.sleep(_AGAIN_SECONDS * self._monitors)
+        with self._starting:
+            if not self._over:
+                _log.warning("otel-fr: the monitor of this rank has ended; another one is started")
+                self._connect()
 
     # ---- from the hook on process groups
 
@@ -299,6 +324,8 @@ class Session:
         if self._over:
             return True
         self._over = True
+        with self._starting:  # a monitor that is being started now is the one to say goodbye to
+            pass
         self._peer_actions.close()
         self._hooks.close()
         self._exit_hook.close()

@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--ring", type=Path, required=True, help="the rank's ring file")
     parser.add_argument("--fd", type=int, default=-1, help="descriptor of the socket to the rank; -1: none")
     parser.add_argument("--pidfd", type=int, default=-1, help="descriptor of the rank's process; -1: none")
+    parser.add_argument("--again", action="store_true", help="the rank had a monitor before, which was killed")
     options = parser.parse_args(arguments)
     ignore_job_signals()
     with contextlib.suppress(OSError):
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     wake_in, wake_out = socket.socketpair()
     wake_in.setblocking(False)
     wake_out.setblocking(False)
-    reporter = Reporter(reader, config)
+    reporter = Reporter(reader, config, is_first=not options.again)
     spans = _sender("traces") if config.export else None
     reports = _sender("logs") if config.export else None
     if any(sender is not None and sender.protocol == "grpc" for sender in (spans, reports)):

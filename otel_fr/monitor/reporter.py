@@ -32,11 +32,14 @@ class Reporter:
         on_hang: what was done because a limit had passed; "": nothing.
     """
 
-    def __init__(self, reader: RingReader, config: Config) -> None:
+    def __init__(self, reader: RingReader, config: Config, is_first: bool = True) -> None:
+        """``is_first``: False: the rank had a monitor before, which has sent what had ended before now."""
         self._reader = reader
         self._config = config
         self._started_ns = time.monotonic_ns()
-        self._number = 0
+        self._sent_until_ns = 0 if is_first else self._started_ns
+        # Higher than any of a monitor before, which sends a few reports a second, so that the collector takes it.
+        self._number = 0 if is_first else time.time_ns() // 1_000_000
         self._stacks: Stacks | None = None
         self._stacks_of = 0
         self._had_exception = False
@@ -120,6 +123,8 @@ class Reporter:
     def _send_spans(self, items: list[Tracked], rank_ended_ns: int | None = None, clean: bool = False) -> None:
         if self._exporter is None or not self._exporter.wants_spans:
             return
+        if self._sent_until_ns:
+            items = [one for one in items if (one.record.ended_ns or one.record.issued_ns) >= self._sent_until_ns]
         for start in range(0, len(items), 512):
             part = items[start : start + 512]
             at = self._activity_spans.at

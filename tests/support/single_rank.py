@@ -20,7 +20,7 @@ from otel_fr.capture import hook
 import otel_fr.capture.session as session_module
 from otel_fr.ring import RingReader
 
-def no_monitor(path):
+def no_monitor(path, is_first=True):
     raise OSError("none in this test")
 
 def start():

@@ -18,6 +18,7 @@ import pytest
 
 from otel_fr.ring import RingReader
 from tests.support import single_rank
+from tests.support.otlp_sink import grpc_sink
 from tests.support.waiting import PATIENCE, until
 
 TORCH = tuple(int(part) for part in version("torch").split("+")[0].split(".")[:2])
@@ -26,7 +27,7 @@ TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
 
 PLAYED = """
 theirs = None
-def played(path):
+def played(path, is_first=True):
     global theirs
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.settimeout(20)
@@ -149,11 +150,12 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
     program = single_rank.write(
         tmp_path,
         """
-        session_module.start_monitor = lambda path: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)[0]
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        session_module.start_monitor = lambda path, is_first=True: pair[0]
         import ctypes
         from otel_fr.capture.launch import start_monitor
         keep = []
-        def played(path):
+        def played(path, is_first=True):
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             keep.append(theirs)
             return ours
@@ -278,6 +280,7 @@ print(left())
 os.kill(found.monitor_pid, signal.SIGKILL)
 while not hook._state.session._responder.has_lost_monitor and time.monotonic() < deadline:
     time.sleep(0.01)
+hook._state.session._monitors = 99  # no other one is started
 {"" if ends_well else "raise ValueError('bad sample')"}
 """,
     )
@@ -419,3 +422,42 @@ def test_a_child_of_the_jobs_own_is_its_only_child(tmp_path: Path) -> None:
 def test_the_sockets_type_is_what_the_monitor_expects(tmp_path: Path) -> None:
     out = single_rank.succeed(tmp_path, "start()\nprint(hook._state.session._responder._socket.type)\n")
     assert int(out) == socket.SOCK_SEQPACKET
+
+
+def test_a_monitor_that_is_killed_is_replaced_and_the_rank_is_watched_on(tmp_path: Path) -> None:
+    program = single_rank.write(
+        tmp_path,
+        f"""
+        start()
+        for _ in range(3):
+            dist.all_reduce(torch.ones(2))
+        deadline = time.monotonic() + {PATIENCE}
+        def other_than(pid):
+            while ring().monitor_pid in (0, pid) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            return ring().monitor_pid
+        first = other_than(0)
+        sys.stdin.readline()
+        os.kill(first, signal.SIGKILL)
+        other_than(first)
+        for _ in range(2):
+            dist.all_reduce(torch.ones(3))
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    with grpc_sink() as sink:
+        env = single_rank.environment(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
+        rank = subprocess.Popen([sys.executable, str(program)], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        sink.wait(lambda: len(sink.spans) == 3)
+        _, errors = rank.communicate(b"\n", timeout=PATIENCE)
+        ended = sink.event("torch.rank.exited").report
+        sink.wait(lambda: len(sink.spans) >= 5)
+        started = sink.named("torch.rank.started")
+    assert rank.returncode == -signal.SIGKILL
+    assert ended["exit"]["signal"] == signal.SIGKILL
+    assert len(sink.spans) == 5, "what the first monitor has sent is not sent again"
+    assert len(started) == 2
+    numbers = [event.report["n"] for event in sink.events_named("torch.rank.progress", 1)]
+    assert numbers == sorted(numbers)
+    assert ended["n"] > max(event.report["n"] for event in started[:1])
+    assert errors.count(b"another one is started") == 1
