@@ -354,7 +354,8 @@ def ending_text(info: Rank) -> str:
         except ValueError:
             name = ""
         how = "stopped from outside" if number in STOP_SIGNALS else "killed"
-        return f"{how} by signal {number}{name}"
+        why = f" from the kernel: {message_text(info.kill_reason)}" if info.kill_reason else ""
+        return f"{how} by signal {number}{name}{why}"
     if info.exception:
         return f"raised {message_text(info.exception)}"
     if info.ending is Ending.RAISED:

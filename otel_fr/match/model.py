@@ -183,6 +183,8 @@ class Rank:
 
     Attributes:
         ending: how its process ended; ``signal``, ``exit_code`` and ``exception`` have the details.
+        kill_reason: why the kernel killed it: ``"out of memory (cgroup limit 4.0 GiB)"``; "": nothing shows
+            that it did.
         exception: of the main thread, ``"ValueError: bad sample 4711"``. exception_site: ``"file:line function"`` that
             raised it.
         thread_exceptions: of its other threads, oldest first.
@@ -228,6 +230,7 @@ class Rank:
     overdue: tuple[Overdue, ...] = ()
     ended_by_monitor: bool = False
     doing: str = ""
+    kill_reason: str = ""
 
     @property
     def is_unheard(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import replace
 from typing import Any
@@ -9,12 +11,13 @@ from typing import Any
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.monitor import report_builder
+from otel_fr.monitor import error_file, report_builder
 from otel_fr.monitor.activity_spans import ActivitySpans
 from otel_fr.monitor.activity_watch import ActivityWatch
 from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
+from otel_fr.monitor.out_of_memory import OutOfMemory
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.span_builder import SpanBuilder
@@ -42,7 +45,9 @@ class Reporter:
         self._number = 0 if is_first else time.time_ns() // 1_000_000
         self._stacks: Stacks | None = None
         self._stacks_of = 0
+        self._memory = OutOfMemory(reader.pid)
         self._had_exception = False
+        self._error_file: ReportedException | None = None
         self._thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
         self.tail = Tail(reader)
@@ -273,6 +278,7 @@ class Reporter:
             stacks: with the rank's stacks, if they are known, and the exceptions of its threads.
             exit, exception, file, reason, error: as in `otel_fr.rank_report.RankReport`.
         """
+        self._memory.look(time.monotonic())
         report = self.build(time.monotonic_ns(), stacks=stacks)._replace(
             exit=exit,
             exception=exception,
@@ -292,8 +298,8 @@ class Reporter:
             self._exporter.put_report(record, self._resource, progress=False)
 
     def exception(self) -> ReportedException | None:
-        """The uncaught exception that the ring holds."""
-        return report_builder.reported_exception(self._reader.exception)
+        """The uncaught exception that the ring holds, or of a rank that has ended, that torchelastic has noted."""
+        return report_builder.reported_exception(self._reader.exception) or self._error_file
 
     def reported_exit(self, exit_: Exit) -> ReportedExit:
         """How the rank ended. An unknown exit status counts as clean if the rank said that it ends cleanly.
@@ -301,7 +307,10 @@ class Reporter:
         A known exit status decides alone: a rank that calls ``sys.exit(3)`` says that it ends cleanly, too.
         """
         is_clean = exit_.code == 0 and exit_.signal == 0 if exit_.known else self.clean_so_far
-        return ReportedExit(code=exit_.code, signal=exit_.signal, is_clean=is_clean, is_known=exit_.known)
+        if exit_.code and self._reader.exception is None:
+            self._error_file = error_file.read(os.environ.get(error_file.VARIABLE, ""))
+        reason = self._memory.reason(time.monotonic()) if exit_.signal == signal.SIGKILL else ""
+        return ReportedExit(exit_.code, exit_.signal, is_clean, exit_.known, reason)
 
     def dropped(self) -> DropCounts:
         """What was lost so far."""

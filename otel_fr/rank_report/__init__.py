@@ -223,6 +223,15 @@ class ReportedExit(NamedTuple):
     signal: Annotated[int, Key("signal", INTEGER, "signal that ended it; 0: none")]
     is_clean: Annotated[bool, Key("clean", flag(False), "true: it ended without an error")]
     is_known: Annotated[bool, Key("known", flag(True), "false: the exit status could not be read")]
+    reason: Annotated[
+        str,
+        Key(
+            "reason",
+            text(MAX_DOING),
+            "why the kernel killed it, such as `out of memory (cgroup limit 4.0 GiB)`",
+            optional=True,
+        ),
+    ] = ""
 
 
 _read_call = reader_of(ReportedCall)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +41,50 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
     assert words.format(folder=tmp_path, address=address) in incident["summary"]
     (found,) = [load(path) for path in (tmp_path / "job" / "dumps").glob("otel_fr_rank_1")]
     assert found.text("doing").split(" (")[0] in incident["summary"]
+
+
+def made_cgroup() -> Path | None:
+    """A memory cgroup with a limit of 700 MiB; None: this user may not make one here."""
+    for top, limit in (("memory", "memory.limit_in_bytes"), ("", "memory.max")):
+        folder = Path("/sys/fs/cgroup", top, f"otel-fr-test-{os.getpid()}")
+        try:
+            folder.mkdir()
+            (folder / limit).write_text(str(700 << 20))
+        except OSError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        else:
+            return folder
+    return None
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    folder = made_cgroup()
+    if folder is None:
+        pytest.skip("no cgroup with a memory limit can be made here")
+    yield folder
+    until(lambda: not (folder / "cgroup.procs").read_text())
+    folder.rmdir()
+
+
+def test_a_rank_that_the_kernel_killed_for_its_memory_is_said_to_be(tmp_path: Path, cgroup: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = torchrun.endpoint(running)
+        job = torchrun.start(tmp_path, "stuck.py", "memory", str(tmp_path), str(cgroup), env=env)
+        (incident,) = until(running.causes)
+        job.communicate(timeout=60)
+    assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [1]), incident["summary"]
+    words = "rank 1 was killed by signal 9 (SIGKILL) from the kernel: out of memory (cgroup limit 700.0 MiB)"
+    assert words in incident["summary"]
+    (found,) = [load(path) for path in (tmp_path / "dumps").glob("otel_fr_rank_1")]
+    assert found.facts["exit"]["reason"] == "out of memory (cgroup limit 700.0 MiB)"
+
+
+def test_an_exception_that_only_torchelastic_has_seen_is_told(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        torchrun.run(tmp_path / "job", "stuck.py", "hidden", str(tmp_path), env=torchrun.endpoint(running))
+        (incident,) = until(running.causes)
+    assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [1]), incident["summary"]
+    assert "rank 1 raised ValueError: bad sample 4711" in incident["summary"]
+    assert incident["call_sites"]["1"].endswith(" load")

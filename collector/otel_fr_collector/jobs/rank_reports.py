@@ -79,6 +79,7 @@ class KeptReport:
     step: int | None = None
     ended_by_monitor: bool = False
     doing: str = ""
+    kill_reason: str = ""
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
 
@@ -86,7 +87,7 @@ class KeptReport:
         """About how much memory it takes, in `UNIT`."""
         texts = (self.stack, self.exception_stack, self.exception, self.exit_message, self.file, self.site, self.doing)
         size = max(0, sum(map(getsizeof, texts)) - UNIT) + bytes_of_threads(self.thread_exceptions)
-        size += sum(UNIT + getsizeof(item.name) for item in self.overdue)
+        size += sum(UNIT + getsizeof(item.name) for item in self.overdue) + len(self.kill_reason)
         return 1 + len(self.inflight) + len(self.failed) + self.call_weight + size // UNIT
 
     def cut(self, calls: int, length: int) -> None:
@@ -100,6 +101,7 @@ class KeptReport:
         self.exception, self.thread_exceptions = self.exception[:length], ()
         self.overdue = tuple([item._replace(name=item.name[:length]) for item in self.overdue])
         self.exit_message, self.doing = self.exit_message[:length], self.doing[:length]
+        self.kill_reason = self.kill_reason[:length]
 
 
 def bytes_of_threads(given: Iterable[ThreadException]) -> int:
@@ -175,6 +177,7 @@ def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:
     report.has_exited = True
     report.exit_code = given.code if given.is_known else None
     report.signal = given.signal or None
+    report.kill_reason = given.reason
     report.ending = process_ending(
         signal=report.signal, exit_code=report.exit_code, clean=given.is_clean, exception=report.exception
     )

@@ -36,6 +36,7 @@ class RankState:
     python_blocked: bool = False
     exit_code: int | None = None
     signal: int | None = None
+    kill_reason: str = ""
     exception: str = ""
     exception_site: str = ""
     is_exiting: bool = False
@@ -140,4 +141,5 @@ class RankState:
         self.ending = report.ending
         if report.has_exited:
             self.ended, self.exit_code, self.signal = now, report.exit_code, report.signal
+            self.kill_reason = report.kill_reason
         return is_news

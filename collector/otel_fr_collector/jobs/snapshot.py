@@ -130,6 +130,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         ending=ending,
         signal=state.signal,
         exit_code=state.exit_code,
+        kill_reason=state.kill_reason,
         exception="" if ending is Ending.CLEAN else state.exception,
         exception_site=_exception_site(state, ending),
         exiting=state.is_exiting,

@@ -57,6 +57,7 @@ class _RankData(TypedDict):
     is_exiting: bool | None
     exit_message: str | None
     exit_site: str | None
+    kill_reason: str | None
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class SavedRun:
                 is_exiting=bool(item["is_exiting"]),
                 exit_message=item["exit_message"] or "",
                 exit_site=item["exit_site"] or "",
+                kill_reason=item["kill_reason"] or "",
                 **{name: cast("Json", item)[name] for name in _RANK_FIELDS},
             )
             states.append(state)
@@ -125,6 +127,7 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "is_exiting": state.is_exiting,
             "exit_message": state.exit_message,
             "exit_site": state.exit_site,
+            "kill_reason": state.kill_reason,
             "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)

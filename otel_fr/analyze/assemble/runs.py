@@ -257,6 +257,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         overdue=_overdue(dump),
         ended_by_monitor=dump.text("on_hang") == "kill" and bool(exit_),
         doing=dump.text("doing")[: rank_report.MAX_DOING],
+        kill_reason=_text(exit_.get("reason"))[: rank_report.MAX_DOING],
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
     rank.completed_age = _completed_age(dump)

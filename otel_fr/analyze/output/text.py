@@ -53,6 +53,7 @@ def _rank_dict(rank: Rank) -> dict[str, Any]:
         "ending": rank.ending.value,
         "signal": rank.signal,
         "exit_code": rank.exit_code,
+        "kill_reason": rank.kill_reason or None,
         "exception": rank.exception or None,
         "thread_exceptions": [item._asdict() for item in rank.thread_exceptions],
         "site": rank.exception_site or rank.site or None,

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 
 fault, folder = sys.argv[1], Path(sys.argv[2])
+if fault == "memory" and os.environ["RANK"] == "1":
+    Path(sys.argv[3], "cgroup.procs").write_text(str(os.getpid()))
 dist.init_process_group(
     "gloo",
     init_method=f"file://{folder}/store",
@@ -51,13 +54,32 @@ def gil() -> None:
     ctypes.PyDLL(None).sleep(60)
 
 
+def memory() -> None:
+    kept = []
+    while True:
+        kept.append(b"x" * (16 << 20))
+
+
+@record  # type: ignore[untyped-decorator]
+def load() -> None:
+    raise ValueError("bad sample 4711")
+
+
+def hidden() -> None:
+    try:
+        load()
+    except ValueError:
+        os._exit(3)
+
+
 def end() -> None:
     time.sleep(5)
-    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    if fault not in ("memory", "hidden"):
+        os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
     os._exit(0)
 
 
-FAULTS = {"stopped": stopped, "fifo": fifo, "connect": connect, "gil": gil}
+FAULTS = {"stopped": stopped, "fifo": fifo, "connect": connect, "gil": gil, "memory": memory, "hidden": hidden}
 if rank == 1:
     (folder / "pid").write_text(str(os.getpid()))
 for step in range(3):

@@ -1,0 +1,138 @@
+"""Whether the kernel ended the rank because its cgroup, or the machine, was out of memory.
+
+The kernel counts the processes that it ends so: of a cgroup in ``memory.events`` (version 2) or ``memory.oom_control``
+(version 1; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux), of the machine in
+``/proc/vmstat``. It does not say which processes these were, so a rank that SIGKILL ended shortly after such a count
+rose is taken for one of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+RECENT_SECONDS: Final = 10.0
+"""How long before the rank's end the count may have risen: the memory of a large process takes seconds to be freed.
+Launchers that end the other ranks wait longer before they send SIGKILL."""
+_LOOKS: Final = 64
+_MAX_DEPTH: Final = 32
+_NO_LIMIT: Final = 1 << 60
+"""Version 1 has a number in place of "max": the largest multiple of the page size in 63 bits."""
+_UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+class MemoryGroup(NamedTuple):
+    """The memory cgroup of a process.
+
+    Attributes:
+        folder: where its files are. top: the highest folder that is visible. version: 1 or 2.
+    """
+
+    folder: Path
+    top: Path
+    version: int
+
+
+def find_group(cgroup: str, mountinfo: str) -> MemoryGroup | None:
+    """The memory cgroup by ``/proc/PID/cgroup`` and ``/proc/self/mountinfo``; None: none is mounted."""
+    paths: dict[int, str] = {}
+    for line in cgroup.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            paths[1] = path
+        elif number == "0" and not controllers:
+            paths[2] = path
+    for version in (1, 2):  # a machine with both has the memory controller in version 1
+        for line in mountinfo.splitlines() if version in paths else ():
+            left, _, right = line.partition(" - ")
+            fields, kind = left.split(), right.split()
+            if len(fields) < 5 or not kind or kind[0] != ("cgroup", "cgroup2")[version - 1]:
+                continue
+            if version == 1 and "memory" not in kind[-1].split(","):
+                continue
+            root, top, path = fields[3].rstrip("/"), Path(fields[4]), paths[version]
+            if path == root or path.startswith(root + "/"):
+                return MemoryGroup(top / path[len(root) :].lstrip("/"), top, version)
+    return None
+
+
+def count_of(text: str) -> int | None:
+    """``oom_kill`` of any of the files; None: it has none."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill" and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def size_text(size: int) -> str:
+    """``"4.0 GiB"``."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} bytes"
+
+
+class OutOfMemory:
+    """The counts of one rank's cgroup and machine.
+
+    Args:
+        pid: the rank, while it lives. proc: in place of ``/proc``.
+    """
+
+    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+        self._vmstat = proc / "vmstat"
+        self.group = find_group(_text(proc / str(pid) / "cgroup"), _text(proc / "self" / "mountinfo"))
+        if self.group is not None and self._group_count() is None:
+            self.group = None
+        self._looks: deque[tuple[float, int | None]] = deque(maxlen=_LOOKS)
+        self.look(time.monotonic())
+
+    def look(self, now: float) -> None:
+        """Note the count; some 20 microseconds. ``now``: monotonic seconds."""
+        self._looks.append((now, self._count()))
+
+    def reason(self, now: float) -> str:
+        """Why a process that SIGKILL has ended just now was out of memory; "" if nothing shows that it was."""
+        count = self._count()
+        before = [then for at, then in self._looks if now - at > RECENT_SECONDS][-1:]
+        first = before[0] if before else self._looks[0][1]
+        if count is None or first is None or count <= first:
+            return ""
+        limit = self._limit()
+        where = "of the machine" if self.group is None else "" if limit is None else f"cgroup limit {size_text(limit)}"
+        return f"out of memory ({where})" if where else "out of memory"
+
+    def _count(self) -> int | None:
+        return count_of(_text(self._vmstat)) if self.group is None else self._group_count()
+
+    def _group_count(self) -> int | None:
+        assert self.group is not None
+        name = "memory.events" if self.group.version == 2 else "memory.oom_control"
+        return count_of(_text(self.group.folder / name))
+
+    def _limit(self) -> int | None:
+        """The least limit of the cgroup and those above it, in bytes; None: not known, or none."""
+        if self.group is None:
+            return None
+        name = "memory.max" if self.group.version == 2 else "memory.limit_in_bytes"
+        found: list[int] = []
+        folder = self.group.folder
+        for _ in range(_MAX_DEPTH):
+            text = _text(folder / name).strip()
+            if text.isdigit() and int(text) < _NO_LIMIT:
+                found.append(int(text))
+            if folder == self.group.top:
+                break
+            folder = folder.parent
+        return min(found, default=None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
