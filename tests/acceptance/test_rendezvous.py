@@ -41,7 +41,7 @@ def agent(
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of an agent."""
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=2 * PATIENCE)  # torch is started up to nine times
     return process.returncode, out, err
 
 

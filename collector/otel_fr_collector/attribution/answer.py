@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import TypedDict
 
 from otel_fr.attribution.v1 import attribution_pb2
-from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.attribution.facts import Fault, History, faults_of
 from otel_fr_collector.attribution.rules import Advice, decide
 from otel_fr_collector.incidents.book import IncidentBook
@@ -23,6 +23,8 @@ MAX_INCIDENTS = 500
 """Of the job, the newest, causes and consequences alike."""
 MAX_BYTES = 8 << 20
 """Of their JSON."""
+FRESH = 0.5
+"""Seconds for which what was read of a job is used again."""
 MAX_FAILURES = 16
 """Causes of the run that an answer lists."""
 MAX_NODES = 64
@@ -77,6 +79,8 @@ class Attribution:
         self._runs = runs
         self._book = book
         self._store = store
+        self._reading = asyncio.Lock()
+        self._recent: dict[str, tuple[float, Sequence[Fault]]] = {}
 
     async def find(self, job: str, attempt: int | None = None) -> AttributionData | None:
         """What is known of a job's run, and advised.
@@ -88,7 +92,7 @@ class Attribution:
         Returns:
             None: there is no such run.
         """
-        faults = faults_of(await self._incidents(job))
+        faults = await self._faults(job)
         run = self._run(job, attempt, faults)
         if run is None:
             return None
@@ -99,16 +103,26 @@ class Attribution:
         requests = () if known is None else tuple(known.requests.values())
         return _data(run, now, decide(History(now, tuple(before), requests)))
 
-    async def _incidents(self, job: str) -> Sequence[CollectorIncidentData]:
-        """The newest incidents of a job, as they were last published."""
+    async def _faults(self, job: str) -> Sequence[Fault]:
+        """The faults of a job, oldest first: read at most once in `FRESH` seconds, however many clients ask."""
+        async with self._reading:
+            now = time.monotonic()
+            self._recent = {name: kept for name, kept in self._recent.items() if now - kept[0] < FRESH}
+            known = self._recent.get(job)
+            if known is None:
+                known = self._recent[job] = (now, await self._read(job))
+            return known[1]
+
+    async def _read(self, job: str) -> Sequence[Fault]:
+        """The faults that the newest incidents of a job show, as they were last published."""
         store = self._store
         if store is not None and store.is_up:
             find = functools.partial(store.find, job=job, state=None, limit=MAX_INCIDENTS, max_size=MAX_BYTES)
             try:
-                return await asyncio.to_thread(find)
+                return await asyncio.to_thread(lambda: faults_of(find()))
             except sqlite3.Error as error:
                 store.broken(error)
-        return [one.data for one in self._book.known() if one.run.job == job][-MAX_INCIDENTS:]
+        return faults_of([one.data for one in self._book.known() if one.run.job == job][-MAX_INCIDENTS:])
 
     def _run(self, job: str, attempt: int | None, faults: Sequence[Fault]) -> RunId | None:
         """The newest run of a job that is known, by its telemetry or, if it is silent for long, by its incidents."""

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from otel_fr_collector.attribution.answer import WINDOW, Attribution, as_message
-from otel_fr_collector.attribution.facts import Culprit, Fault, History, Place, comparable, fault_of
+from otel_fr_collector.attribution.facts import Culprit, Fault, History, Place, comparable, fault_of, faults_of
 from otel_fr_collector.attribution.rules import RULES, Advice, Recommendation, decide
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
+from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import Category
 from tests.support.incident_data import incident_data
 from tests.support.paths import DOCS
@@ -210,9 +211,7 @@ def test_a_fault_is_read_from_its_incident() -> None:
 
 
 def test_what_is_long_past_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Attribution(Runs(), IncidentBook(), None)
-
-    def incident(number: int, hours: float) -> object:
+    def incident(number: int, hours: float) -> CollectorIncidentData:
         return incident_data(
             id=f"{number:016x}", job="llama", attempt=number, run_id=f"run-{number}", category="rank_dead",
             culprit_ranks=[1], culprits=[{"rank": 1, "host": "node-b", "error": ""}],
@@ -220,10 +219,11 @@ def test_what_is_long_past_does_not_count(monkeypatch: pytest.MonkeyPatch) -> No
         )  # fmt: skip
 
     def ask(*hours: float) -> str:
-        async def listed(_: str) -> list[object]:
-            return [incident(number, one) for number, one in enumerate(hours)]
+        async def read(_: str) -> list[Fault]:
+            return faults_of(incident(number, one) for number, one in enumerate(hours))
 
-        monkeypatch.setattr(found, "_incidents", listed)
+        found = Attribution(Runs(), IncidentBook(), None)
+        monkeypatch.setattr(found, "_read", read)
         answer = asyncio.run(found.find("llama"))
         assert answer is not None
         assert answer["attempt"] == 2
@@ -232,6 +232,25 @@ def test_what_is_long_past_does_not_count(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert ask(0.0, 1.0, 2.0) == "exclude_node"
     assert ask(0.0, 1.0, 2.0 + WINDOW / 3600) == "restart"
+
+
+def test_however_many_ask_incidents_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    found = Attribution(Runs(), IncidentBook(), None)
+
+    async def read(job: str) -> list[Fault]:
+        await asyncio.sleep(0)
+        reads.append(job)
+        return [fault(0, BAD_SAMPLE)]
+
+    monkeypatch.setattr(found, "_read", read)
+
+    async def play() -> None:
+        answers = await asyncio.gather(*(found.find(job) for job in ["a", "b"] * 50))
+        assert {answer["recommendation"] for answer in answers if answer} == {"restart"}
+
+    asyncio.run(play())
+    assert reads == ["a", "b"]
 
 
 def test_a_job_that_is_not_known_has_no_answer() -> None:
