@@ -125,13 +125,6 @@ class ActivityReader:
         """Sections and steps that have ended."""
         return self._word(WORD_ENDED)
 
-    @property
-    def is_used(self) -> bool:
-        """The program has told something."""
-        return bool(self._word(WORD_HEARTBEATS) or self._word(WORD_ENDED) or self._word(WORD_STEP)) or any(
-            self._words[(self._start + OPEN_START + row * ROW_SIZE) // 8] for row in range(OPEN_ROWS)
-        )
-
     def beats(self) -> Beats:
         """Heartbeats and limits as they are now."""
         return Beats(

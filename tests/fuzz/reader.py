@@ -39,6 +39,9 @@ def read(path: Path) -> None:
                 reader.ended(record.record_id)
             for row in reader.groups():
                 repr(row)
+            activity = reader.activity
+            if activity is not None:
+                repr((activity.open_sections(), activity.step(), activity.beats(), activity.ended(0)))
             repr((reader.meta, reader.exception, reader.state, reader.counters, reader.head, reader.torn))
     analysis = load(path)
     view = View(verbose=True, stacks=True)

@@ -62,6 +62,12 @@ def make_seeds(folder: Path) -> Seeds:
     return seeds
 
 
+ACTIVITY = [
+    {"kind": "section", "name": "loading", "age_s": 3.0, "limit_s": 2.0, "learned": True, "overdue": True},
+    {"kind": "heartbeat", "age_s": 70.0, "limit_s": 60.0, "overdue": True},
+]
+
+
 def _add_requests(seeds: Seeds) -> None:
     recorder = _Recorder()
     job = Job(recorder, 4, JOB)
@@ -77,6 +83,7 @@ def _add_requests(seeds: Seeds) -> None:
         (semconv.EVENT_PROGRESS, {}),
         (semconv.EVENT_IDLE, {"stack": STACK, "python_blocked": True}),
         (semconv.EVENT_EXCEPTION, {"exception": raised}),
+        (semconv.EVENT_OVERDUE, {"activity": ACTIVITY, "step": 7, "step_s": 1.5, "on_hang": "kill"}),
         (semconv.EVENT_DUMP_WRITTEN, {"file": "/dumps/rank_0"}),
         (semconv.EVENT_EXITED, {"exit": {"code": 1, "signal": 0, "clean": False, "known": True}}),
     ):
@@ -96,6 +103,16 @@ def _add_requests(seeds: Seeds) -> None:
     ]
 
 
+def _tell(ring: RankRing) -> None:
+    """Heartbeats, sections and a step, in the ring's activity section."""
+    activity = ring.writer.activity
+    body = (1, 1, activity.reference("loading"), 11, 12, 1000, 0, 2000, 0, 1, -1)
+    activity.open(body)
+    activity.end(activity.open((2, *body[1:])), (2, *body[1:6], 5000, *body[7:]))
+    activity.set_step((3, 2, 0, 11, 12, 1000, 0, 0, 0, 3, 7))
+    activity.heartbeat(4000)
+
+
 def _add_files(seeds: Seeds, folder: Path) -> None:
     for rank in range(2):
         ring = RankRing(folder / f"ring{rank}", rank, 2, capacity=40)
@@ -103,6 +120,7 @@ def _add_files(seeds: Seeds, folder: Path) -> None:
         for operation in OPERATIONS:
             ring.call(signature(operation, peer=1 - rank, tag=0, root=0))
         ring.call(float_signature(), group="1", state=RecordState.IN_FLIGHT if rank else RecordState.COMPLETED)
+        _tell(ring)
         ring.writer.add_group(GroupDef("aa", "2", "odd \u2028", (0, 5), "nccl", 3))
         seeds.rings.append(Path(ring.writer.path).read_bytes())
         ended: dict[str, Any] = {

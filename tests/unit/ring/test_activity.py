@@ -39,7 +39,6 @@ def body(writer: ActivityWriter, number: int, name: str = "load", ended: int = 0
 
 def test_an_unused_section_says_so(tmp_path: Path) -> None:
     _, reader = make(tmp_path)
-    assert not reader.is_used
     assert (reader.step(), reader.open_sections(), reader.ended(0)) == (None, [], ([], 0, 0))
     assert reader.beats().last_ns == 0
 
