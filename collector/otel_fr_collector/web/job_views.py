@@ -130,7 +130,7 @@ async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
 def _empty_columns(size: int) -> dict[str, list[object]]:
     empty: dict[str, Callable[[], object]] = {
         "rank": int, "state": lambda: UNHEARD, "host": str, "idle_s": lambda: None, "site": str, "how": str,
-        "waits": lambda: None,
+        "waits": lambda: None, "step": lambda: None, "overdue": lambda: None,
     }  # fmt: skip
     return {name: [make() for _ in range(size)] for name, make in empty.items()}
 
@@ -145,8 +145,14 @@ def _fill_rank(
     report = state.report
     if report is not None and report.idle is not None and state.ended is None:
         columns["idle_s"][at] = round(report.idle + max(0.0, now - state.arrived), 1)
+    if report is not None:
+        columns["step"][at] = report.step
     if report is None or state.ended is not None:
         return
+    if report.overdue:
+        longest = max(report.overdue, key=lambda item: item.age - item.limit)
+        age = round(longest.age + max(0.0, now - state.arrived), 1)
+        columns["overdue"][at] = [longest.kind, longest.name, age, longest.limit]
     oldest = min(
         (call for call in reported_calls(run, state) if call.enqueued_at is not None),
         key=lambda call: call.enqueued_at or 0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,22 @@ def test_an_incident_that_opened_as_missing_rank_becomes_what_explains_it(collec
         second = collector.wait_cause(lambda one: one["category"] == "heartbeat_missed")
         assert (second["id"], second["culprit_ranks"], second["waiting_ranks"]) == (first["id"], [1], [0, 2])
         assert len(collector.causes()) == 1
+
+
+def test_the_job_shows_what_is_overdue_and_the_step_of_each_rank(collector: Collector) -> None:
+    with Job(collector, 2) as job:
+        job.step()
+        job.ranks[0].extra |= {"activity": [FINE], "step": 8}
+        job.ranks[1].extra["step"] = 7
+        overdue(job, 1, BEAT, SECTION)
+        collector.wait_cause()
+        job.all_reported()
+        (found,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
+        ranks = json.loads(collector.get(f"/api/v1/jobs/{found['id']}"))["ranks"]
+    assert ranks["step"] == [8, 7]
+    kind, name, seconds, limit = ranks["overdue"][1]
+    assert (ranks["overdue"][0], kind, name, limit) == (None, "heartbeat", "", 60.0)
+    assert 70.0 <= seconds < 80.0
 
 
 def test_it_is_resolved_by_the_next_heartbeat_and_opens_again(collector: Collector) -> None:
