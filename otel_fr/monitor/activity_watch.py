@@ -27,7 +27,8 @@ class ActivityWatch:
         sections: open. step: the current one. lost: sections and steps that were overwritten before they were read.
     """
 
-    def __init__(self, reader: RingReader, config: Config, rank: int) -> None:
+    def __init__(self, reader: RingReader, config: Config, rank: int, since_ns: int = 0) -> None:
+        """``since_ns``: what ended earlier, a monitor before has learned from."""
         self._ring = reader
         self._reader = reader.activity
         self._config = config
@@ -37,6 +38,7 @@ class ActivityWatch:
             self._file = path_of(config.state_dir, config.job_id, rank)
             self._learned.load(self._file)
         self._given = Given(config.heartbeat_timeout, config.outside_timeout, config.section_timeouts)
+        self._since_ns = since_ns
         self._position = 0
         self._saved_at = time.monotonic()
         self._watched: list[Watched] = []
@@ -58,7 +60,8 @@ class ActivityWatch:
         self.step = reader.step()
         beats = reader.beats()
         if self._config.learn_steps:
-            self._learn(ended, beats.count, beats.last_ns, now_ns)
+            news = [item for item in ended if (item.ended_ns or 0) >= self._since_ns]
+            self._learn(news, beats.count, beats.last_ns, now_ns)
         self._watched = activity.watched(
             beats,
             self.sections,

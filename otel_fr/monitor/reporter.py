@@ -53,7 +53,7 @@ class Reporter:
         self.tail = Tail(reader)
         self.groups = report_builder.GroupTracker(reader, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
-        self.activity = ActivityWatch(reader, config, self.identity.rank)
+        self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
         self.on_hang = ""
         self._resource = self.identity.resource()
         self._builder = SpanBuilder(self.identity.run_id, self.identity.rank, reader.wall_offset_ns)
@@ -190,6 +190,7 @@ class Reporter:
         ended = self.activity.poll(time.monotonic_ns())
         step = self.activity.step
         self._activity_spans.note([*self.activity.sections, *([] if step is None else [step])], ended)
+        ended = [item for item in ended if (item.ended_ns or 0) >= self._sent_until_ns]
         if ended and self._exporter is not None and self._exporter.wants_spans:
             spans = [self._activity_spans.encode(item) for item in ended]
             self._exporter.put_spans(len(spans), b"".join(spans), self._resource)

@@ -253,3 +253,13 @@ def test_a_ring_of_an_older_writer_has_nothing_to_watch(tmp_path: Path) -> None:
     watch = ActivityWatch(RingReader.open(writer.path), Config(heartbeat_timeout=1), 0)
     assert watch.poll(10**15) == []
     assert watch.reported(10**15) == ()
+
+
+def test_a_monitor_that_replaces_another_does_not_learn_again_what_that_one_has(tmp_path: Path) -> None:
+    writer = RingWriter.create([tmp_path], "ring", 10, {})
+    for number in range(1, 6):
+        row = writer.activity.open(body(writer, number, "load", 100.0 * number))
+        writer.activity.end(row, body(writer, number, "load", 100.0 * number, ended=100.0 * number + 10))
+    watch = ActivityWatch(RingReader.open(writer.path), Config(learn_steps=1), 0, since_ns=500 * SECOND)
+    assert len(watch.poll(600 * SECOND)) == 5
+    assert watch._learned._sections["load"].count == 1
