@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -9,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.support import single_rank
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import grpc_sink
+from tests.support.waiting import PATIENCE
 
 PROGRAM = """
 import otel_fr
@@ -25,7 +28,8 @@ for number in range(3):
     client.send_heartbeat()
     client.end_section("client's")
 with otel_fr.section("too long", timeout=0.3):
-    time.sleep(1.5)
+    while not os.path.exists("seen"):
+        time.sleep(0.05)
 client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "bad GPU"))
 otel_fr.start_section("open at the end")
 print(client.calculate_and_set_hb_timeouts(skip_if_not_ready=True))
@@ -35,10 +39,14 @@ client.shutdown_workload_monitoring()
 
 def test_what_a_program_tells_arrives(tmp_path: Path) -> None:
     with grpc_sink() as sink:
-        single_rank.succeed(tmp_path, PROGRAM, OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
+        program = single_rank.write(tmp_path, PROGRAM)
+        env = single_rank.environment(tmp_path, OTEL_FR_ENABLED="1", OTEL_EXPORTER_OTLP_ENDPOINT=sink.address)
+        with subprocess.Popen([sys.executable, str(program)], env=env, cwd=tmp_path) as process:
+            overdue = sink.event("torch.rank.overdue")
+            (tmp_path / "seen").touch()
+            assert process.wait(PATIENCE) == 0
         sink.event("torch.rank.exited")
         control = sink.event("otel_fr.workload_control")
-        overdue = sink.event("torch.rank.overdue")
         sink.wait(lambda: any(span.name == "open at the end" for span in sink.spans))
     by_name: dict[str, list[Span]] = {}
     for span in sink.spans:
@@ -66,5 +74,5 @@ def test_what_a_program_tells_arrives(tmp_path: Path) -> None:
     assert control.resource["torch.rank"] == 0
     (item,) = [item for item in overdue.report["activity"] if item.get("overdue")]
     assert (item["kind"], item["name"], item["limit_s"]) == ("section", "too long", 0.3)
-    assert "time.sleep(1.5)" in overdue.report["stack"]
+    assert "time.sleep(0.05)" in overdue.report["stack"]
     assert overdue.report["step"] == 2
