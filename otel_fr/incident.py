@@ -48,11 +48,13 @@ class IncidentData(TypedDict):
 
 
 class CulpritData(TypedDict):
-    """A culprit. ``host``: its node; ``error``: its uncaught exception, cut short. Empty: not known, or none."""
+    """A culprit. ``host``: its node; ``error``: its uncaught exception, cut short. Empty: not known, or none.
+    ``replica``: torchft's name of its replica; None: it has none."""
 
     rank: int
     host: str
     error: str
+    replica: str | None
 
 
 class CollectorIncidentData(IncidentData):

@@ -22,6 +22,9 @@ JOB_ID: Final = "torch.job.id"
 JOB_ATTEMPT: Final = "torch.job.attempt"
 RUN_ID: Final = "torch.run.id"
 """``identity.run_id``: distinguishes two runs with the same job id and attempt."""
+REPLICA_ID: Final = "torchft.replica.id"
+QUORUM_ID: Final = "torchft.quorum.id"
+"""Of a torchft job: its replica, as the job names it, and the quorum that the run is."""
 
 # Span: one per collective call of one rank.
 OPERATION: Final = "torch.collective.operation"
@@ -81,6 +84,9 @@ EVENT_DUMP_WRITTEN: Final = "torch.flight_recorder.written"
 EVENT_DUMP_FAILED: Final = "torch.flight_recorder.failed"
 EVENT_PEER_FAILED: Final = "torch.rank.peer_failed"
 EVENT_CALLS_ENDED: Final = "torch.rank.calls_ended"
+EVENT_QUORUM: Final = "torchft.quorum.formed"
+QUORUM_REPLICAS: Final = "torchft.quorum.replicas"
+"""Of that event: how many replicas take part."""
 
 # Event of a rank that asks for something to be done with its node or its job.
 EVENT_WORKLOAD_CONTROL: Final = "otel_fr.workload_control"

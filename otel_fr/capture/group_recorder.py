@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, Final
 
@@ -110,6 +110,27 @@ class GroupRecorder:
         ours.index = self._add(describe(self._c10d, group, ours.name, ranks, self._local_id))
         self._defined(ours.name, ours.index)
 
+    def renumber(self, find: Callable[[str], Any]) -> None:
+        """The ranks have other numbers in the run now: define the live groups again. Their calls are numbered on.
+
+        Args:
+            find: the ``ProcessGroup`` of a name; None: it is gone.
+        """
+        with self.lock:
+            self._forget_objects()
+            for name, ours in self.groups.items():
+                group = find(name) if ours.index >= 0 else None
+                if group is None:
+                    continue
+                before = ours.index
+                ours.signatures.clear()
+                self._define_group(ours, group, member_ranks(self._c10d, group) or ())
+                self._renumbered(before)
+
+    def _renumbered(self, before: int) -> None:
+        """A group was defined again; ``before``: its index until then."""
+        self._writer.remove_group(before)
+
     def _add(self, definition: GroupDef) -> int:
         self._local_id += 1
         return self._writer.add_group(definition)
@@ -160,7 +181,7 @@ class GroupRecorder:
             if group is None or not self.on:
                 return None
             group.created += 1
-            if group.rank not in new.ranks and not new.awaits_all:
+            if group.global_rank(group.rank) not in new.ranks and not new.awaits_all:
                 return None
             if group.index < 0 or self._busy:
                 self._writer.count("dropped")

@@ -23,6 +23,21 @@ _generations: dict[tuple[str, tuple[int, ...]], int] = {}
 """Number of groups with that name and ranks that this process has created in this run; kept across recordings."""
 
 
+_first_rank = 0
+"""What is added to a rank as torch numbers it: the ranks of a replica of torchft's, each of which has a rank 0."""
+
+
+def set_first_rank(rank: int) -> None:
+    """Set the number in the run of what torch calls rank 0."""
+    global _first_rank
+    _first_rank = rank
+
+
+def in_run(ranks: Iterable[int]) -> tuple[int, ...]:
+    """The numbers in the run of ranks as torch numbers them."""
+    return tuple([_first_rank + rank for rank in ranks])
+
+
 def forget_created() -> None:
     """Another run begins: its groups are counted anew, as in a process that takes part for the first time."""
     _generations.clear()
@@ -77,7 +92,7 @@ class LiveGroup:
         signatures: of its calls, by `operations.key_function`'s key.
         coll, p2p, op, monitored: last number assigned in each sequence. created: of calls that create groups, if this
             is the default group. splits: number of calls that split it and gave no description.
-        ranks: global ranks in group order; empty: unknown.
+        ranks: in the run, in group order; empty: unknown.
     """
 
     __slots__ = (
@@ -130,10 +145,16 @@ class LiveGroup:
 
 
 def member_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
-    """The global ranks of a ``ProcessGroup``; None while torch does not have them.
+    """The ranks of a ``ProcessGroup`` in the run; None while torch does not have them.
 
     When a group is registered torch has not stored its members yet, but has passed them to most backends.
     """
+    ranks = torch_ranks(c10d, group)
+    return None if ranks is None else in_run(ranks)
+
+
+def torch_ranks(c10d: ModuleType, group: Any) -> tuple[int, ...] | None:
+    """As `member_ranks`, numbered as torch does."""
     world = c10d._world
     mapping = world.pg_group_ranks.get(group)
     if mapping:

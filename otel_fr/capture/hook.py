@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("otel_fr")
 
 MODULE: Final = "torch.distributed.distributed_c10d"
+TORCHFT: Final = "torchft.process_group"
+TORCHFT_MANAGER: Final = "torchft.manager"
 _CREATED: Final = "_register_process_group"
 _GONE: Final = "_unregister_process_group"
 _ALL_GONE: Final = "_unregister_all_process_groups"
@@ -43,18 +45,32 @@ class _State:
         self.notices_creations = False
         self.connections: GlooConnections | None = None
         self.restore_split: Callable[[], None] = lambda: None
+        self.restore_torchft: Callable[[], None] = lambda: None
+        self.restore_torchft_client: Callable[[], None] = lambda: None
 
 
 _state = _State()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Patches the module once it has been imported, by any code."""
+    """Patches a module once it has been imported, by any code."""
+
+    def __init__(self, name: str, patch: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._patch = patch
+
+    def watch(self) -> None:
+        """Patch the module now if it is there, else when it is."""
+        module = sys.modules.get(self._name)
+        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+            self._patch(module)
+        else:
+            sys.meta_path.insert(0, self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != MODULE:
+        if fullname != self._name:
             return None
         self.withdraw()  # so that the search below does not call this finder again
         spec = importlib.util.find_spec(fullname)
@@ -64,7 +80,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            _patch(module)
+            self._patch(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -72,9 +88,6 @@ class _Finder(importlib.abc.MetaPathFinder):
     def withdraw(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-
-
-_finder = _Finder()
 
 
 def install() -> None:
@@ -85,11 +98,8 @@ def install() -> None:
     if not _state.fork_handler:
         _state.fork_handler = True
         os.register_at_fork(after_in_child=_after_fork)
-    module = sys.modules.get(MODULE)
-    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-        _patch(module)
-    else:
-        sys.meta_path.insert(0, _finder)
+    for finder in _finders:
+        finder.watch()
 
 
 def uninstall() -> None:
@@ -98,7 +108,8 @@ def uninstall() -> None:
         return
     _state.installed = False
     _state.failed = False
-    _finder.withdraw()
+    for finder in _finders:
+        finder.withdraw()
     module = sys.modules.get(MODULE)
     for name, (ours, original) in _state.originals.items():
         # Other code may have wrapped our function meanwhile; ours then only calls the original.
@@ -107,6 +118,8 @@ def uninstall() -> None:
     _state.originals.clear()
     _state.notices_creations = False
     _state.restore_split()
+    _state.restore_torchft()
+    _state.restore_torchft_client()
     session, _state.session = _state.session, None
     if session is not None:
         session.stop()
@@ -179,6 +192,33 @@ def _notice_splits(module: ModuleType) -> None:
     _state.restore_split = split_groups.install(module.ProcessGroup, Splits())
 
 
+def _patch_torchft(module: ModuleType) -> None:
+    try:
+        from otel_fr.capture import torchft
+
+        def formed(*args: Any) -> None:
+            _guard(_on_quorum, *args)
+
+        _state.restore_torchft = torchft.install(module, note_creation, formed)
+    except Exception:  # noqa: BLE001 - another torchft: its import and its groups work all the same
+        _log.warning("otel-fr does not record this version of torchft's process groups")
+        _log.debug("otel-fr: torchft.process_group", exc_info=True)
+
+
+def _patch_torchft_client(module: ModuleType) -> None:
+    with contextlib.suppress(Exception):  # another torchft: quorums of equal numbers are taken for the same
+        from otel_fr.capture import torchft
+
+        _state.restore_torchft_client = torchft.install_client(module)
+
+
+_finders = (
+    _Finder(MODULE, _patch),
+    _Finder(TORCHFT, _patch_torchft),
+    _Finder(TORCHFT_MANAGER, _patch_torchft_client),
+)
+
+
 def note_creation() -> None:
     """A process group is about to be created: its connections must be known if its calls may have to be ended."""
     _guard(_on_creation)
@@ -227,16 +267,41 @@ def _on_created(module: ModuleType, name: str, group: Any) -> None:
     if session is None:
         if not config.is_enabled():
             return
-        from otel_fr.capture.session import Session
-
-        session = _state.session = Session.start(module, group, _state.notices_creations, _state.connections)
+        session = _start_session(module, group)
     session.group_created(name, group)
+
+
+def _start_session(module: ModuleType, group: Any, run: Mapping[str, object] | None = None) -> Session:
+    from otel_fr.capture.session import Session
+
+    session = _state.session = Session.start(module, group, _state.notices_creations, _state.connections, run)
+    return session
+
+
+def _on_quorum(signature: Any, args: Any, kwargs: Any, group: Any) -> None:
+    from otel_fr import config
+    from otel_fr.capture import torchft
+
+    session = _state.session
+    quorum = torchft.quorum_of(signature, args, kwargs)
+    if quorum is None or (session is None and not config.is_enabled()):
+        return
+    job_id = torchft.job_of(config.Config.from_env().job_id)
+    run = quorum.run(job_id)
+    name = quorum.group_name
+    group._set_group_name(name)
+    group._set_group_desc(f"torchft quorum {quorum.number}, rank {quorum.group_rank} of {quorum.replicas} replicas")
+    if _state.connections is not None:
+        _state.connections.created(name)
+    if session is None:
+        session = _start_session(sys.modules[MODULE], group, run)
+    session.quorum_formed(group, quorum, run)
 
 
 def _on_split(module: ModuleType, parent: Any, ranks: Sequence[int], group: Any) -> None:
     from otel_fr.capture import groups, split_groups
 
-    above = groups.member_ranks(module, parent) or ()
+    above = groups.torch_ranks(module, parent) or ()
     for name in split_groups.note(group, [above[rank] for rank in ranks] if above else ()):
         _on_gone(name)
     _on_created(module, str(group.group_name), group)

@@ -189,13 +189,14 @@ def _begin_split(c10d: ModuleType, recorder: Recorder, parent: Any, given: Mappi
 
 
 def _new_group(given: dict[str, Any], *, awaits_all: bool) -> NewGroup:
+    from otel_fr.capture.groups import in_run
     from otel_fr.ring import NewGroup
 
     description = given.get("group_desc")
     return NewGroup(
         name=str(given["group_name"]),
         description=_UNDESCRIBED if description is None else str(description),
-        ranks=tuple(int(rank) for rank in given["global_ranks_in_group"]),
+        ranks=in_run(int(rank) for rank in given["global_ranks_in_group"]),
         awaits_all=awaits_all,
     )
 

@@ -25,13 +25,14 @@ from typing import Any, Final
 
 from otel_fr import identity
 from otel_fr._version import __version__
-from otel_fr.capture import engines, groups
+from otel_fr.capture import engines, groups, split_groups
 from otel_fr.capture.dynamo import exclude_our_frames
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.peer_actions import PeerActions
 from otel_fr.capture.responder import Responder, StackSignal
+from otel_fr.capture.torchft import Quorum
 from otel_fr.config import Config
 from otel_fr.fault_tolerance import sections, steps
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
@@ -75,6 +76,7 @@ class Session:
         self._pid = os.getpid()
         self._over = False
         self._had_group = False
+        self._quorum_group = ""
         self._job_id = config.job_id
         self._meta = meta
         self._responder: Responder | None = None
@@ -94,6 +96,8 @@ class Session:
         try:
             # Only the package between the user's call and the operator, not all of otel-fr: the demo is user code.
             libraries = tuple(f"{Path(str(file)).parent}/" for file in (torch.__file__, __file__))
+            # torchft, which need not be imported yet, is installed beside torch.
+            libraries += (f"{Path(str(torch.__file__)).parent.with_name('torchft')}/",)
             self.recorder, self._kernels = engine.start(c10d, torch, self._writer, libraries)
             exclude_our_frames(torch)
         except BaseException:
@@ -112,15 +116,21 @@ class Session:
 
     @classmethod
     def start(
-        cls, c10d: ModuleType, group: Any, notices_creations: bool, connections: GlooConnections | None
+        cls,
+        c10d: ModuleType,
+        group: Any,
+        notices_creations: bool,
+        connections: GlooConnections | None,
+        run: Mapping[str, object] | None = None,
     ) -> Session:
         """Start recording.
 
         Args:
             c10d: ``torch.distributed.distributed_c10d``.
-            group: the process group that torch has just registered, the first since recording was switched on.
+            group: the process group that was just made, the first since recording was switched on.
             notices_creations: the creation of groups is noticed, so it can be recorded.
             connections: of the process groups; None: no calls are to be ended.
+            run: what identifies this process as a rank of a run; None: the group tells.
 
         Raises:
             OSError: no folder has room for the ring.
@@ -147,7 +157,7 @@ class Session:
             # Of an older default group it is not known how many groups were created in it.
             _CREATIONS: notices_creations and default is None,
         }
-        meta.update(_run_of(world, config.job_id, config.attempt, _share_nonce(c10d, world)))
+        meta.update(run or _run_of(world, config.job_id, config.attempt, _share_nonce(c10d, world)))
         return cls(c10d, config, meta, notices_creations, connections or GlooConnections())
 
     def _note_monitor(self, pid: int) -> None:
@@ -214,6 +224,20 @@ class Session:
         self._enter_run(default, nonce)
         self.recorder.group_created(name, default)
 
+    def quorum_formed(self, group: Any, quorum: Quorum, run: Mapping[str, object]) -> None:
+        """torchft has formed a group across its replicas (`otel_fr.capture.torchft`)."""
+        self._had_group = True
+        first = quorum.first_rank
+        for gone in split_groups.note(group, [rank - first for rank in quorum.ranks]):
+            self.recorder.group_gone(gone)
+        groups.set_first_rank(first)
+        if run["run_id"] != self._meta["run_id"]:
+            self.recorder.group_gone(self._quorum_group)
+            self._enter(run)
+            self.recorder.renumber(lambda name: split_groups.find(name) or self._find_group(name))
+        self._quorum_group = quorum.group_name
+        self.recorder.group_created(quorum.group_name, group)
+
     def _enter_run(self, default: Any, nonce: str = "") -> None:
         """The default group was created again: from now on this process is a rank of another run.
 
@@ -222,8 +246,10 @@ class Session:
         """
         before = self._meta["nonce"]
         nonce = nonce or _share_nonce(self._c10d, default, str(before))
-        run = _run_of(default, self._job_id, self._meta["attempt"], nonce)
-        if run["nonce"] != before:
+        self._enter(_run_of(default, self._job_id, self._meta["attempt"], nonce))
+
+    def _enter(self, run: Mapping[str, object]) -> None:
+        if run["nonce"] != self._meta["nonce"]:
             groups.forget_created()
         with self.recorder.lock:
             if not self.recorder.on:

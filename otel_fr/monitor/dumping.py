@@ -28,6 +28,8 @@ STARTED_AT = "started_at"
 SESSION = "session"
 """Key in the ring's meta and in each file: how many runs the process was a rank of before."""
 
+_OF_TORCHFT = re.compile(r"_quorum_-?\d+/\d+$")
+"""What torchft's ``Manager`` appends to TORCH_FR_DUMP_TEMP_FILE in the environment of its process."""
 _NOT_WRITTEN_BY_PYTORCH = frozenset({"gloo", "fake", "mpi", "ucc"})
 """Backends for which PyTorch 2.13 writes no flight-recorder file (TORCH_FR_DUMP_TEMP_FILE)."""
 _HEAD_BYTES = 64 * 1024
@@ -63,11 +65,14 @@ def paths(config: Config, identity: RankIdentity, backends: Iterable[str]) -> li
 
 
 def _base_path(config: Config, identity: RankIdentity, backends: Iterable[str]) -> Path:
+    # A rank of torchft's next quorum is another process than the rank of that number in this one.
+    of_quorum = "" if identity.quorum is None else f"quorum_{identity.quorum}_"
     if config.dump_dir is not None:
-        return config.dump_dir / f"otel_fr_rank_{identity.rank}"
+        return config.dump_dir / f"otel_fr_{of_quorum}rank_{identity.rank}"
     if config.dump_prefix is None:
-        return default_folder(identity) / f"otel_fr_rank_{identity.rank}"
-    named = Path(config.dump_prefix if config.dump_whole_name else f"{config.dump_prefix}{identity.rank}")
+        return default_folder(identity) / f"otel_fr_{of_quorum}rank_{identity.rank}"
+    given = _OF_TORCHFT.sub("_", config.dump_prefix) if of_quorum else config.dump_prefix
+    named = Path(config.dump_prefix if config.dump_whole_name else f"{given}{of_quorum}{identity.rank}")
     foreign = os.path.lexists(named) and not is_ours(named)
     if not foreign and not torch_may_write(backends):
         return named

@@ -37,6 +37,10 @@ class RankIdentity:
     service: str
     session: int = 0
     """How many runs this process was a rank of before."""
+    replica: str = ""
+    """torchft's name of the process's replica, and below, what it says of the quorum that the run is."""
+    quorum: int | None = None
+    replicas: int = 0
 
     @classmethod
     def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
@@ -56,6 +60,9 @@ class RankIdentity:
             pid=pid,
             service=_text(meta, "service_name"),
             session=_integer(meta, "session", 0),
+            replica=_text(meta, "replica_id"),
+            quorum=_integer(meta, "quorum_id", 0) if "quorum_id" in meta else None,
+            replicas=_integer(meta, "replicas", 0),
         )
 
     def resource(self, env: Mapping[str, str] = os.environ) -> Resource:
@@ -76,6 +83,8 @@ class RankIdentity:
             names.JOB_ATTEMPT: self.attempt,
             names.RUN_ID: self.run_id,
         }
+        if self.quorum is not None:
+            ours |= {names.REPLICA_ID: self.replica, names.QUORUM_ID: self.quorum}
         # The SDK generates an instance id; only one that the user has set replaces ours.
         chosen = f"{names.SERVICE_INSTANCE_ID}=" in env.get("OTEL_RESOURCE_ATTRIBUTES", "")
         for key, value in given.items():

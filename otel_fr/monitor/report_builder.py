@@ -12,6 +12,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
+from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.span_builder import error_type, stream_of
 from otel_fr.monitor.tail import Reached, Tracked
 from otel_fr.otlp_attributes import attributes
@@ -226,6 +227,24 @@ def control_record(action: str, description: str, time_ns: int) -> LogRecord:
         event_name=names.EVENT_WORKLOAD_CONTROL,
     )
     record.attributes.extend(attributes({names.WORKLOAD_ACTION: action, names.WORKLOAD_DESCRIPTION: description}))
+    return record
+
+
+def quorum_record(identity: RankIdentity, time_ns: int) -> LogRecord:
+    """The event of a rank whose replica takes part in a new quorum; ``time_ns`` is wall time."""
+    record = LogRecord(
+        time_unix_nano=time_ns,
+        observed_time_unix_nano=time_ns,
+        severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
+        severity_text="INFO",
+        event_name=names.EVENT_QUORUM,
+    )
+    found = {
+        names.QUORUM_ID: identity.quorum,
+        names.QUORUM_REPLICAS: identity.replicas,
+        names.REPLICA_ID: identity.replica,
+    }
+    record.attributes.extend(attributes(found))
     return record
 
 

@@ -78,7 +78,14 @@ class Reporter:
         self._builder = SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns)
         self._activity_spans = self._new_activity_spans()
         if is_other_run:
-            self.send(names.EVENT_STARTED)
+            self.send_started()
+
+    def send_started(self) -> None:
+        """Tell that this process is a rank of its run, and if that is a quorum of torchft's, which."""
+        self.send(names.EVENT_STARTED)
+        if self.identity.quorum is not None and self._exporter is not None:
+            record = report_builder.quorum_record(self.identity, time.time_ns())
+            self._exporter.put_report(record, self._resource, progress=False)
 
     def _new_activity_spans(self) -> ActivitySpans:
         identity, reader = self.identity, self._reader

@@ -98,6 +98,7 @@ class Monitor:
         self._termination = Termination(process, config.hang_grace)
         self._episodes = rules.Episodes()
         self._recovery = rules.Recovery()
+        self._quorum_of_file: int | None = None
         self._stacks: StackRequest | None = None
         self._stacks_id = 0
         self._look: Look | None = None
@@ -133,7 +134,7 @@ class Monitor:
         if self._control is not None:
             self._control.start()
         self._reporter.follow()
-        self._reporter.send(names.EVENT_STARTED)
+        self._reporter.send_started()
         while not self._wait(self._pause()) and not self._recording_over():
             try:
                 self._tick()
@@ -206,7 +207,7 @@ class Monitor:
         if self._signalled:
             self._signalled = False
             self._dump(REASON_SIGNAL)
-        if self._recovery.is_over(situation, stall_seconds):
+        if self._recovery.is_over(situation, stall_seconds) and reporter.identity.quorum == self._quorum_of_file:
             self._dump(REASON_RECOVERED)
         interval = rules.report_interval(situation, stall_seconds)
         if now >= self._report_at:
@@ -291,6 +292,7 @@ class Monitor:
     def _dump(self, reason: str, *, urgent: bool = False, of_fault: bool = False) -> None:
         """Write the file. ``of_fault``: it shows a fault; once that is over, a newer file replaces it."""
         self._recovery.note_file(self._reporter.moved_ns, of_fault)
+        self._quorum_of_file = self._reporter.identity.quorum
         self._reporter.groups.refresh()
         files = dumping.paths(self._config, self._reporter.identity, self._reporter.groups.backends)
         info = self._reporter.dump_info()

@@ -46,7 +46,8 @@ def culprits_of(finding: Finding, ranks: Mapping[int, RankState]) -> list[Culpri
     for rank in sorted(finding.culprit_ranks)[:MAX_CULPRITS]:
         state = ranks.get(rank)
         host, error = ("", "") if state is None else (state.host, _cut(state.exception, MAX_ERROR))
-        found.append({"rank": rank, "host": host, "error": error})
+        replica = state.replica if state is not None and state.replica else None
+        found.append({"rank": rank, "host": host, "error": error, "replica": replica})
     return found
 
 

@@ -231,6 +231,7 @@ class Ingest:
         run.note_origin(
             origin.rank,
             host=origin.host,
+            replica=origin.replica,
             world_size=origin.world_size,
             resource=origin.resource,
             now=self._clock(),

@@ -23,7 +23,7 @@ MAX_ATTRIBUTES = 1_024
 MAX_HOST = 256
 """Characters of a host's name; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
-_TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.HOST_NAME})
+_TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.HOST_NAME, names.REPLICA_ID})
 _NUMBERS = frozenset({names.RANK, names.JOB_ATTEMPT, names.WORLD_SIZE})
 _KEPT = (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)
 
@@ -40,6 +40,7 @@ class Origin:
     rank: int
     world_size: int | None = None
     host: str = ""
+    replica: str = ""
     resource: dict[str, str] = field(default_factory=dict, compare=False)
 
 
@@ -100,7 +101,8 @@ def read_source(resource: Resource) -> Source:
     world = numbers.get(names.WORLD_SIZE)
     world = world if world is not None and 0 < world <= MAX_RANK + 1 else None
     kept = {key: texts[key] for key in _KEPT if key in texts}
-    return Source(run.job, Origin(run, rank, world, texts.get(names.HOST_NAME, "")[:MAX_HOST], kept))
+    host, replica = (texts.get(name, "")[:MAX_HOST] for name in (names.HOST_NAME, names.REPLICA_ID))
+    return Source(run.job, Origin(run, rank, world, host, replica, kept))
 
 
 class Sources:

@@ -30,6 +30,7 @@ class RankState:
     ending: Ending = Ending.RUNNING
     ended: float | None = None
     host: str = ""
+    replica: str = ""
     stack: str = ""
     stack_arrived: float = 0.0
     site: str = ""
@@ -95,8 +96,9 @@ class RankState:
         self.has_gaps = self.has_gaps or report.hook_errors > 0
         return before
 
-    def note_host(self, host: str) -> None:
+    def note_host(self, host: str, replica: str = "") -> None:
         self.host = host or self.host
+        self.replica = replica or self.replica
 
     def note_file(self, path: str) -> None:
         """The rank has written a flight-recorder file; empty: it has not."""

@@ -139,7 +139,14 @@ class Run:
                 self.ranks[state.rank] = state
 
     def note_origin(
-        self, rank: int, *, host: str, world_size: int | None, resource: dict[str, str], now: float
+        self,
+        rank: int,
+        *,
+        host: str,
+        world_size: int | None,
+        resource: dict[str, str],
+        now: float,
+        replica: str = "",
     ) -> None:
         """Take the attributes of a request's resource."""
         self.last_seen = now
@@ -149,7 +156,7 @@ class Run:
             self.resource = resource
         state = self.rank_state(rank)
         if state is not None:
-            state.note_host(host)
+            state.note_host(host, replica)
 
     def note_mismatch(self, now: float) -> None:
         """Record that calls mismatch; judged once it has settled."""

@@ -96,8 +96,10 @@ def _rarity(item: tuple[str, list[int]]) -> tuple[int, list[int]]:
 def _culprits(data: CollectorIncidentData) -> list[str]:
     lines = []
     culprits, sites, stacks = data["culprit_ranks"], data["call_sites"], data["stacks"]
+    replicas = {one["rank"]: one.get("replica") for one in data["culprits"] or ()}
     for rank in culprits[:MAX_RANKS]:
-        lines.append(f"  {'culprit':<16} rank {rank}: {site_text(sites.get(str(rank)))}")
+        replica = f" (replica {one_line(name)})" if (name := replicas.get(rank)) else ""
+        lines.append(f"  {'culprit':<16} rank {rank}{replica}: {site_text(sites.get(str(rank)))}")
         if str(rank) in stacks:
             lines += [f"      {line}" for line in trim_stack(stacks[str(rank)])]
     if len(culprits) > MAX_RANKS:

@@ -331,6 +331,10 @@ void Recorder::set_index(const std::string& name, int64_t index) {
   std::lock_guard<std::mutex> lock(core_->mutex);
   LiveGroup* group = find_group(name);
   if (!group || !core_->ring) return;
+  if (group->index >= 0 && group->index != index) {  // it has other numbers now: group_recorder.py, `renumber`
+    core_->ring->remove_group(group->index);
+    group->signatures.clear();
+  }
   group->ring = core_->ring->group(index);
   group->index = group->ring ? index : -1;
 }

@@ -184,6 +184,9 @@ class CompiledRecorder(Recorder):
     def _removed(self, name: str, index: int) -> None:
         self.native.remove_group(name)
 
+    def _renumbered(self, before: int) -> None:
+        """The C++ part has removed it."""
+
     def define_late(self, name: str) -> bool:
         """Define a group at its first call. False: it is not recorded."""
         with self.lock:

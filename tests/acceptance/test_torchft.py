@@ -1,0 +1,135 @@
+"""Real torchft jobs, with torchft's own Lighthouse: two replicas, each under its own torchrun, on gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.collector_process import Collector
+from tests.support.commands import BIN, otel_fr, run
+from tests.support.paths import JOBS
+from tests.support.ports import free_port, wait_for_port
+from tests.support.verdicts import cause_incidents
+from tests.support.waiting import PATIENCE
+
+torch = pytest.importorskip("torch")
+LIGHTHOUSE = BIN / "torchft_lighthouse"
+pytestmark = [
+    *torchrun.needed,
+    pytest.mark.skipif(
+        not LIGHTHOUSE.exists(), reason="torchft is not installed (pip install --no-deps torchft==0.2.0)"
+    ),
+]
+
+
+@contextlib.contextmanager
+def lighthouse() -> Iterator[str]:
+    """Its address."""
+    port = free_port()
+    options = ["--min_replicas", "1", "--join_timeout_ms", "1500", "--heartbeat_timeout_ms", "1500"]
+    process = subprocess.Popen(
+        [str(LIGHTHOUSE), "--bind", f"[::]:{port}", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for_port(f"127.0.0.1:{port}", process)
+        yield f"http://localhost:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Replicas:
+    """The replicas of a job, and their torchruns."""
+
+    def __init__(self, folder: Path, env: dict[str, str], nproc: int) -> None:
+        self.folder = folder
+        self._env = env
+        self._nproc = nproc
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, number: int, mode: str = "go on") -> subprocess.Popen[str]:
+        """Start a replica; what it prints is added to its log."""
+        torchrun = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={self._nproc}"]
+        job = subprocess.Popen(
+            [*torchrun, str(JOBS / "torchft_replica.py"), str(number), mode, str(self.folder / "last")],
+            env={**self._env, "REPLICA_GROUP_ID": str(number), "NUM_REPLICA_GROUPS": "2"},
+            stdout=(self.folder / f"replica{number}.log").open("a"),
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.started.append(job)
+        return job
+
+    def log(self, number: int) -> str:
+        return (self.folder / f"replica{number}.log").read_text()
+
+
+@contextlib.contextmanager
+def replicas(folder: Path, running: Collector, *, nproc: int = 1, stall: float = 2.0) -> Iterator[Replicas]:
+    """None is started yet; whatever is left of them is killed at the end."""
+    with lighthouse() as address:
+        env = {
+            **torchrun.base_environment(),
+            **torchrun.endpoint(running, stall),
+            "OTEL_FR_DUMP_DIR": str(folder / "dumps"),
+            "TORCHFT_LIGHTHOUSE": address,
+        }
+        found = Replicas(folder, env, nproc)
+        try:
+            yield found
+        finally:
+            for job in found.started:
+                if job.poll() is None:
+                    ranks = run("ps", "-o", "pid=", "--ppid", job.pid).stdout.split()
+                    for pid in (job.pid, *map(int, ranks)):  # a rank that is stopped outlives its torchrun
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+                job.wait(PATIENCE)
+
+
+def sizes(text: str) -> list[int]:
+    """In how many replicas each step was made, without repetitions."""
+    found = [int(size) for size in re.findall(r"step \d+ of (\d+)", text)]
+    return [size for at, size in enumerate(found) if at == 0 or found[at - 1] != size]
+
+
+@pytest.mark.parametrize("nproc", [1])
+def test_a_replica_that_is_killed_is_named_and_one_that_rejoins_is_no_fault(nproc: int, tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        with replicas(tmp_path, running, nproc=nproc) as job:
+            victim, survivor = job.start(0, "kill"), job.start(1)
+            assert victim.wait(PATIENCE) != 0
+            again = job.start(0, "rejoin")
+            assert [again.wait(PATIENCE), survivor.wait(PATIENCE)] == [0, 0], job.log(0) + job.log(1)
+        (cause,) = running.causes()
+        (incident,) = running.incidents()
+    assert sizes(job.log(1))[-3:] == [2, 1, 2], "the survivor went on alone, then with the replica again"
+    assert (cause["category"], cause["state"]) == ("rank_dead", "resolved")
+    assert "signal 9" in cause["summary"]
+    assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]
+    assert cause["job"].startswith("torchft-localhost:")
+    (culprit,) = cause["culprit_ranks"]
+    assert "torchft_replica.py" in cause["call_sites"][str(culprit)]
+    done = otel_fr("analyze", tmp_path / "dumps", "--format", "json")
+    (offline,) = cause_incidents(json.loads(done.stdout)["incidents"])
+    assert (offline["category"], offline["culprit_ranks"], offline["id"]) == ("rank_dead", [culprit], incident["id"])
+
+
+def test_a_replica_that_hangs_is_found_by_the_collective_that_the_other_waits_in(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running, replicas(tmp_path, running) as job:
+        job.start(0, "stop")
+        job.start(1)
+        cause = running.wait_cause()
+    (culprit,) = cause["culprit_ranks"]
+    assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]
+    assert cause["waiting_ranks"] == [1 - culprit]
+    assert cause["operation"] == "all_reduce"
