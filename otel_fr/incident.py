@@ -19,6 +19,13 @@ class ProcessGroupData(TypedDict):
     ranks: list[int]
 
 
+class StackGroupData(TypedDict):
+    """Ranks whose main threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
+
+    ranks: list[int]
+    frames: list[str]
+
+
 class IncidentData(TypedDict):
     """An incident as JSON; docs/incidents.md says what the keys mean. Keys of dicts are ranks as text, in rising order.
 
@@ -39,6 +46,7 @@ class IncidentData(TypedDict):
     stuck_on: str | None
     call_sites: dict[str, str]
     stacks: dict[str, str]
+    stack_groups: list[StackGroupData] | None
     caused_by: str | None
     trace_id: str | None
     started_at: str | None
@@ -161,6 +169,7 @@ def incident_data(
         "stuck_on": finding.stuck_on,
         "call_sites": _by_rank(finding.call_sites),
         "stacks": _by_rank(finding.stacks),
+        "stack_groups": [{"ranks": list(ranks), "frames": list(frames)} for ranks, frames in finding.stack_groups],
         "caused_by": None if finding.caused_by is None else incident_id(run_id, finding.caused_by),
         "trace_id": trace_id(run_id, finding),
         "started_at": timestamp(started_at),

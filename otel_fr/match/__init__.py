@@ -27,6 +27,7 @@ from otel_fr.match.model import (
     Progress,
     Rank,
     Signature,
+    StackGroup,
     ThreadException,
 )
 from otel_fr.match.undecided import Suspects, call_text, lagging_calls, open_questions, suspects
@@ -46,6 +47,7 @@ __all__ = [
     "Progress",
     "Rank",
     "Signature",
+    "StackGroup",
     "Suspects",
     "ThreadException",
     "call_text",

@@ -15,6 +15,7 @@ from otel_fr.match.gaps import without_gaps
 from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
+from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import Node, receivers
 from otel_fr.presentation import summary_text
@@ -159,7 +160,8 @@ class Case:
                 finding.stacks[rank] = info.stack
 
     def tell_endings(self) -> None:
-        """Add to each finding which of its ranks have ended; its summary then says which were aborted.
+        """Add to each finding which of its ranks have ended, and where its ranks are; its summary then says which were
+        aborted.
 
         Nothing is added to a summary after this: it becomes one line.
         """
@@ -171,6 +173,9 @@ class Case:
             finding.summary = summary_text(finding.summary)
             ended = [r for r in finding.culprit_ranks if r in ranks and ranks[r].ending not in _NOT_ENDED]
             finding.ended_ranks = tuple(sorted({*aborted, *ended}))
+        for cause in self.causes:
+            concerned = {*cause.culprit_ranks, *cause.waiting_ranks} & ranks.keys()
+            cause.stack_groups = groups_of(concerned, {rank: ranks[rank].stack for rank in concerned})
 
     def unmatched_text(self, instance: Instance, blocker: int, *, has_passed: bool = True) -> str:
         """A message without its other half. ``has_passed``: the rank that owes it went on without, or ended."""

@@ -312,6 +312,13 @@ _MISMATCHES = frozenset(
 )
 
 
+class StackGroup(NamedTuple):
+    """Ranks whose main threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[str, ...]
+
+
 @dataclass(slots=True, kw_only=True)
 class Finding:
     """One fault, or one consequence of another (`caused_by` is then the other's key).
@@ -324,6 +331,8 @@ class Finding:
         values: rank -> its value of that field, as text; of an overdue rank, what is overdue.
         call_sites: rank -> ``"file:line function"``: the culprits' and the waiting ranks'.
         stacks: rank -> text, for the culprits.
+        stack_groups: the culprits and the waiting ranks by the place where they are, most ranks first; () if fewer than
+            two of their stacks are known, and of a consequence.
         p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.
         age: seconds that the longest waiting rank has waited; None: unknown.
         stuck_on: what blocks a culprit, or did until its launcher ended it: ``"host"`` (all its calls completed, and it
@@ -346,6 +355,7 @@ class Finding:
     values: dict[int, str] = dataclasses.field(default_factory=dict)
     call_sites: dict[int, str] = dataclasses.field(default_factory=dict)
     stacks: dict[int, str] = dataclasses.field(default_factory=dict)
+    stack_groups: tuple[StackGroup, ...] = ()
     caused_by: str | None = None
     age: float | None = None
     p2p: tuple[int, int, int, int] | None = None

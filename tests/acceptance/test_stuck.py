@@ -35,6 +35,10 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
             return [one for one in running.causes() if words.partition("{")[0] in one["summary"]]
 
         (incident,) = until(told)
+        if fault == "fifo":
+            (merged,) = until(lambda: [one for one in running.causes() if len(one["stack_groups"]) == 2])
+            assert [group["ranks"] for group in merged["stack_groups"]] == [[0, 2], [1]]
+            assert "stuck.py" in merged["stack_groups"][1]["frames"][-1]
         job.communicate(timeout=60)
     address = (tmp_path / "address").read_text() if fault == "connect" else ""
     assert (incident["category"], incident["culprit_ranks"]) == (category, [1]), incident["summary"]

@@ -283,6 +283,7 @@ class IncidentBook(KeptIncidents):
             dataclasses.replace(
                 finding,
                 stacks={rank: text for rank, text in stacks.items() if rank in finding.culprit_ranks},
+                stack_groups=finding.stack_groups or incident.finding.stack_groups,
                 call_sites={**incident.finding.call_sites, **finding.call_sites},
             )
         )
@@ -312,6 +313,12 @@ def _files(run: Run) -> dict[int, str]:
     return {rank.rank: rank.file for rank in run.ranks.values() if rank.file}
 
 
+def _places_known(finding: Finding) -> tuple[bool, int]:
+    """Whether it is known of all ranks where they are; and of how many, as a power of 2: not each new one is news."""
+    known = sum(len(group.ranks) for group in finding.stack_groups)
+    return known >= len({*finding.culprit_ranks, *finding.waiting_ranks}), known.bit_length()
+
+
 def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData]) -> tuple[object, ...]:
     """The fields whose change makes an update; waiting time is not one, because it always grows."""
     return (
@@ -325,6 +332,7 @@ def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData
         sorted(finding.values.items()),
         sorted(finding.call_sites.items()),
         sorted(finding.stacks),
+        _places_known(finding),
         finding.p2p,
         finding.stuck_on,
         finding.ended_ranks,

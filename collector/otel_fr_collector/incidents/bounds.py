@@ -35,6 +35,7 @@ def bounded(finding: Finding, *, scarce: bool = False) -> Finding:
         finding,
         summary=_cut(finding.summary, MAX_SUMMARY),
         stacks=first_texts(finding.stacks, MAX_STACKS // share),
+        stack_groups=() if scarce else finding.stack_groups,
         call_sites=_shortened(finding.call_sites, MAX_SITES // share),
         values=_shortened(finding.values, MAX_VALUES // share),
     )
@@ -56,6 +57,7 @@ def size_of(finding: Finding, files: Mapping[int, str], culprits: Iterable[Culpr
     texts = (finding.stacks, finding.call_sites, finding.values, files)
     ranks = len(finding.culprit_ranks) + len(finding.waiting_ranks)
     size = 4_000 + len(finding.summary) + 24 * ranks + sum(_size_of_texts(one) for one in texts)
+    size += sum(8 * len(group.ranks) + sum(map(len, group.frames)) for group in finding.stack_groups)
     return size + sum(300 + len(one["host"]) + len(one["error"]) for one in culprits)
 
 

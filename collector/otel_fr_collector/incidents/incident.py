@@ -79,6 +79,7 @@ class Incident:
             # A finding that was no consequence by itself may follow from an incident that opened before.
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
+            "stack_groups": data["stack_groups"] if self.cause is None else [],
             "caused_by": self.cause,
             "culprits": self.culprits if self.cause is None else [],
             "flight_recorder_files": {str(rank): self.files[rank] for rank in sorted(self.files)},

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
 
 from otel_fr.incident import CollectorIncidentData, timestamp
-from otel_fr.match import Category, Ending, Finding, Group, ThreadException
+from otel_fr.match import Category, Ending, Finding, Group, StackGroup, ThreadException
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
@@ -230,6 +230,7 @@ def _finding(data: Json) -> Finding:
             "values": _by_rank(data["values"], str),
             "call_sites": _by_rank(data["call_sites"], str),
             "stacks": _by_rank(data["stacks"], str),
+            "stack_groups": tuple([StackGroup(tuple(r), tuple(f)) for r, f in data.get("stack_groups", ())]),
             "p2p": None if p2p is None else (int(p2p[0]), int(p2p[1]), int(p2p[2]), int(p2p[3])),
         }
     )

@@ -337,7 +337,7 @@ def _listed(found: Sequence[CollectorIncidentData], brief: bool) -> bytes:
 
 def _brief(incident: CollectorIncidentData) -> dict[str, object]:
     """The incident without what grows with the number of ranks that wait."""
-    heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks")
+    heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks", "stack_groups")
     short = {name: value for name, value in incident.items() if name not in heavy}
     group = incident["process_group"]
     if group is not None:

@@ -68,6 +68,15 @@ def _finding(finding: Finding, analysis: Analysis, view: View) -> list[str]:
         text = stack.strip().splitlines()
         lines += ["<details><summary>stack of rank " + str(rank) + "</summary>", ""]
         lines += [*_fence(text if view.verbose else text[:_MAX_STACK_LINES]), "", "</details>", ""]
+    for place in finding.stack_groups[:MAX_LISTED]:
+        lines += [
+            f"<details><summary>{overview.place_title(place.ranks)}</summary>",
+            "",
+            *_fence(place.frames),
+            "",
+            "</details>",
+            "",
+        ]
     if view.stacks:
         for ranks, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines += [f"Call stack of {ranks_text(ranks)}, innermost first:", "", *_fence(frames), ""]

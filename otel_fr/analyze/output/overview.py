@@ -18,6 +18,9 @@ MAX_COLUMNS = 8
 MAX_FOLLOWED = 6
 """Consequences of a fault that are shown."""
 
+MAX_PLACE_FRAMES = 8
+"""Innermost frames that are shown of a place where ranks are."""
+
 MAX_LISTED = 20
 """Items of one list that are shown."""
 
@@ -298,6 +301,13 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "    " if c == "\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def place_title(ranks: Sequence[int]) -> str:
+    """``"3 ranks are here (ranks 0-2)"``, ``"rank 17 is here"``."""
+    if len(ranks) == 1:
+        return f"{ranks_text(ranks)} is here"
+    return f"{count_text(len(ranks), 'rank')} are here ({ranks_text(ranks)})"
 
 
 def call_stacks(analysis: Analysis, finding: Finding) -> list[tuple[list[int], tuple[str, ...]]]:

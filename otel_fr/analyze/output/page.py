@@ -97,6 +97,11 @@ def _finding(number: int, finding: Finding, analysis: Analysis, view: View) -> s
     for rank, stack in sorted(finding.stacks.items())[:MAX_LISTED]:
         lines = "\n".join(_text(line) for line in stack.strip().splitlines())
         parts.append(f"<details open><summary>stack of rank {rank}</summary><pre>{lines}</pre></details>")
+    for place in finding.stack_groups[:MAX_LISTED]:
+        lines = "\n".join(map(_text, place.frames))
+        parts.append(
+            f"<details><summary>{_text(overview.place_title(place.ranks))}</summary><pre>{lines}</pre></details>"
+        )
     if view.stacks:
         for ranks, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines = "\n".join(map(_text, frames))

@@ -159,6 +159,10 @@ def _finding(finding: Finding, analysis: Analysis, view: View) -> list[Line]:
             lines.append(
                 ("stack", f"    ({count_text(len(text) - limit, 'more line')} in {analysis.ranks[rank].file})")
             )
+    for place in finding.stack_groups[:MAX_LISTED]:
+        lines.append(("title", f"  {overview.place_title(place.ranks)}:"))
+        kept = place.frames if view.verbose else place.frames[-overview.MAX_PLACE_FRAMES :]
+        lines.extend(("stack", f"    {frame}") for frame in kept)
     if view.stacks:
         for alike, frames in overview.call_stacks(analysis, finding)[:MAX_LISTED]:
             lines.append(("title", f"  call stack of {ranks_text(alike)}, innermost first:"))

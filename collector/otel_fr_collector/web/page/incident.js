@@ -20,7 +20,7 @@ export function incidentItem(data) {
 }
 
 export function incidentBody(data) {
-  return [facts(data), values(data), culprits(data), waiting(data), files(data)].flat();
+  return [facts(data), values(data), culprits(data), waiting(data), places(data), files(data)].flat();
 }
 
 function facts(data) {
@@ -64,6 +64,16 @@ function waiting(data) {
   const by = ranksByText(data.waiting_ranks.map((rank) => [rank, siteText(data.call_sites?.[rank])]));
   const rows = [...by].map(([site, ranks]) => h("tr", {}, h("th", { scope: "row" }, ranksText(ranks)), h("td", { class: "site" }, site)));
   return [h("h3", {}, "Waiting ranks"), h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, rows)))];
+}
+
+function places(data) {
+  const found = data.stack_groups ?? [];
+  if (!found.length) return [];
+  const parts = found.map(({ ranks, frames }, i) => {
+    const head = h("summary", {}, `${ranks.length} here: ${ranksText(ranks)} `, h("code", {}, frames[frames.length - 1]));
+    return h("details", { open: i > 0 && ranks.length === 1 }, head, h("pre", { tabindex: "0" }, frames.join("\n")));
+  });
+  return [h("h3", {}, "Where the ranks are"), ...folded(parts)];
 }
 
 function files(data) {
