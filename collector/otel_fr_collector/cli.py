@@ -129,7 +129,14 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
     forwarder = _forwarder(effective, metrics) if effective.forward else None
     ports = _ports(effective, tls, tokens)
     service = Service(
-        metrics, outlets, forwarder=forwarder, store=store, retention=retention, links=links, tenant_of=whose
+        metrics,
+        outlets,
+        forwarder=forwarder,
+        store=store,
+        retention=retention,
+        links=links,
+        tenant_of=whose,
+        straggler_limits=effective.straggler_limits,
     )
     process = CollectorProcess(service, outlets, forwarder, ports, effective.stop_seconds)
     await process.start()

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from otel_fr.incident import CollectorIncidentData, ProcessGroupData
+from otel_fr.match.lateness import Lateness
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
@@ -17,6 +18,8 @@ from otel_fr_collector.metric_table import FAMILIES
 
 MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
+MAX_STRAGGLERS, MAX_STRAGGLERS_OF_GROUP = 100, 3
+"""Ranks with metrics of their own: those that are waited for most, of all groups and of one."""
 
 
 def group_label(group: ProcessGroupData | None) -> str:
@@ -25,7 +28,7 @@ def group_label(group: ProcessGroupData | None) -> str:
 
 
 class JobGauges(Collector):
-    """Runs, open incidents, lag and skew, read from the live state at each scrape."""
+    """Runs, open incidents, lag, skew and stragglers, read from the live state at each scrape."""
 
     def __init__(self, runs: Runs, open_incidents: Callable[[], Iterable[CollectorIncidentData]]) -> None:
         self._runs = runs
@@ -42,6 +45,7 @@ class JobGauges(Collector):
         yield self._incidents()
         yield self._lag()
         yield self._skew()
+        yield from self._stragglers()
 
     def _incidents(self) -> GaugeMetricFamily:
         table = FAMILIES["otel_fr_incidents_open"]
@@ -86,6 +90,24 @@ class JobGauges(Collector):
         for values in sorted(skews, key=lambda key: -skews[key][1])[:MAX_SERIES]:
             family.add_metric(values, *skews[values])
         return family
+
+    def _stragglers(self) -> Iterator[GaugeMetricFamily]:
+        behind, ratio = (
+            GaugeMetricFamily(table.name, table.help, labels=table.label_names)
+            for table in (FAMILIES["otel_fr_straggler_behind_seconds"], FAMILIES["otel_fr_straggler_late_ratio"])
+        )
+        found: dict[tuple[str, str, str], Lateness] = {}
+        for run in self._runs.by_id.values():
+            for state in run.groups.values():
+                for one in [] if state.waits is None else state.waits.lateness()[:MAX_STRAGGLERS_OF_GROUP]:
+                    label = (*_labels(run, state), str(one.rank))
+                    if label not in found or found[label].waited < one.waited:
+                        found[label] = one
+        for values in sorted(found, key=lambda key: -found[key].waited)[:MAX_STRAGGLERS]:
+            behind.add_metric(values, found[values].seconds)
+            ratio.add_metric(values, found[values].share)
+        yield behind
+        yield ratio
 
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:

@@ -121,6 +121,9 @@ def _from_flags(flags: Mapping[str, object]) -> _Source:
 def _from_env(env: Mapping[str, str], problems: list[str]) -> _Source:
     known = {option.env: option for option in OPTIONS}
     found: _Source = {}
+    for one in OPTIONS:
+        if one.short_env and env.get(one.short_env):
+            found[one.name] = (one.short_env, env[one.short_env])
     for name, value in env.items():
         own = name.removeprefix(ENV_PREFIX)
         if own == name or own == "CONFIG" or not value:

@@ -66,6 +66,7 @@ def _summary(name: str, unit: str, text: str, *labels: Label, act: str = "") -> 
 
 _JOB = Label("job_id", text="the job's name")
 _GROUP = Label("process_group", text="the group's description, else its name")
+_RANK = Label("rank", text="the rank's number")
 _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
@@ -105,6 +106,21 @@ _JOBS = (
         " clock; one collective in 16 is measured.",
         *(_JOB, _GROUP),
         act="Its sum divided by its count is the average time that a group waits for its slowest rank.",
+    ),
+    _gauge(
+        "otel_fr_straggler_behind_seconds",
+        "seconds",
+        "By how much a rank came later than half of its process group, on average of those of the latest 64 collectives"
+        " with waits in which it was late; only the ranks that are waited for most.",
+        *(_JOB, _GROUP, _RANK),
+    ),
+    _gauge(
+        "otel_fr_straggler_late_ratio",
+        "0 to 1",
+        "In how many of the latest 64 collectives with waits the same rank was late.",
+        *(_JOB, _GROUP, _RANK),
+        act="An incident of category straggler opens when it stays above --straggler-share, and others wait for the"
+        " rank for --straggler-wait of their time.",
     ),
 )
 _REQUESTS = (

@@ -21,6 +21,7 @@ from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
@@ -51,6 +52,7 @@ class Service:
         retention: of resolved incidents in memory; the store has its own.
         links: shown with incidents.
         tenant_of: the tenant of a job's name.
+        straggler_limits: when a rank counts as one that always comes last.
         clock, wall: monotonic and Unix time in seconds.
     """
 
@@ -66,9 +68,10 @@ class Service:
         retention: Retention | None = None,
         links: Links | None = None,
         tenant_of: Callable[[str], str] = tenant_of,
+        straggler_limits: StragglerLimits | None = None,
     ) -> None:
         self.metrics = metrics
-        self.runs = Runs(tenant_of=tenant_of)
+        self.runs = Runs(tenant_of=tenant_of, straggler_limits=straggler_limits)
         self.book = IncidentBook(wall, tenant_of)
         self.store = store
         self.outlets = outlets
@@ -228,5 +231,7 @@ class Service:
                     self._traces.publish(change)
 
     def _command_monitors(self, incident: Incident) -> None:
-        """Ask the run's monitors for their flight-recorder files."""
+        """Ask the run's monitors for their flight-recorder files, unless nothing is blocked."""
+        if incident.finding.is_slowness:
+            return
         self.control.dump(incident.run, incident.id, incident.finding.summary[:500])

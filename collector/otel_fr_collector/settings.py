@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.incidents.links import FIELDS, check_template
+from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.network.address import Address
 from otel_fr_collector.outlets.alertmanager import parse_label
 from otel_fr_collector.redaction import hide_password
@@ -103,6 +104,11 @@ class Option:
     def env(self) -> str:
         return ENV_PREFIX + self.name.upper().replace("-", "_")
 
+    @property
+    def short_env(self) -> str:
+        """A second name, ``OTEL_FR_STRAGGLER_...``, of the options that say what counts as a straggler; else ""."""
+        return self.env.replace("_COLLECTOR", "") if self.section == _STRAGGLERS else ""
+
 
 def _option(
     section: str,
@@ -119,7 +125,7 @@ def _option(
 
 
 _IN, _OUT, _FORWARD, _STATE = "Input", "Incidents", "Forwarding", "State"
-_SECURITY, _LIMITS, _PROCESS = "Security", "Limits", "Process"
+_SECURITY, _LIMITS, _PROCESS, _STRAGGLERS = "Security", "Limits", "Process", "Stragglers"
 
 
 def _link(what: str) -> Any:
@@ -153,6 +159,35 @@ class Settings:
         default="127.0.0.1:8080",
         text="address for the page, the API, /metrics and /healthz",
         metavar="HOST:PORT",
+    )
+
+    straggler_seconds: float = _option(
+        _STRAGGLERS,
+        _number(0.001, 3600),
+        default="0.05",
+        text="time by which a rank must come later than half of its group, for a collective to count",
+        metavar="SECONDS",
+    )
+    straggler_share: float = _option(
+        _STRAGGLERS,
+        _number(0.6, 1),
+        default="0.85",
+        text="share of such collectives in which the rank must be late, from 0.6 to 1",
+        metavar="SHARE",
+    )
+    straggler_wait: float = _option(
+        _STRAGGLERS,
+        _number(0, 1),
+        default="0.1",
+        text="share of their time for which the others must wait for the rank, from 0 to 1",
+        metavar="SHARE",
+    )
+    straggler_window: float = _option(
+        _STRAGGLERS,
+        _number(1, 86400),
+        default="60",
+        text="time for which all this must last, and at least 64 such collectives",
+        metavar="SECONDS",
     )
 
     incidents: Path | None = _option(
@@ -341,6 +376,11 @@ class Settings:
         text="lowest level that is logged: debug, info, warning or error",
         metavar="LEVEL",
     )
+
+    @property
+    def straggler_limits(self) -> StragglerLimits:
+        """When a rank counts as a straggler."""
+        return StragglerLimits(self.straggler_seconds, self.straggler_share, self.straggler_wait, self.straggler_window)
 
     @property
     def otlp_http_address(self) -> Address | None:

@@ -26,6 +26,14 @@ STREAM_TIMEOUT = urllib3.Timeout(connect=5.0, read=40.0)
 """Longer than the 15 s after which the collector sends a keep-alive."""
 
 
+class LateRank(TypedDict):
+    """The rank that others wait for most: seconds on average, and the share of their time."""
+
+    rank: int
+    seconds: float
+    waited: float
+
+
 class JobHead(TypedDict):
     """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state."""
 
@@ -36,6 +44,7 @@ class JobHead(TypedDict):
     ranks: dict[str, int]
     groups: int
     lag: int
+    late: LateRank | None
     last_heard_at: str | None
 
 

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.console.client import UNREACHABLE, Client, CollectorError, JobHead
+from otel_fr.console.client import UNREACHABLE, Client, CollectorError, JobHead, LateRank
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.presentation import ago_text, count_text
 from otel_fr.printable import one_line, printable
@@ -91,7 +91,7 @@ def _table(jobs: list[JobHead]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("JOB", "STATE", "RANKS", "NOT RUNNING"):
         table.add_column(name)
-    for name in ("GROUPS", "LAG", "LAST REPORT"):
+    for name in ("GROUPS", "LAG", "LATE", "LAST REPORT"):
         table.add_column(name, justify="right")
     for job in jobs:
         tally, state = job["ranks"], job["state"]
@@ -104,9 +104,17 @@ def _table(jobs: list[JobHead]) -> Table:
             others or "-",
             str(job["groups"]),
             str(job["lag"]),
+            _late(job["late"]),
             _ago(job["last_heard_at"]),
         )
     return table
+
+
+def _late(late: LateRank | None) -> str:
+    """``"rank 3: 148 ms, 31 %"``: who comes last, by how much, and for how much of their time the others wait."""
+    if late is None:
+        return "-"
+    return f"rank {late['rank']}: {late['seconds'] * 1_000:.0f} ms, {late['waited'] * 100:.0f} %"
 
 
 def _ago(text: str | None) -> str:

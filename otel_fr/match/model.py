@@ -361,3 +361,8 @@ class Finding:
     p2p: tuple[int, int, int, int] | None = None
     stuck_on: Literal["host", "device"] | None = None
     ended_ranks: tuple[int, ...] = ()
+
+    @property
+    def is_slowness(self) -> bool:
+        """Ranks come last in many collectives, which all complete: nothing is blocked, and no fault follows from it."""
+        return self.category is Category.STRAGGLER and self.sequence_id is None

@@ -13,6 +13,7 @@ from otel_fr.match.instances import key_of_finding
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
+from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.throttle import Throttle
@@ -73,7 +74,7 @@ class IncidentBook(KeptIncidents):
         keys = {finding.key for finding in findings}
         causes = {finding.key for finding in findings if finding.caused_by is None}
         matched: set[str] = set()
-        for old in self.open_of(run.id):
+        for old in self.open_faults(run.id):
             if not keys & set(old.keys) and moved_on(old.finding) and not self._goes_on(old, findings):
                 changes.extend(self._resolve(old, now))
         for finding in map(self._bounded, findings):
@@ -87,6 +88,38 @@ class IncidentBook(KeptIncidents):
             matched.add(incident.id)
             changes.extend(self._renew(run, incident, finding, causes, now, enqueued(finding)))
         return changes + self._overtaken(run.id, findings, keys, now)
+
+    def note_slowness(
+        self, run: Run, now: float, wall: float, find: Callable[[GroupState, Finding | None], Finding | None]
+    ) -> list[IncidentChange]:
+        """Open, update and resolve the incidents about ranks that always come last; they are no cause of others.
+
+        Args:
+            find: called with a group and the finding of its open incident; the finding now, None: there is none, or
+                none any more.
+        """
+        known = {one.finding.group.id: one for one in self._open_slowness(run.id) if one.finding.group is not None}
+        changes: list[IncidentChange] = []
+        for number, group in run.groups.items():
+            incident = known.pop(number, None)
+            if incident is None and (group.waits is None or not group.waits.events):
+                continue
+            found = find(group, None if incident is None else incident.finding)
+            if found is None:
+                changes.extend(self._resolve(incident, now) if incident is not None else [])
+            elif incident is not None:
+                changes.extend(self._renew(run, incident, self._bounded(found), {found.key}, now, None))
+            else:
+                old = next((one for one in self._by_run.get(run.id, ()) if found.key in one.keys), None)
+                changes.extend(self._open(run, self._bounded(found), old, {found.key}, now, wall, None))
+        return changes
+
+    def open_faults(self, run: RunId) -> list[Incident]:
+        """The open incidents of the run, but for those about ranks that always come last."""
+        return [one for one in self.open_of(run) if not one.finding.is_slowness]
+
+    def _open_slowness(self, run: RunId) -> list[Incident]:
+        return [one for one in self.open_of(run) if one.finding.is_slowness]
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
         """Add flight-recorder files that the run's ranks have written since."""
@@ -115,8 +148,8 @@ class IncidentBook(KeptIncidents):
                 return incident
         if finding.caused_by is not None:
             return None
-        for incident in known:
-            is_cause = incident.is_open and incident.cause is None
+        for incident in self.open_faults(run):
+            is_cause = incident.cause is None
             if is_cause and not keys & set(incident.keys) and self._is_later_form(incident.finding, finding):
                 return incident
         return None
@@ -139,7 +172,9 @@ class IncidentBook(KeptIncidents):
         Args:
             keys: of the findings of this judgement. If a mismatch is one, the match engine knew it when it judged.
         """
-        open_causes = [i for i in self._by_run.get(run, ()) if i.is_open and i.cause is None]
+        if finding.is_slowness:
+            return None
+        open_causes = [one for one in self.open_faults(run) if one.cause is None]
         if finding.caused_by is not None:
             for incident in self._by_run.get(run, ()):
                 if finding.caused_by in incident.keys:
@@ -240,7 +275,7 @@ class IncidentBook(KeptIncidents):
                 continue
             cause = found.cause or found.id
             waiting = {r for f in findings if finding.key in (f.key, f.caused_by) for r in f.waiting_ranks}
-            for old in self.open_of(run):
+            for old in self.open_faults(run):
                 culprits = set(old.finding.culprit_ranks)
                 is_cause = old.cause is None and old.id != cause and not keys & set(old.keys)
                 if is_cause and culprits and culprits <= waiting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import time
@@ -10,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from otel_fr.match import Finding, diagnose
-from otel_fr_collector.incidents import credibility, triggers
+from otel_fr_collector.incidents import credibility, slowness, triggers
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.incidents.restart_grace import RestartGrace
@@ -33,6 +34,8 @@ THREADS = 8
 """Threads for larger runs, of which each tenant may use one."""
 MANY_THREADS = 4
 """Threads in use from which no tenant gets a second one: they share one interpreter."""
+SLOWNESS_INTERVAL = 1.0
+"""Seconds between two looks at who comes last in a run's groups."""
 MAX_LOGGED_FAILURES = 1_000
 """Runs whose failed judgement was logged, so that it is logged once."""
 
@@ -153,13 +156,20 @@ class Judge:
             return
         if self._grace.waits_for(run, now):
             return  # also at shutdown: its ranks are reconnecting and report to the next collector
-        has_open = bool(self._book.open_of(run.id))
+        self._note_slowness(run, now, final=final)
+        has_open = bool(self._book.open_faults(run.id))
         last_change = self._book.changed.get(run.id, float("-inf"))
         reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
         if reason:
             self._judge(run, reason, now)
         if has_open or reason:
             self._publish(self._book.add_files(run, now), now)
+
+    def _note_slowness(self, run: Run, now: float, *, final: bool) -> None:
+        if final or now - run.slowness_judged_at >= SLOWNESS_INTERVAL:
+            run.slowness_judged_at = now
+            find = functools.partial(slowness.find, run)
+            self._publish(self._book.note_slowness(run, now, self._wall(), find), now)
 
     def _has_room(self, run: Run) -> bool:
         """Whether a thread is free for the run, should it need one."""

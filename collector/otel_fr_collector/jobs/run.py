@@ -11,6 +11,7 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
+from otel_fr_collector.jobs.waits import StragglerLimits, Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
 MAX_RANKS_PER_RUN = 16_384
@@ -49,6 +50,7 @@ class Run:
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
         judged_at: when the run was last judged.
+        slowness_judged_at: when it was last looked for ranks that always come last.
         judging_seconds: how long that took; the run is not judged again for that long.
         silence_floor: no silence is counted before this time.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
@@ -69,6 +71,7 @@ class Run:
     bad_end_since: float | None = None
     has_news: bool = False
     judged_at: float = float("-inf")
+    slowness_judged_at: float = float("-inf")
     judging_seconds: float = 0.0
     members: int = 0
     progress_entries: int = 0
@@ -78,6 +81,7 @@ class Run:
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
+    straggler_limits: StragglerLimits = field(default_factory=StragglerLimits)
 
     @property
     def weight(self) -> int:
@@ -206,7 +210,8 @@ class Run:
             if is_full or usage.groups >= MAX_GROUPS or not usage.has_room(GROUP_BYTES):
                 self.usage.refuse("groups", len(self.groups), MAX_GROUPS)
                 return None
-            state = self.groups[group.id] = GroupState(replace(group, ranks=()))
+            waits = Waits(self.straggler_limits, usage)
+            state = self.groups[group.id] = GroupState(replace(group, ranks=()), waits=waits)
             self.usage.groups += 1
         if not state.group.ranks:
             if not group.ranks and size and size == self.world_size and size <= MAX_GROUP_RANKS:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.usage import Usage
+from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Holdings, Owner
 
@@ -33,7 +34,9 @@ class Runs:
         max_runs: int = MAX_RUNS,
         max_weight: int = MAX_WEIGHT,
         tenant_of: Callable[[str], str] = tenant_of,
+        straggler_limits: StragglerLimits | None = None,
     ) -> None:
+        self._straggler_limits = straggler_limits or StragglerLimits()
         self._max_runs = max_runs
         self._max_weight = max_weight
         self._tenant_of = tenant_of
@@ -57,7 +60,7 @@ class Runs:
             if len(self.by_id) >= self._max_runs and not self._make_room(now, Owner(tenant, run_id.job)):
                 self.usage.refused["runs"] += 1
                 return None
-            run = Run(run_id, now, now, tenant=tenant, usage=self.usage)
+            run = Run(run_id, now, now, tenant=tenant, usage=self.usage, straggler_limits=self._straggler_limits)
             self.usage.runs += 1
             self._held.add(Owner(tenant, run_id.job))
             own = self.by_tenant.setdefault(tenant, {})
@@ -153,6 +156,9 @@ class Runs:
         usage.members -= run.members
         usage.progress_entries -= run.progress_entries
         usage.reported -= sum(rank.held for rank in run.ranks.values())
+        for group in run.groups.values():
+            if group.waits is not None:
+                group.waits.release()
 
 
 def _least_known(runs: Iterable[Run]) -> Run | None:

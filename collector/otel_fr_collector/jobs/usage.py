@@ -21,7 +21,7 @@ class Usage:
     """Total size of all runs, and what was refused or evicted: by kind, how often.
 
     Attributes:
-        runs: how many there are.
+        runs: how many there are. watched: groups of which waits are kept (`jobs.waits`).
         is_full: a run smaller than its share was refused room since room was last made.
     """
 
@@ -31,6 +31,7 @@ class Usage:
     members: int = 0
     progress_entries: int = 0
     reported: int = 0
+    watched: int = 0
     is_full: bool = False
     refused: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)

@@ -10,6 +10,7 @@ from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
 from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_calls
@@ -20,6 +21,8 @@ CHUNK = 512
 """Ranks processed before the event loop runs other tasks."""
 MAX_NAMED = 64
 """Ranks that are listed; of more there is only the count."""
+MIN_WAITED = 0.01
+"""Share of their time that others wait for a rank, from which its lateness is shown."""
 
 RUNNING, SILENT, UNHEARD = "running", "silent", "unheard"
 ENDINGS = {Ending.CLEAN: "ended", Ending.RAISED: "raised", Ending.KILLED: "killed", Ending.GONE: "gone"}
@@ -61,6 +64,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         "ranks": tally,
         "groups": len(run.groups),
         "lag": _lag(run),
+        "late": _latest(run),
         "incidents": [incident.id for incident in open_causes],
         "first_heard_at": timestamp(wall - (now - run.first_seen)),
         "last_heard_at": timestamp(wall - (now - run.last_seen)),
@@ -96,6 +100,38 @@ def _lag(run: Run) -> int:
     return max((highest[group] - lowest[group] for group in lowest), default=0)
 
 
+def _latest(run: Run) -> Json | None:
+    """The rank that is waited for most, of all groups; None: nobody is waited for."""
+    found = [
+        (one, state)
+        for state in run.groups.values()
+        if state.waits is not None
+        for one in state.waits.lateness()[:1]
+        if one.waited >= MIN_WAITED
+    ]
+    if not found:
+        return None
+    one, state = max(found, key=lambda item: item[0].waited)
+    return {
+        "rank": one.rank,
+        "process_group": state.group.description or state.group.name,
+        "seconds": round(one.seconds, 4),
+        "share": round(one.share, 4),
+        "waited": round(one.waited, 4),
+    }
+
+
+def _fill_late(columns: dict[str, list[object]], group: GroupState, at: int, position: dict[int, int]) -> None:
+    """How late ranks come in the group where they are waited for most: group, share, seconds, waited."""
+    for one in [] if group.waits is None else group.waits.lateness():
+        index = position.get(one.rank)
+        if index is None or one.waited < MIN_WAITED:
+            continue
+        known = columns["late"][index]
+        if not isinstance(known, list) or known[3] < one.waited:
+            columns["late"][index] = [at, round(one.share, 4), round(one.seconds, 4), round(one.waited, 4)]
+
+
 async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     """One job in full. Lists under ``ranks`` and ``lanes`` are parallel to ``ranks.rank``; yields every `CHUNK` ranks.
 
@@ -119,6 +155,8 @@ async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
             at = index_of.get(group)
             if at is not None:
                 members[at].add(rank)
+    for at, group_state in enumerate(groups):
+        _fill_late(columns, group_state, at, position)
     columns["rank"] = list(numbers)
     lanes, lane_of = await _lanes(run, [state.group for state in groups], members, position)
     data["ranks"] = {**columns, "tally": data["ranks"]}
@@ -130,7 +168,7 @@ async def detail(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
 def _empty_columns(size: int) -> dict[str, list[object]]:
     empty: dict[str, Callable[[], object]] = {
         "rank": int, "state": lambda: UNHEARD, "host": str, "idle_s": lambda: None, "site": str, "how": str,
-        "waits": lambda: None, "step": lambda: None, "overdue": lambda: None,
+        "waits": lambda: None, "step": lambda: None, "overdue": lambda: None, "late": lambda: None,
     }  # fmt: skip
     return {name: [make() for _ in range(size)] for name, make in empty.items()}
 

@@ -3,7 +3,7 @@
 
 import { h, keyed, number, setClass, setText } from "./dom.js";
 import { STATUSES, describe, judge, outliers } from "./status.js";
-import { collectiveText, durationText } from "./text.js";
+import { collectiveText, durationText, lateText } from "./text.js";
 
 const TABLE = 64; // ranks up to which every rank has a row
 const ROWS = 100; // rows of the table of outliers
@@ -62,7 +62,7 @@ export function makeGrid() {
     const chosen = outliers(judged, ROWS);
     let rows = small && !only ? job.ranks.rank.map((_, i) => i) : chosen.shown;
     if (!small) rows = [...new Set([...picked].filter((i) => i < job.ranks.rank.length)), ...rows.filter((i) => !picked.has(i))];
-    const columns = ["rank", "state", ...lanes.map((lane) => lane.name), "where it is"];
+    const columns = ["rank", "state", ...lanes.map((lane) => lane.name), "comes late", "where it is"];
     keyed(head, columns.map((text, i) => ({ text, i })), (c) => c.i, () => h("th", { scope: "col" }), (cell, c) => setText(cell, c.text));
     keyed(body, rows, (i) => job.ranks.rank[i], makeRow, (row, i) => fillRow(row, i, lanes));
     table.hidden = !rows.length;
@@ -78,10 +78,10 @@ export function makeGrid() {
   }
 
   function fillRow(row, i, lanes) {
-    const { state, how, waits, site, host } = job.ranks;
+    const { state, how, waits, late, site, host } = job.ranks;
     setClass(row, picked.has(i) ? "picked" : "");
-    while (row.children.length < lanes.length + 3) row.append(h("td"));
-    while (row.children.length > lanes.length + 3) row.lastChild.remove();
+    while (row.children.length < lanes.length + 4) row.append(h("td"));
+    while (row.children.length > lanes.length + 4) row.lastChild.remove();
     const worst = judged.worst[i];
     const shown = worst === "culprit" ? "culprit" : state[i] === "running" && worst !== "ok" ? worst : state[i];
     const label = shown === "culprit" && state[i] !== "running" ? `culprit, ${state[i]}` : shown;
@@ -93,7 +93,8 @@ export function makeGrid() {
       setClass(cell, status ? `cell s-${status}` : "cell");
       setText(cell, cellText(lane, i, status));
     });
-    const last = row.children[lanes.length + 2];
+    setText(row.children[lanes.length + 2], late[i] ? lateText(late[i][1], late[i][2], late[i][3]) : "");
+    const last = row.children[lanes.length + 3];
     setClass(last, "site");
     const doing = waits[i] ? `in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}` : "";
     setText(last, [doing, site[i], host[i]].filter(Boolean).join(" · "));

@@ -70,6 +70,12 @@ export function durationText(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days ${hours % 24} h`;
 }
 
+// How late a rank comes: in which share of the collectives with waits, by how much, and what the others wait for it.
+export function lateText(share, seconds, waited) {
+  const behind = seconds < 1 ? `${Math.round(seconds * 1000)} ms` : durationText(seconds);
+  return `${Math.round(share * 100)} % by ${behind}; others wait ${Math.round(waited * 100)} %`;
+}
+
 export function agoText(seconds) {
   for (const [limit, size, unit] of [[90, 1, "s"], [5400, 60, "min"], [129600, 3600, "h"]]) {
     if (seconds < limit) return `${Math.round(Math.max(0, seconds) / size)} ${unit} ago`;

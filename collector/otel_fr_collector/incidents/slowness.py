@@ -1,0 +1,38 @@
+"""Which ranks always come last in a group, and until when. Nothing is blocked, so the match engine has no part."""
+
+from __future__ import annotations
+
+from otel_fr.match import Finding
+from otel_fr.match.lateness import finding_of
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.ranks import DESTROYED
+from otel_fr_collector.jobs.run import Run
+
+
+def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
+    """The finding about a group; None: no rank of it comes last persistently.
+
+    Args:
+        known: that of the group's open incident; it holds until its ranks are known not to come last any more.
+    """
+    waits, so_far = group.waits, () if known is None else known.culprit_ranks
+    if waits is None or not group.group.ranks:
+        return known
+    if run.ended_clean or (so_far and all(_is_done(run, rank, group.group.id) for rank in so_far)):
+        return None
+    if so_far and waits.is_over(so_far):
+        waits.forget()
+        return None
+    late = waits.stragglers(so_far)
+    if not late:
+        return known
+    hosts = {one.rank: run.ranks[one.rank].host for one in late if one.rank in run.ranks}
+    return finding_of(group.group, late, hosts)
+
+
+def _is_done(run: Run, rank: int, group: str) -> bool:
+    """The rank has ended, or has destroyed the group."""
+    state = run.ranks.get(rank)
+    if state is None:
+        return False
+    return state.ended is not None or state.progress.get(group, [0, 0, 0])[2] == DESTROYED

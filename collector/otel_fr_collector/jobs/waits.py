@@ -1,0 +1,271 @@
+"""How long the ranks of a group wait for the one that comes last, from each rank's own clock.
+
+In a collective that ends on all ranks at about the same time (`SYNCHRONISING`), a rank's duration, from enqueueing to
+the end, is the time that it waits for others and the transfer. The rank with the shortest duration came last, and the
+differences say by how much; no two clocks are compared. A rank is *late* by how much it came after half of the group.
+
+The lateness counts only where the rank itself spent that time: since the end of its previous call, in whatever group,
+it took longer than the others by at least half of it. Otherwise it came late because that call ended late, for all or
+for it. That excludes three cases: the later calls of a burst, such as DDP's buckets, which are enqueued before the
+previous ones end; a rank that waited for a straggler in another group; and a pipeline stage that waited for a message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from otel_fr.match import CallState
+from otel_fr.match.lateness import SYNCHRONISING, Lateness
+from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand
+from otel_fr_collector.jobs.usage import Usage
+
+EVENTS = 64
+"""Collectives that a verdict rests on. If two ranks come last by chance, as coins fall, one of them is late in 85 % of
+so many once in 10^8 times."""
+MIN_SHOWN = 16
+"""Collectives from which lateness is shown in metrics and on the page."""
+MAX_LATE = 8
+"""Late ranks that are kept of one collective; the latest come first."""
+MAX_WATCHED = 512
+"""Groups of all runs of which such collectives are kept: each takes up to 60 kB."""
+FAST = 16.0
+"""Collectives per second of one group from which only one in `SAMPLE` is measured, to save time."""
+SAMPLE = 4
+_GOLDEN, _MASK = 2_654_435_769, 0xFFFF_FFFF
+"""Numbers times 2^32 divided by the golden ratio, modulo 2^32, are spread evenly (Knuth, TAOCP 6.4), so that the sample
+never keeps step with a number of collectives per training step."""
+KEPT_SHARE = 0.6
+"""Of the share that opens an incident: below this part of it, it is over."""
+QUIET_EVENTS = 8
+"""Usual times between two collectives in which ranks are waited for, after which nobody is waited for any more."""
+
+BLOCK = 2.0
+"""Seconds over which that rate is measured: some training steps, so that all calls of a step are treated alike."""
+NANO = 1e9
+
+
+@dataclass(frozen=True)
+class StragglerLimits:
+    """When a rank counts as a straggler: the options ``--straggler-...``.
+
+    Attributes:
+        seconds: lateness from which a collective counts. share: of such collectives, in which the rank is late.
+        wait: share of the time that others wait for it. window: seconds over which all this has to last.
+    """
+
+    seconds: float = 0.05
+    share: float = 0.85
+    wait: float = 0.1
+    window: float = 60.0
+
+
+class Event(NamedTuple):
+    """One collective in which ranks were waited for.
+
+    Attributes:
+        at: when the group's first member enqueued it, seconds, by its clock.
+        waited: seconds. late: rank -> seconds, as pairs.
+        sequence: its number. measured, total: `Waits.measured` and `Waits.total` up to it.
+    """
+
+    at: float
+    waited: float
+    late: tuple[tuple[int, float], ...]
+    sequence: int
+    measured: int
+    total: float
+
+
+class Waits:
+    """The waits of one group, bounded.
+
+    Attributes:
+        measured: collectives that were looked at. total: seconds waited in them.
+        now, sequence: of the newest of them. since: of the first of them.
+    """
+
+    __slots__ = (
+        "_block",
+        "_fast",
+        "_limits",
+        "_passed",
+        "_usage",
+        "events",
+        "measured",
+        "now",
+        "sequence",
+        "since",
+        "total",
+    )
+
+    def __init__(self, limits: StragglerLimits, usage: Usage) -> None:
+        self._limits = limits
+        self._usage = usage
+        self._fast = False
+        self._passed = 0
+        self._block = 0.0
+        self.events: deque[Event] | None = None
+        self.measured = 0
+        self.total = 0.0
+        self.now = self.since = 0.0
+        self.sequence = 0
+
+    def add(self, sequence: int, calls: Mapping[int, RankCall | CompactCall], members: tuple[int, ...]) -> None:
+        """Take a collective that all members have completed, with the calls of all."""
+        self._passed += 1
+        if self._fast and (sequence * _GOLDEN & _MASK) * SAMPLE > _MASK:
+            return
+        first = calls.get(members[0] if members else min(calls))
+        if first is None:
+            return
+        if isinstance(first, RankCall):
+            at, signature = first.enqueued_wall, first.signature
+        else:
+            at, signature = first[1][4] / NANO, first[1][0].signature
+        if at is None:
+            return
+        self._note(sequence, at)
+        if signature.operation not in SYNCHRONISING:
+            return
+        durations = _durations(calls)
+        if durations is None:
+            return
+        least = min(durations)
+        if max(durations) - least < self._limits.seconds * NANO or least < 0:
+            return
+        usual = sorted(durations)[len(durations) // 2]
+        if usual - least >= self._limits.seconds * NANO:
+            self._add_wait(sequence, at, calls, durations, usual)
+
+    def lateness(self) -> list[Lateness]:
+        """Of each rank that was late, the one that is waited for most first; empty: too little is known."""
+        events = self.events
+        if events is None or len(events) < MIN_SHOWN:
+            return []
+        oldest = events[0]
+        late: dict[int, list[float]] = {}
+        for event in events:
+            for rank, seconds in event.late:
+                late.setdefault(rank, []).append(seconds)
+        count, span, waited = len(events), self.now - oldest.at, sum(event.waited for event in events)
+        of_time = self._waited_share()
+        found = [
+            Lateness(rank, len(own) / count, count, sum(own) / len(own), of_time * min(1.0, sum(own) / waited), span)
+            for rank, own in late.items()
+        ]
+        return sorted(found, key=lambda one: (-one.waited, -one.share, one.rank))
+
+    def stragglers(self, known: tuple[int, ...] = ()) -> list[Lateness]:
+        """The ranks that come last persistently; ``known``: those that did so far, which may be late less often."""
+        events, limits = self.events, self._limits
+        if events is None or len(events) < EVENTS or (known and self.is_over(known)):
+            return []
+        return [
+            one
+            for one in self.lateness()
+            if (one.share >= limits.share and one.waited >= limits.wait)
+            or (one.rank in known and one.share >= limits.share * KEPT_SHARE)
+        ]
+
+    def is_over(self, known: tuple[int, ...]) -> bool:
+        """Whether the group goes on and does not wait for these ranks any more; false if that is not known yet."""
+        events, window = self.events or (), self._limits.window
+        newest, interval = self.since, 0.0
+        for event in events:
+            if any(rank in known for rank, _ in event.late):
+                newest = event.at
+        if self.events:
+            interval = (self.events[-1].at - self.events[0].at) / len(self.events)
+        if not self.measured or self.now - newest >= max(window, QUIET_EVENTS * interval) > 0:
+            return bool(self.measured)
+        if len(events) < EVENTS:
+            return False
+        least = self._limits.share * KEPT_SHARE
+        return all(one.share < least for one in self.lateness() if one.rank in known)
+
+    def forget(self) -> None:
+        """What lies behind says nothing about what comes."""
+        if self.events is not None:
+            self.events.clear()
+
+    def release(self) -> None:
+        """The group is dropped: its room is free."""
+        if self.events is not None:
+            self.events = None
+            self._usage.watched -= 1
+
+    def _note(self, sequence: int, at: float) -> None:
+        """One more is measured; and whether only a sample is from now on."""
+        if not self.measured or not -self._limits.window < at - self.now < 1e6:
+            self.since = at  # the first; or its clock was set
+            self.forget()
+            self._fast, self._passed, self._block = False, 0, at
+        elif at - self._block >= BLOCK:
+            self._fast = self._passed > FAST * (at - self._block)
+            self._passed, self._block = 0, at
+        self.measured += 1
+        self.now, self.sequence = at, sequence
+
+    def _add_wait(
+        self,
+        sequence: int,
+        at: float,
+        calls: Mapping[int, RankCall | CompactCall],
+        durations: list[float],
+        usual: float,
+    ) -> None:
+        limits = self._limits
+        late = [((usual - took) / NANO, rank) for rank, took in zip(calls, durations, strict=True)]
+        late = sorted((one for one in late if one[0] >= limits.seconds), reverse=True)
+        names = {rank for _, rank in late}
+        gaps = sorted(gap for rank, call in calls.items() if rank not in names and (gap := _gap(call)) is not None)
+        usual_gap = gaps[len(gaps) // 2] if gaps else 0.0
+        own = [
+            (rank, seconds)
+            for seconds, rank in late
+            if (gap := _gap(calls[rank])) is None or gap - usual_gap >= seconds / 2
+        ]
+        if not own or own[0][0] != late[0][1]:
+            return
+        self.total += late[0][0]
+        events = self.events
+        if events is None:
+            if self._usage.watched >= MAX_WATCHED:
+                return
+            self._usage.watched += 1
+            events = self.events = deque(maxlen=EVENTS)
+        if not events or at - events[-1].at >= limits.window / (EVENTS - 1):
+            events.append(Event(at, late[0][0], tuple(own[:MAX_LATE]), sequence, self.measured, self.total))
+
+    def _waited_share(self) -> float:
+        """Share of the time that half of the group waited for its last rank, since the oldest event."""
+        if not self.events:
+            return 0.0
+        oldest = self.events[0]
+        measured, time = self.measured - oldest.measured, self.now - oldest.at
+        if measured <= 0 or time <= 0:
+            return 0.0
+        each = (self.total - oldest.total) / measured
+        return min(1.0, each * max(measured, self.sequence - oldest.sequence) / time)
+
+
+def _durations(calls: Mapping[int, RankCall | CompactCall]) -> list[float] | None:
+    """Nanoseconds from enqueueing to the end, in the order of the calls; None: that of one is not known."""
+    try:
+        # Nearly always all are compact; to ask each would take twice as long.
+        return [span[5] - span[4] for _, span, _ in calls.values()]  # type: ignore[misc]
+    except ValueError:  # a RankCall has more fields
+        pass
+    found: list[float] = []
+    for call in map(expand, calls.values()):
+        if call.duration is None or call.state is not CallState.COMPLETED:
+            return None
+        found.append(call.duration * NANO)
+    return found
+
+
+def _gap(call: RankCall | CompactCall) -> float | None:
+    return call.gap if isinstance(call, RankCall) else call[2]

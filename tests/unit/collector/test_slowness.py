@@ -1,0 +1,186 @@
+"""Incidents about ranks that always come last: their life, and that they neither cause nor hide a fault."""
+
+from __future__ import annotations
+
+import pytest
+from otel_fr_collector.gauges import MAX_STRAGGLERS_OF_GROUP, JobGauges
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
+from otel_fr_collector.incidents.slowness import find
+from otel_fr_collector.jobs.calls import Template
+from otel_fr_collector.jobs.origins import make_run_id
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.web.job_views import detail, summary
+
+from otel_fr.match import CallState, Category, Ending, Finding, Group, Signature
+
+RUN = make_run_id("job", 0, "r")
+GROUP = Group("g", "0", "default_pg", ())
+TEMPLATE = Template(GROUP, 3, Signature("all_reduce", ((3, 4),)), 0, "collective", CallState.COMPLETED)
+START = 10**18
+
+
+class Job:
+    """Three ranks; their spans arrive as they meet."""
+
+    def __init__(self) -> None:
+        self.runs, self.book = Runs(), IncidentBook(lambda: 0.0)
+        run = self.runs.get(RUN, 0.0)
+        assert run is not None
+        self.run: Run = run
+        for rank in range(3):
+            run.note_origin(rank, host=f"gpu-{rank}", world_size=3, resource={}, now=0.0)
+        self.number = 0
+        self.now = START
+
+    def steps(self, count: int, *late: int) -> None:
+        """So many steps, in which these ranks are 0.15 s late."""
+        for _ in range(count):
+            self.number += 1
+            times = [self.now + 300_000_000 + (150_000_000 if rank in late else 0) for rank in range(3)]
+            self.now = max(times) + 2_000_000
+            for rank, start in enumerate(times):
+                self.run.add_spans(rank, [(TEMPLATE, self.number, self.number, 0, start, self.now)], 1.0)
+
+    def judge(self) -> list[IncidentChange]:
+        return self.book.note_slowness(self.run, 1.0, 1e9, lambda group, known: find(self.run, group, known))
+
+    def hang(self, rank: int, key: str = "hang") -> list[IncidentChange]:
+        found = Finding(
+            key=key,
+            category=Category.MISSING_RANK,
+            group=self.run.groups["g"].group,
+            operation="all_reduce",
+            sequence_id=self.number + 1,
+            stream="collective",
+            culprit_ranks=(rank,),
+            waiting_ranks=tuple({0, 1, 2} - {rank}),
+            summary="it hangs",
+        )
+        return self.book.update(self.run, [found], now=2.0, wall=1e9, enqueued=lambda _: None, moved_on=lambda _: False)
+
+
+@pytest.fixture
+def job() -> Job:
+    made = Job()
+    made.steps(300, 1)
+    return made
+
+
+def test_it_opens_once_and_is_resolved_when_it_is_over(job: Job) -> None:
+    (opened,) = job.judge()
+    assert opened.kind is ChangeKind.OPENED
+    assert (opened.data["category"], opened.data["culprit_ranks"]) == ("straggler", [1])
+    assert opened.data["waiting_ranks"] == [0, 2]
+    assert opened.incident.labels["severity"] == "warning"
+    assert opened.data["summary"] == (
+        "rank 1 (gpu-1) comes last in group default_pg (0): in 100 % of the 64 latest collectives in which ranks were"
+        " waited for, by 150 ms on average; the others wait 33 % of their time"
+    )
+    job.steps(100, 1)
+    assert job.judge() == []
+    job.steps(100)
+    assert job.judge() == []
+    job.steps(200)
+    (resolved,) = job.judge()
+    assert resolved.kind is ChangeKind.RESOLVED
+    assert job.judge() == []
+
+
+def test_a_second_rank_is_an_update_and_a_return_opens_it_again(job: Job) -> None:
+    (opened,) = job.judge()
+    job.steps(300, 2)
+    changes = job.judge() + job.judge()
+    assert [change.kind for change in changes] == [ChangeKind.RESOLVED]
+    job.steps(300, 2)
+    (again,) = job.judge()
+    assert (again.kind, again.data["culprit_ranks"]) == (ChangeKind.OPENED, [2])
+    assert again.incident.id == opened.incident.id
+
+
+def test_a_hang_of_the_same_rank_is_an_incident_of_its_own(job: Job) -> None:
+    job.judge()
+    (opened,) = job.hang(1)
+    assert (opened.kind, opened.data["category"], opened.data["caused_by"]) == (
+        ChangeKind.OPENED,
+        "missing_rank",
+        None,
+    )
+    assert opened.incident.labels["severity"] == "critical"
+    job.steps(100, 1)
+    assert job.judge() == []
+    assert len(job.book.open_of(RUN)) == 2
+
+
+def test_a_hang_of_a_rank_that_waited_does_not_make_the_slowness_its_consequence(job: Job) -> None:
+    (slow,) = job.judge()
+    (opened,) = job.hang(0)
+    assert opened.data["caused_by"] is None
+    assert slow.incident.cause is None
+
+
+def test_a_rank_that_becomes_slow_while_it_is_missed_elsewhere_is_no_consequence() -> None:
+    job = Job()
+    job.steps(300, 1)
+    (hang,) = job.hang(1)
+    (opened,) = job.judge()
+    assert opened.data["category"] == "straggler"
+    assert opened.data["caused_by"] is None
+    assert hang.incident.finding.category is Category.MISSING_RANK
+
+
+def test_it_ends_with_the_rank_with_the_group_and_with_the_job(job: Job) -> None:
+    job.judge()
+    job.run.ranks[1].ended, job.run.ranks[1].ending = 5.0, Ending.CLEAN
+    (resolved,) = job.judge()
+    assert resolved.kind is ChangeKind.RESOLVED
+
+
+def test_an_incident_from_before_a_restart_stays_until_more_is_known(job: Job) -> None:
+    (opened,) = job.judge()
+    after = Job()
+    after.book.restore([opened.incident], 1.0, 1e9)
+    assert after.judge() == []
+    after.steps(30, 1)
+    assert after.judge() == []
+    after.steps(300, 1)
+    assert after.judge() == []
+    after.steps(400)
+    (resolved,) = after.judge()
+    assert resolved.kind is ChangeKind.RESOLVED
+
+
+def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
+    gauges = JobGauges(job.runs, list)
+    values = {
+        (family.name, sample.labels["rank"]): sample.value
+        for family in gauges.collect()
+        if family.name.startswith("otel_fr_straggler")
+        for sample in family.samples
+    }
+    assert values == {
+        ("otel_fr_straggler_behind_seconds", "1"): pytest.approx(0.15),
+        ("otel_fr_straggler_late_ratio", "1"): 1.0,
+    }
+    assert MAX_STRAGGLERS_OF_GROUP < 10
+    shown = summary(job.run, job.book, 1.0, 1e9)["late"]
+    assert shown == {
+        "rank": 1,
+        "process_group": "default_pg",
+        "seconds": 0.15,
+        "share": 1.0,
+        "waited": pytest.approx(0.33, abs=0.01),
+    }
+
+
+async def _ranks(job: Job) -> object:
+    return (await detail(job.run, job.book, 1.0, 1e9))["ranks"]
+
+
+def test_the_page_has_a_column(job: Job) -> None:
+    import asyncio
+
+    ranks = asyncio.run(_ranks(job))
+    assert isinstance(ranks, dict)
+    assert ranks["late"] == [None, [0, 1.0, 0.15, pytest.approx(0.33, abs=0.01)], None]
