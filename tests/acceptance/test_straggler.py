@@ -20,7 +20,7 @@ def test_the_rank_that_is_slow_in_every_step_is_named_while_the_job_runs(tmp_pat
     stop = tmp_path / "stop"
     with torchrun.collector(tmp_path / "collector", *OPTIONS) as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
-        with torchrun.start(tmp_path, "straggler.py", "slow", "60", str(stop), env=env) as job:
+        with torchrun.start(tmp_path, "straggler.py", "slow", "80", str(stop), env=env) as job:
             (incident,) = until(running.causes)
             stop.touch()
             output, _ = job.communicate(timeout=PATIENCE)
@@ -36,7 +36,7 @@ def test_of_a_healthy_job_with_uneven_steps_nothing_is_said(tmp_path: Path) -> N
     stop = tmp_path / "stop"
     with torchrun.collector(tmp_path / "collector", *OPTIONS) as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
-        with torchrun.start(tmp_path, "straggler.py", "healthy", "60", str(stop), env=env) as job:
+        with torchrun.start(tmp_path, "straggler.py", "healthy", "80", str(stop), env=env) as job:
             assert until(
                 lambda: running.metric("otel_fr_collector_items_received_total", signal="traces", kind="otel_fr")
             )

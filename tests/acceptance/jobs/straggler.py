@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 SECONDS = 90.0
 DELAY = 0.15
-BUCKETS = 4
+BUCKETS = 2
 
 
 def compute(seconds: float, draw: random.Random) -> None:

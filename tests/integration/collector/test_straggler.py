@@ -1,0 +1,72 @@
+"""A rank that always comes last, shown by made spans to a real collector: incident, API, metrics, `otel-fr top`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.support.collector_process import running
+from tests.support.commands import otel_fr
+from tests.support.played_job import Issued, Job, RankPlayer
+from tests.support.waiting import until
+
+COMPUTE, LATE, TRANSFER = 0.3, 0.15, 0.01
+
+
+def ended(player: RankPlayer, call: Issued, start: float, took: float) -> Span:
+    """The span of a call that began and took as told, whatever the time is."""
+    with player.lock:
+        player.calls.remove(call)
+        player.counts[call.group.id][1] = call.seq
+        call.state, call.wall, call.took = "completed", start, took
+        return call.span(player.job.run, 0.0)
+
+
+def train(job: Job, steps: int, start: float, late: int | None) -> float:
+    """So many steps, sent at once; returns their end, true time. Each rank has a clock of its own."""
+    spans: list[list[Span]] = [[] for _ in job.ranks]
+    for _ in range(steps):
+        times = [start + COMPUTE + (LATE if rank == late else 0.0) for rank in range(len(job.ranks))]
+        start = max(times) + TRANSFER
+        for player, enqueued in zip(job.ranks, times, strict=True):
+            clock = 600.0 * player.rank
+            spans[player.rank].append(ended(player, player.issue(job.world), enqueued + clock, start - enqueued))
+    for player, own in zip(job.ranks, spans, strict=True):
+        player.send_spans(own)
+    return start
+
+
+def test_a_rank_that_always_comes_last_is_an_incident_until_it_does_not(tmp_path: Path) -> None:
+    with running(tmp_path, "--straggler-window", "20") as collector, Job(collector, 3) as job:
+        job.ranks[1].host = "gpu-17"
+        job.all_reported()
+        job.quiet()  # the real times of later reports do not fit the made ones of the spans
+        now = train(job, 100, time.time(), late=1)
+        incident = collector.wait_cause()
+        shown = otel_fr("top", "--collector", collector.http).stdout
+        (listed,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
+        ranks = json.loads(collector.get(f"/api/v1/jobs/{listed['id']}"))["ranks"]
+        behind = collector.metric("otel_fr_straggler_behind_seconds", job_id=job.id, rank="1")
+        ratio = collector.metric("otel_fr_straggler_late_ratio", job_id=job.id, rank="1")
+        train(job, 200, now, late=None)
+        until(lambda: [one for one in collector.incidents() if one["state"] == "resolved"])
+    assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == ("straggler", [1], [0, 2])
+    assert (incident["operation"], incident["sequence_id"], incident["trace_id"]) == (None, None, None)
+    assert incident["summary"] == (
+        "rank 1 (gpu-17) comes last in group default_pg (0): in 100 % of the 64 latest collectives in which ranks were"
+        " waited for, by 150 ms on average; the others wait 33 % of their time"
+    )
+    assert "rank 1: 150 ms, 33 %" in shown
+    assert (listed["late"]["rank"], listed["late"]["process_group"]) == (1, "default_pg")
+    assert [one is None for one in ranks["late"]] == [True, False, True]
+    assert (round(behind, 3), ratio) == (0.15, 1.0)
+
+
+def test_limits_are_set_by_either_variable() -> None:
+    named = {"OTEL_FR_STRAGGLER_SECONDS": "0.2", "OTEL_FR_COLLECTOR_STRAGGLER_WINDOW": "7"}
+    done = otel_fr("collector", "--check", **named)
+    assert "straggler-seconds = 0.2" in done.stdout
+    assert "straggler-window = 7" in done.stdout
