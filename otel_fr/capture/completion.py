@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -70,6 +72,13 @@ class FutureCallback(Callbacks):
     def outstanding(self) -> int:
         """Number of callbacks that a backend still holds: each partial object holds one reference to the function."""
         return max(0, self._references() - self._alone)
+
+    def groups(self) -> set[int]:
+        """Indexes of the groups with a callback that a backend still holds. Takes as long as a garbage collection."""
+        if not self.outstanding():
+            return set()
+        found = gc.get_referrers(self.function)
+        return {callback.args[1] for callback in found if type(callback) is functools.partial}
 
 
 def _callback(end: Callable[[int, int, int, int, int], None]) -> Callable[[int, int, int, Any], None]:

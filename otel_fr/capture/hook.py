@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("otel_fr")
 
 MODULE: Final = "torch.distributed.distributed_c10d"
+PACKAGE: Final = "torch.distributed"
 TORCHFT: Final = "torchft.process_group"
 TORCHFT_MANAGER: Final = "torchft.manager"
 _CREATED: Final = "_register_process_group"
@@ -110,11 +111,9 @@ def uninstall() -> None:
     _state.failed = False
     for finder in _finders:
         finder.withdraw()
-    module = sys.modules.get(MODULE)
     for name, (ours, original) in _state.originals.items():
         # Other code may have wrapped our function meanwhile; ours then only calls the original.
-        if module is not None and getattr(module, name, None) is ours:
-            setattr(module, name, original)
+        _replace(name, ours, original)
     _state.originals.clear()
     _state.notices_creations = False
     _state.restore_split()
@@ -166,11 +165,22 @@ def _patch(module: ModuleType) -> None:
     else:
         replaced += [(name, ours, getattr(module, name)) for name, ours in wrappers.items()]
         _state.notices_creations = bool(wrappers)
+    with contextlib.suppress(Exception):
+        from otel_fr.capture import destroy
+
+        replaced += [(name, ours, getattr(module, name)) for name, ours in destroy.wrappers(module, _recorder).items()]
     for name, ours, original in replaced:
         _state.originals[name] = (ours, original)
-        setattr(module, name, ours)
+        _replace(name, original, ours)
     with contextlib.suppress(Exception):  # the groups that Python code registers are recorded all the same
         _notice_splits(module)
+
+
+def _replace(name: str, old: object, new: object) -> None:
+    """In the module, and in the package that imports its public functions."""
+    for module in (sys.modules.get(MODULE), sys.modules.get(PACKAGE)):
+        if module is not None and module.__dict__.get(name) is old:
+            setattr(module, name, new)
 
 
 def _notice_splits(module: ModuleType) -> None:

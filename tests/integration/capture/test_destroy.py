@@ -1,0 +1,99 @@
+"""Groups that are destroyed while a call is in flight: on torch before 2.8 a callback of ours must not hang that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import single_rank
+from tests.support.engines import ENGINES
+from tests.support.engines import settings as engine_settings
+from tests.support.paths import SCRIPTS
+from tests.support.waiting import PATIENCE
+
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_group_is_destroyed_while_a_call_that_nobody_waits_for_is_in_flight(tmp_path: Path, engine: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
+    env.update(OTEL_FR_ENABLED="1", OTEL_FR_RING_DIR=str(tmp_path), OMP_NUM_THREADS="1", **engine_settings(engine))
+    command = [str(TORCHRUN), "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "destroys_early.py")]
+    command += [str(tmp_path), "late"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("done") == 2
+    for rank in range(2):
+        assert json.loads((tmp_path / f"rank{rank}.json").read_text())[0] == "COMPLETED"
+
+
+OLD_TORCH = """
+from otel_fr.capture import destroy
+destroy.keeps_gil = lambda version: True
+destroy.WAIT_SECONDS = 0.2
+session_module.start_monitor = no_monitor
+hook.uninstall()
+original = dist.destroy_process_group
+hook.install()
+assert dist.destroy_process_group is dist.distributed_c10d.destroy_process_group is not original
+start()
+group, other = dist.new_group([0, 1]), dist.new_group([0, 1])
+dist.all_reduce(torch.ones(1), group=group)
+dist.all_reduce(torch.ones(1), group=other)
+recorder = hook._state.session.recorder
+def callback(group):
+    return __import__("functools").partial(recorder.futures.function, 0, recorder.groups[group.group_name].index, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        # It waits until the backend lets go of the callback of this group.
+        (
+            """
+held, kept = [callback(group)], callback(other)
+threading.Timer(0.1, held.clear).start()
+before = sys.getrefcount(group)
+dist.destroy_process_group(group)
+print(held, before - sys.getrefcount(group) > 0)
+del kept  # the exit waits for callbacks
+""",
+            "[] True",
+        ),
+        # After the longest wait the group is kept, so that its destructor never runs.
+        (
+            """
+held = callback(group)
+import weakref
+reference = weakref.ref(group)
+dist.destroy_process_group(group)
+del group
+print(reference() is not None)
+del held  # the exit waits for callbacks
+""",
+            "True",
+        ),
+        # All groups are destroyed.
+        (
+            """
+held = [callback(group), callback(other)]
+threading.Timer(0.1, held.clear).start()
+dist.destroy_process_group()
+print(held)
+""",
+            "[]",
+        ),
+        ("hook.uninstall()\nprint(dist.destroy_process_group is original)", "True"),
+    ],
+)
+def test_on_an_old_torch_it_waits_for_the_callbacks_of_the_groups_calls(
+    tmp_path: Path, body: str, expected: str
+) -> None:
+    assert single_rank.succeed(tmp_path, OLD_TORCH + body).strip() == expected
