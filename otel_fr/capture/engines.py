@@ -115,10 +115,23 @@ def report(engine: Engine, torch: ModuleType, config: Config) -> None:
         try:
             from otel_fr.capture.native import background
 
-            reason = f"{reason}; {background.start(torch)}"
+            done = background.start(torch)
+            reason = reason if done in reason else f"{reason}; {done}"
         except Exception as error:  # noqa: BLE001 - the job goes on, with Python
             reason = f"{reason}; it is not compiled: {error}"
     _log.info("otel-fr: the %s engine records this rank (%s)", engine.name, reason)
+
+
+def outlook(engine: Engine, torch: ModuleType, config: Config) -> str:
+    """What becomes of a kernel that is missing, for people; "": nothing is missing, or nobody wants it."""
+    if not engine.may_build or config.capture_engine == PYTHON:
+        return ""
+    from otel_fr.capture.native import background
+
+    obstacle = background.obstacle(torch)
+    if not obstacle:
+        return "the next rank that starts has one compiled in the background, for the start after that"
+    return "" if obstacle in engine.reason else obstacle
 
 
 def _compiled(torch: ModuleType) -> Engine:
@@ -135,5 +148,7 @@ def _compiled(torch: ModuleType) -> Engine:
             return Engine(COMPILED, str(path), KernelLibrary(path, str(torch.__version__)))
         except OSError as error:
             failures.append(str(error))
-    missing = f"there is no compiled kernel for torch {torch.__version__}"
-    return Engine(PYTHON, "; ".join(failures) or missing, may_build=not failures)
+    if failures:
+        return Engine(PYTHON, "; ".join(failures))
+    missing = f"there is no compiled kernel for torch {torch.__version__}: {store.why_missing(torch)}"
+    return Engine(PYTHON, missing, may_build=True)

@@ -11,6 +11,24 @@ from otel_fr.capture.native import build, store
 from otel_fr.helper_process import helper_environment, python_command
 
 
+def obstacle(torch: ModuleType) -> str:
+    """Why the kernel for the running torch would not be compiled if a rank started now, for people; "": it would."""
+    if not sys.executable:
+        return "the path of this interpreter is not known"
+    if build.find_compiler() is None:
+        return build.NO_COMPILER
+    try:
+        folder = store.cache_folder()
+        store.check_writable(folder)
+    except OSError as error:
+        return str(error)
+    failed = store.failure(folder / build.Target.running(torch).file_name)
+    if failed is None:
+        return ""
+    reason = failed.splitlines()[0] if failed else "no reason is known"
+    return f"it could not be compiled, and is tried again a week after that: {reason}"
+
+
 def start(torch: ModuleType) -> str:
     """Start to compile the kernel for the running torch, unless that cannot be. Never waits.
 
@@ -19,15 +37,11 @@ def start(torch: ModuleType) -> str:
     Returns:
         what is done about it, for people.
     """
-    if not sys.executable:
-        return "the path of this interpreter is not known"
-    if build.find_compiler() is None:
-        return "no C++ compiler was found"
-    target = build.Target.running(torch)
-    failed = store.failure(store.cache_folder() / target.file_name)
-    if failed is not None:
-        return f"it could not be compiled: {failed.splitlines()[0] if failed else 'no reason is known'}"
+    reason = obstacle(torch)
+    if reason:
+        return reason
+    root = build.Target.running(torch).root
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
-    command = [*python_command("otel_fr.capture.native.build"), "--background", "--torch", str(target.root)]
+    command = [*python_command("otel_fr.capture.native.build"), "--background", "--torch", str(root)]
     start_detached(command, helper_environment(os.environ), null)
     return "it is compiled in the background, for the next start"

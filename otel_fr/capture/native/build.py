@@ -29,6 +29,7 @@ from typing import Final
 from otel_fr.capture.native import store
 
 _COMPILERS: Final = ("c++", "g++", "clang++")
+NO_COMPILER: Final = f"no C++ compiler was found (CXX, {', '.join(_COMPILERS)})"
 _OPTIONS: Final = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 TIMEOUT: Final = 900
 """Seconds; it takes 10 to 30 of a core's time."""
@@ -149,11 +150,11 @@ def build(target: Target, folder: Path) -> Path:
         OSError: the folder cannot be written.
     """
     path = folder / target.file_name
-    if store.is_whole(path):
+    if store.is_own_file(path) and store.is_whole(path):
         return path
     compiler = find_compiler()
     if compiler is None:
-        raise BuildError("no C++ compiler was found (CXX, c++, g++, clang++)")
+        raise BuildError(NO_COMPILER)
     # Moved into place when it is whole, so that no process loads half a library.
     handle, name = tempfile.mkstemp(prefix=".building-", suffix=".so", dir=folder)
     os.close(handle)

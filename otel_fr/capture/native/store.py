@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -24,9 +25,16 @@ _DIGITS: Final = 12
 
 
 def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """The folder of kernels that were compiled on this machine. It need not exist."""
+    """The folder of kernels that were compiled on this machine. It need not exist.
+
+    Raises:
+        OSError: this user has no home folder.
+    """
     base = env.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "otel-fr" / "kernels"
+    try:
+        return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "otel-fr" / "kernels"
+    except RuntimeError:
+        raise OSError("there is no folder for it: set HOME or XDG_CACHE_HOME") from None
 
 
 def base_version(torch: ModuleType) -> str:
@@ -50,10 +58,29 @@ def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> list[P
     """The libraries for the running torch that may be loaded, best first."""
     name = file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
     found = [SHIPPED / name]
-    folder = cache_folder(env)
-    if is_private(folder) and is_own_file(folder / name):
-        found.append(folder / name)
+    with contextlib.suppress(OSError):
+        folder = cache_folder(env)
+        if is_private(folder) and is_own_file(folder / name):
+            found.append(folder / name)
     return [path for path in found if is_whole(path)]
+
+
+def why_missing(torch: ModuleType, env: Mapping[str, str] = os.environ) -> str:
+    """Why the cache has no kernel for the running torch that may be loaded, for people."""
+    name = file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+    try:
+        folder = cache_folder(env)
+        if not os.path.lexists(folder):
+            return "none has been compiled on this machine"
+        check_private(folder)
+    except OSError as error:
+        return str(error)
+    kernel = folder / name
+    if not os.path.lexists(kernel):
+        return f"{folder} has none"
+    if not is_own_file(kernel):
+        return f"{kernel} is not a file of this user alone"
+    return f"{kernel} is damaged"
 
 
 def seal(kernel: Path) -> None:
@@ -109,6 +136,15 @@ def is_own_file(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
+def check_private(folder: Path) -> None:
+    """As `is_private`, of a folder that exists. Raises OSError, which says what is wrong."""
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise OSError(f"{folder} is not a folder of this user: remove it, or set XDG_CACHE_HOME")
+    if stat.S_IMODE(status.st_mode) != 0o700:
+        raise OSError(f"{folder} has mode {stat.S_IMODE(status.st_mode):o}; remove it, or empty it and set mode 700")
+
+
 def make_private(folder: Path) -> None:
     """Create the folder for this user alone.
 
@@ -117,8 +153,13 @@ def make_private(folder: Path) -> None:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    status = os.lstat(folder)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise OSError(f"{folder} is not a folder of this user")
-    if stat.S_IMODE(status.st_mode) != 0o700:
-        raise OSError(f"{folder} has mode {stat.S_IMODE(status.st_mode):o}; remove it, or empty it and set mode 700")
+    check_private(folder)
+
+
+def check_writable(folder: Path) -> None:
+    """Raises OSError if no kernel can be put into the folder, or if that cannot be created. Changes nothing."""
+    place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    if place == folder:
+        check_private(folder)
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise OSError(f"{place} cannot be written: set XDG_CACHE_HOME to a folder that can")

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from otel_fr.capture.dispatcher import operators_of
-from tests.support import single_rank
+from otel_fr.capture.native import store
+from tests.support import engines, single_rank
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE
 
@@ -39,3 +41,92 @@ def test_what_prevents_recording_is_said(tmp_path: Path) -> None:
     assert status == 1
     assert found["enabled"].startswith("no: set OTEL_EXPORTER_OTLP_ENDPOINT")
     assert found["ring folder"].startswith("none of /dev/null")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """The folder of a cache that has the kernel."""
+    kernel = engines.kernel()
+    folder = tmp_path / "cache" / "otel-fr" / "kernels"
+    folder.mkdir(parents=True, mode=0o700)
+    own = folder / kernel.name
+    own.write_bytes(kernel.read_bytes())
+    own.chmod(0o700)
+    return folder
+
+
+COMPILES = "the next rank that starts has one compiled in the background, for the start after that)"
+
+
+def engine(folder: Path, **extra: str) -> str:
+    own = {"OTEL_FR_CAPTURE_ENGINE": "auto", "XDG_CACHE_HOME": str(folder / "cache"), "CXX": sys.executable, **extra}
+    return doctor(folder, **own)[1]["engine"]
+
+
+def test_the_kernel_that_is_found_is_named(tmp_path: Path, cache: Path) -> None:
+    (kernel,) = cache.iterdir()
+    assert engine(tmp_path) == f"compiled ({kernel})"
+
+
+def test_a_kernel_that_was_not_compiled_yet_will_be(tmp_path: Path, cache: Path) -> None:
+    (kernel,) = cache.iterdir()
+    kernel.unlink()
+    missing = f"python (there is no compiled kernel for torch {torch.__version__}: "
+    assert engine(tmp_path) == f"{missing}{cache} has none; {COMPILES}"
+    cache.rmdir()
+    assert engine(tmp_path) == f"{missing}none has been compiled on this machine; {COMPILES}"
+    assert engine(tmp_path, CXX="", PATH="/nowhere").endswith(
+        "on this machine; no C++ compiler was found (CXX, c++, g++, clang++))"
+    )
+
+
+def test_a_kernel_that_may_not_be_loaded(tmp_path: Path, cache: Path) -> None:
+    (kernel,) = cache.iterdir()
+    kernel.chmod(0o722)
+    assert engine(tmp_path).endswith(f"{kernel} is not a file of this user alone; {COMPILES}")
+    kernel.chmod(0o700)
+    kernel.write_bytes(kernel.read_bytes()[:5000])
+    assert engine(tmp_path).endswith(f"{kernel} is damaged; {COMPILES}")
+
+
+def test_a_cache_that_cannot_be_used(tmp_path: Path, cache: Path) -> None:
+    cache.chmod(0o750)
+    assert engine(tmp_path).endswith(f": {cache} has mode 750; remove it, or empty it and set mode 700)")
+    cache.rename(tmp_path / "other")
+    (tmp_path / "other").chmod(0o700)
+    cache.symlink_to(tmp_path / "other")
+    assert engine(tmp_path).endswith(f": {cache} is not a folder of this user: remove it, or set XDG_CACHE_HOME)")
+    blocked = engine(tmp_path, XDG_CACHE_HOME="/dev/null")
+    assert blocked.endswith("/dev/null cannot be written: set XDG_CACHE_HOME to a folder that can)")
+
+
+def test_a_kernel_that_could_not_be_compiled(tmp_path: Path, cache: Path) -> None:
+    (kernel,) = cache.iterdir()
+    kernel.unlink()
+    store.note_failure(kernel, "c++ failed: no such header\nmore")
+    assert engine(tmp_path).endswith("is tried again a week after that: c++ failed: no such header)")
+
+
+NO_HOME = """
+import pathlib
+def home():
+    raise RuntimeError("Could not determine home directory.")
+pathlib.Path.home = home
+from otel_fr.capture import engines
+from otel_fr.config import Config
+engine = engines.choose("auto", torch)
+print(engine.reason, engines.outlook(engine, torch, Config.from_env(os.environ)), sep="|")
+start()
+dist.all_reduce(torch.ones(1))
+print(len(list(ring().records())))
+"""
+
+
+def test_a_user_without_a_home_folder(tmp_path: Path) -> None:
+    """As in a container that runs as a user that has no entry in /etc/passwd."""
+    if not engines.HAS_RING_WRITER:
+        engines.kernel()  # skips
+    body = "session_module.start_monitor = no_monitor\n" + NO_HOME
+    out = single_rank.succeed(tmp_path, body, XDG_CACHE_HOME="", OTEL_FR_CAPTURE_ENGINE="auto").splitlines()
+    assert out[0].endswith(": there is no folder for it: set HOME or XDG_CACHE_HOME|")
+    assert out[1] == "1"
