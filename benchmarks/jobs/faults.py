@@ -17,6 +17,8 @@ import otel_fr
 
 KIND, VICTIM, STEP = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 STEPS = 20
+AFTER = 5.0
+"""Seconds until a rank that was freed ends, and with it, by its launcher, its neighbours: they are to be freed, too."""
 PAUSE = 0.15
 """Seconds between two steps: the job must last for longer than the network is cut."""
 
@@ -57,6 +59,7 @@ try:
         model(torch.ones(4, 64)).sum().backward()
 except RuntimeError as error:
     say("freed", error=type(error).__name__)
+    time.sleep(AFTER)
     os._exit(1)
 dist.destroy_process_group()
 say("finished")
