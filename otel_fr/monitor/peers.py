@@ -1,8 +1,8 @@
 """Failed peers, as the collector tells of them: which groups are affected, and when calls of this rank are ended.
 
 The collector advises, this decides: calls are ended only while this rank waits itself, in a group with a failed member,
-and has waited for longer than the stall time. A collector that is wrong, or cannot be reached, ends no call of a rank
-that goes on. Pure rules: no I/O, no clock.
+and has waited for longer than the stall time, or for a second if that member's process has ended. A collector that is
+wrong, or cannot be reached, ends no call of a rank that goes on. Pure rules: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from otel_fr.ring import GroupDef, Record
 
 ENDED = "ended"
 """Kind of a failure of which there is no doubt: the monitor of the failed rank has seen its process end."""
+ENDED_SECONDS = 1.0
+"""How long a rank must have waited if a member of the group has ended, at most the stall time: that member cannot come
+any more, and where the backend notices its end, as gloo does on connections to it, the call ends by itself before."""
 MAX_FAILED = 65_536
 MAX_ORDERED = 1_024
 
@@ -58,7 +61,7 @@ class PeerWatch:
     """The peers of one rank that have failed.
 
     Args:
-        stall_seconds: how long the rank must have waited before its calls are ended.
+        stall_seconds: how long the rank must have waited before its calls are ended, if no member has ended.
     """
 
     def __init__(self, stall_seconds: float) -> None:
@@ -111,9 +114,14 @@ class PeerWatch:
         """
         if not self._failed:
             return None
-        stuck = [r for r in waiting if not r.is_posted and self._has_waited(r.since_ns, now_ns)]
-        found = [(record, self._failed_in(record.group)) for record in stuck]
-        if self._has_waited(moved_ns, now_ns):
+        found = []
+        for record in waiting:
+            seconds = 0.0 if record.is_posted else seconds_between(record.since_ns, now_ns)
+            if seconds >= self._stall_seconds:
+                found.append((record, self._failed_in(record.group)))
+            elif seconds >= ENDED_SECONDS:
+                found.append((record, self._failed_in(record.group, ENDED)))
+        if seconds_between(moved_ns, now_ns) >= self._stall_seconds:
             found += [(record, self._failed_in(record.group, ENDED)) for record in uncertain if not record.is_posted]
         new = [(record, ranks) for record, ranks in found if ranks and record.record_id not in self._ordered]
         if not new:
@@ -124,9 +132,6 @@ class PeerWatch:
             del self._ordered[next(iter(self._ordered))]
         ranks = sorted({rank for _, own in new for rank in own})
         return _notice(ranks, self._failed[ranks[0]], groups)
-
-    def _has_waited(self, since_ns: int, now_ns: int) -> bool:
-        return seconds_between(since_ns, now_ns) >= self._stall_seconds
 
     def _failed_in(self, group: GroupDef, kind: str | None = None) -> list[int]:
         failed = self._failed

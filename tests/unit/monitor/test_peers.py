@@ -71,6 +71,17 @@ def test_calls_are_ended_only_in_groups_with_a_failed_member_after_the_stall_tim
     assert due(watch, call(WORLD, NOW - STALL, number=3)) == ["0"]
 
 
+def test_calls_that_wait_for_a_process_that_has_ended_are_ended_after_a_second() -> None:
+    watch = PeerWatch(STALL)
+    watch.told(failed(2, kind="ended"), 0, GROUPS)
+    assert due(watch, call(WORLD, NOW - 0.9)) == []
+    assert due(watch, call(PAIR, NOW - 1.1, number=2)) == []
+    assert due(watch, call(WORLD, NOW - 1.1, number=3)) == ["0"]
+    brief = PeerWatch(0.5)
+    brief.told(failed(2, kind="ended"), 0, GROUPS)
+    assert due(brief, call(WORLD, NOW - 0.6)) == ["0"]
+
+
 def test_a_message_that_no_thread_waits_for_is_not_ended() -> None:
     watch = PeerWatch(STALL)
     watch.told(failed(2), 0, GROUPS)
