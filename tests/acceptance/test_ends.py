@@ -40,10 +40,10 @@ def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told:
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], "host")
         assert verdict["waiting_ranks"] == [0, 2]
         assert "ends.py" in verdict["call_sites"]["1"]
-    # On a busy machine the stall of the others can be reported before the stack of rank 1, which then adds a revision.
-    for verdict in (*revisions[1:], *offline):
+    # The stall of the others can be reported before the stack of rank 1, which waits for a look at the process.
+    for verdict in (revisions[-1], *offline):
         assert "idle" in verdict["stacks"]["1"]
-    assert "is alive at" in revisions[0]["summary"]
+    assert "is alive" in revisions[0]["summary"]
     for last in (revisions[-1], offline[0]):
         assert told in last["summary"]
         assert "rank 1 was still at" in last["summary"]

@@ -119,7 +119,9 @@ def test_a_replica_that_is_killed_is_named_and_one_that_rejoins_is_no_fault(npro
     assert cause["job"].startswith("torchft-localhost:")
     (culprit,) = cause["culprit_ranks"]
     assert "torchft_replica.py" in cause["call_sites"][str(culprit)]
-    done = otel_fr("analyze", tmp_path / "dumps", "--format", "json")
+    # Without a prefix, the newest quorum is judged, if the replicas wrote files of it.
+    quorum = f"otel_fr_quorum_{incident['attempt']}_"
+    done = otel_fr("analyze", tmp_path / "dumps", "--format", "json", "-p", quorum)
     (offline,) = cause_incidents(json.loads(done.stdout)["incidents"])
     assert (offline["category"], offline["culprit_ranks"], offline["id"]) == ("rank_dead", [culprit], incident["id"])
 
