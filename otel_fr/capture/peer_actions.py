@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
+from otel_fr.capture.replaced import replace
 from otel_fr.config import Config
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import EXIT_CODE, PeerFailedError, PeerFailure, Peers, is_communication
@@ -52,7 +53,7 @@ class PeerActions:
         self._find_group = find_group
         self._work_type: Any = c10d.Work
         self._autograd: Any = torch.autograd
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._restore: list[Callable[[], None]] = []
         self._is_exiting = False
         self._has_excepthook = False
         if self._mode != IGNORE:
@@ -127,7 +128,7 @@ class PeerActions:
                 raise
 
         our_wait.__doc__, our_wait.__name__ = wait.__doc__, "wait"
-        self._replace(self._work_type, "wait", our_wait)
+        self._restore.append(replace(self._work_type, "wait", our_wait))
         run = getattr(self._autograd, _BACKWARD, None)
         if run is not None:
 
@@ -138,7 +139,7 @@ class PeerActions:
                     peers.explain(error)
                     raise
 
-            self._replace(self._autograd, _BACKWARD, run_backward)
+            self._restore.append(replace(self._autograd, _BACKWARD, run_backward))
 
     def _install_excepthook(self) -> None:
         """Above all other hooks that there are now: torch's own prints only after the hook before it has returned."""
@@ -151,19 +152,14 @@ class PeerActions:
                 raise SystemExit(EXIT_CODE)  # the interpreter takes it for the program's own (pythonrun.c)
             return result
 
-        self._replace(sys, "excepthook", excepthook)
+        self._restore.append(replace(sys, "excepthook", excepthook))
         self._has_excepthook = True
-
-    def _replace(self, owner: Any, name: str, ours: Any) -> None:
-        self._replaced.append((owner, name, ours, getattr(owner, name)))
-        setattr(owner, name, ours)
 
     def close(self) -> None:
         """Undo what was replaced, where nobody has replaced it since."""
-        for owner, name, ours, before in reversed(self._replaced):
-            if getattr(owner, name, None) is ours:
-                setattr(owner, name, before)
-        self._replaced.clear()
+        for restore in reversed(self._restore):
+            restore()
+        self._restore.clear()
 
 
 def _failure(message: dict[str, Any]) -> PeerFailure:

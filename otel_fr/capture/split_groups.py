@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from otel_fr.capture.replaced import replace
+
 _METHOD: Final = "split_group"
 _FURTHER: Final = ("timeout", "opts", "group_name", "group_desc", "device_types")
 """Its arguments after the ranks."""
@@ -56,13 +58,7 @@ def install(group_type: Any, observer: Observer) -> Callable[[], None]:
         return group
 
     split_group.__doc__ = original.__doc__
-    setattr(group_type, _METHOD, split_group)
-
-    def restore() -> None:
-        if getattr(group_type, _METHOD, None) is split_group:
-            setattr(group_type, _METHOD, original)
-
-    return restore
+    return replace(group_type, _METHOD, split_group)
 
 
 def note(group: Any, ranks: Sequence[int]) -> list[str]:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from otel_fr import identity
+from otel_fr.capture.replaced import replace
 from otel_fr.encodable import encodable
 
 _METHOD: Final = "configure"
@@ -134,13 +135,7 @@ def install(module: ModuleType, creating: Callable[[], None], formed: Callable[.
         return result
 
     configure.__doc__ = original.__doc__
-    setattr(wrapper, _METHOD, configure)
-
-    def restore() -> None:
-        if getattr(wrapper, _METHOD, None) is configure:
-            setattr(wrapper, _METHOD, original)
-
-    return restore
+    return replace(wrapper, _METHOD, configure)
 
 
 class _Client:
@@ -171,13 +166,7 @@ def install_client(module: ModuleType) -> Callable[[], None]:
         if client is not None:
             self._client = _Client(client)
 
-    manager.__init__ = init
-
-    def restore() -> None:
-        if manager.__init__ is init:
-            manager.__init__ = original
-
-    return restore
+    return replace(manager, "__init__", init)
 
 
 def quorum_of(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Quorum | None:
