@@ -58,7 +58,6 @@ class PeerFailures:
         self._runs = runs
         self._book = book
         self._control = control
-        self._clock = clock
         self._started = self._stepped = clock()
         self._told: dict[RunId, dict[int, Failure]] = {}
 

@@ -120,9 +120,7 @@ class GlooConnections:
     def shut_down(self, name: str) -> int:
         """Shut the connections of a group down. Returns how many there were; 0: none is known."""
         count = 0
-        for epoll in self._of_group.get(name, ()):
-            if epoll not in epolls():
-                continue
+        for epoll in epolls().intersection(self._of_group.get(name, ())):
             for target in _targets(epoll):
                 with _opened(target) as connection:
                     if connection is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from otel_fr.attribution.v1 import attribution_pb2
 from otel_fr.control.v1 import control_pb2
@@ -22,6 +23,7 @@ from otel_fr_collector.receive.rejections import Reason, RejectedError, malforme
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 _Export = Callable[[AsyncIterator[bytes], _Context], Awaitable[bytes]]
+_Request = TypeVar("_Request", bound=Message)
 _Watch = Callable[[AsyncIterator[bytes], _Context], AsyncIterator[bytes]]
 
 MAX_WATCH = 16 << 10
@@ -86,7 +88,7 @@ def _watch(control: Control, intake: Intake) -> _Watch:
         try:
             token = _authorization(context)
             with intake.admit(_client(context), token, None) as request:
-                watch = _read_watch(await _unpack(request, await _receive(intake, context)))
+                watch = _parse(control_pb2.WatchRequest, await _unpack(request, await _receive(intake, context)))
                 request.release()  # what stays is bounded by MAX_WATCH and by the number of streams
                 if request.access.prefix:
                     intake.check_job(request.access, watch.job_id)
@@ -108,7 +110,7 @@ def _attribute(attribution: Attribution, intake: Intake) -> _Export:
     async def handle(_: AsyncIterator[bytes], context: _Context) -> bytes:
         try:
             with intake.admit(_client(context), _authorization(context), None) as request:
-                asked = _read_question(await _unpack(request, await _receive(intake, context)))
+                asked = _parse(attribution_pb2.GetRequest, await _unpack(request, await _receive(intake, context)))
                 if request.access.prefix:
                     intake.check_job(request.access, asked.job_id)
                 attempt = asked.attempt if asked.HasField("attempt") else None
@@ -138,13 +140,14 @@ async def _receive(intake: Intake, context: _Context) -> bytes:
     return message
 
 
-def _read_watch(data: bytes) -> control_pb2.WatchRequest:
+def _parse(kind: type[_Request], data: bytes) -> _Request:
+    name = kind.DESCRIPTOR.name
     if len(data) > MAX_WATCH:
-        raise RejectedError(Reason.TOO_LARGE, f"a WatchRequest is larger than {MAX_WATCH} bytes")
+        raise RejectedError(Reason.TOO_LARGE, f"a {name} is larger than {MAX_WATCH} bytes")
     try:
-        return control_pb2.WatchRequest.FromString(data)
+        return kind.FromString(data)
     except DecodeError:
-        raise malformed("the request is not a WatchRequest") from None
+        raise malformed(f"the request is not a {name}") from None
 
 
 async def _unpack(request: IncomingRequest, data: bytes) -> bytes:
@@ -156,15 +159,6 @@ async def _unpack(request: IncomingRequest, data: bytes) -> bytes:
     inflater = Inflater(encoding)
     await request.inflate(inflater, data)
     return request.body(inflater)
-
-
-def _read_question(data: bytes) -> attribution_pb2.GetRequest:
-    if len(data) > MAX_WATCH:
-        raise RejectedError(Reason.TOO_LARGE, f"a GetRequest is larger than {MAX_WATCH} bytes")
-    try:
-        return attribution_pb2.GetRequest.FromString(data)
-    except DecodeError:
-        raise malformed("the request is not a GetRequest") from None
 
 
 async def _abort(context: _Context, error: RejectedError) -> None:
