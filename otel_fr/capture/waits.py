@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from otel_fr.capture.dynamo import keep_out
+from otel_fr.capture.replaced import replace
 from otel_fr.ring import POSTED, RecordState
 
 End = Callable[[int, int, int, int, int], None]
@@ -35,15 +36,14 @@ class Waits:
         self._type = work_type
         self._end = end
         self._waited = waited
-        self._wait: Any = None
-        self._ours: Any = None
+        self._restore: Callable[[], None] | None = None
         self._known: dict[int, tuple[weakref.ref[Any], int, int, int]] = {}
         self.held: dict[int, Any] = {}
         """Thread -> its last Work that has not been waited for."""
 
     def follow(self, work: Any, ticket: int, group_index: int, sequence_id: int) -> None:
         """Record the end of ``work`` when it comes. ``sequence_id``: 0 for a send or receive."""
-        if self._ours is None:
+        if self._restore is None:
             self._install()
         key = id(work)
         known = self._known
@@ -59,7 +59,7 @@ class Waits:
             self._waited(ticket, POSTED)
 
     def _install(self) -> None:
-        wait = self._wait = self._type.wait
+        wait = self._type.wait
         known = self._known
         held = self.held
         end = self._end
@@ -85,7 +85,7 @@ class Waits:
         our_wait.__doc__ = wait.__doc__
         our_wait.__name__ = "wait"
         keep_out(our_wait)
-        self._ours = self._type.wait = our_wait
+        self._restore = replace(self._type, "wait", our_wait)
 
     def stop_tracking(self) -> None:
         """Stop tracking, without restoring ``wait``."""
@@ -93,7 +93,7 @@ class Waits:
 
     def close(self) -> None:
         """Restore torch's own ``wait`` and stop tracking."""
-        if self._ours is not None and getattr(self._type, "wait", None) is self._ours:
-            self._type.wait = self._wait
+        if self._restore is not None:
+            self._restore()
         self._known.clear()
         self.held.clear()
