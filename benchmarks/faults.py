@@ -23,8 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,10 +34,13 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from otel_fr.ring import RingReader  # noqa: E402
+
 # The tests are no installed package: they are found by the line above.
 from tests.support.collector_process import Collector, running  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 from tests.support.relay import Relay  # noqa: E402
+from tests.support.waiting import wait_for  # noqa: E402
 
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("jobs") / "faults.py"
@@ -139,17 +141,14 @@ def _kill(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _monitor_of(pid: int) -> int | None:
-    """The process id of the monitor of the rank with that id."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if b"--ring" in command and f"-{pid}.ring".encode() in command[command.index(b"--ring") + 1]:
-                return int(entry.name)
-    return None
+def _monitor_of(pid: int, rings: Path) -> int:
+    """The process id of the monitor of the rank with that id; 0: there is none yet."""
+    (ring,) = rings.glob(f"*/*-{pid}.ring")
+    reader = RingReader.open(ring)
+    try:
+        return reader.monitor_pid
+    finally:
+        reader.close()
 
 
 def _left(folder: Path) -> list[str]:
@@ -193,10 +192,10 @@ def run(kind: str, seed: int, stall: float) -> Outcome:
             "OTEL_FR_RING_DIR": str(rings),
             "OTEL_FR_DUMP_DIR": str(folder / "dumps"),
         }
-        job = Job(kind if kind in FREES or kind == "sleep" else "none", victim, step, env)
+        job = Job(kind, victim, step, env)
         try:
-            _follow(job, kind, victim, outcome, relay)
-            if kind in FREES or RIGHT[kind]:
+            _follow(job, kind, victim, outcome, relay, rings)
+            if RIGHT[kind]:
                 _await_verdict(collector, RIGHT[kind], victim)
             causes = collector.causes()
         finally:
@@ -204,22 +203,20 @@ def run(kind: str, seed: int, stall: float) -> Outcome:
         outcome.output = "".join(job.lines)
         outcome.causes = [(one["category"], tuple(one["culprit_ranks"])) for one in causes]
         outcome.named = any(category in RIGHT[kind] and ranks == (victim,) for category, ranks in outcome.causes)
-        _until(lambda: not _processes_of(rings), DONE_SECONDS)
+        wait_for(lambda: not _processes_of(rings), DONE_SECONDS)
         # The ring of a rank that did not end cleanly stays: it is evidence.
         outcome.leftovers = [one for one in _left(rings) if one.startswith("process") or kind not in FREES]
     return outcome
 
 
-def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay) -> None:
+def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay, rings: Path) -> None:
     if not job.wait(STARTED_SECONDS, NODES * RANKS_PER_NODE, "ready"):
         raise SystemExit("the job did not start:\n" + "".join(job.lines))
     if kind == "network":
         relay.cut(3.0)
     elif kind == "monitor":
         (ready,) = job.of("ready", (victim,))
-        monitor = _monitor_of(ready["pid"])
-        if monitor is not None:
-            _kill(monitor, signal.SIGKILL)
+        _kill(wait_for(lambda: _monitor_of(ready["pid"], rings)), signal.SIGKILL)
     if kind in FREES:
         job.wait(DONE_SECONDS, 1, "fault")
         job.wait(DONE_SECONDS, len(SURVIVORS), "freed", SURVIVORS)
@@ -234,17 +231,10 @@ def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay) ->
 
 def _await_verdict(collector: Collector, categories: set[str], victim: int) -> None:
     """The verdict follows the survivors' release by a moment where gloo itself frees them."""
-    _until(
+    wait_for(
         lambda: any(one["category"] in categories and one["culprit_ranks"] == [victim] for one in collector.causes()),
         DONE_SECONDS / 4,
     )
-
-
-def _until(check: Callable[[], object], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not (found := check()) and time.monotonic() < end:
-        time.sleep(0.1)
-    return bool(found)
 
 
 def _processes_of(rings: Path) -> list[str]:
