@@ -116,6 +116,7 @@ def uninstall() -> None:
         _replace(name, ours, original)
     _state.originals.clear()
     _state.notices_creations = False
+    _state.connections = None
     _state.restore_split()
     _state.restore_torchft()
     _state.restore_torchft_client()
@@ -301,6 +302,7 @@ def _on_quorum(signature: Any, args: Any, kwargs: Any, group: Any) -> None:
     name = quorum.group_name
     group._set_group_name(name)
     group._set_group_desc(f"torchft quorum {quorum.number}, rank {quorum.group_rank} of {quorum.replicas} replicas")
+    _note_unregistered(group, [rank - quorum.first_rank for rank in quorum.ranks])
     if _state.connections is not None:
         _state.connections.created(name)
     if session is None:
@@ -309,12 +311,19 @@ def _on_quorum(signature: Any, args: Any, kwargs: Any, group: Any) -> None:
 
 
 def _on_split(module: ModuleType, parent: Any, ranks: Sequence[int], group: Any) -> None:
-    from otel_fr.capture import groups, split_groups
+    from otel_fr.capture import groups
 
     above = groups.torch_ranks(module, parent) or ()
-    for name in split_groups.note(group, [above[rank] for rank in ranks] if above else ()):
-        _on_gone(name)
+    _note_unregistered(group, [above[rank] for rank in ranks] if above else ())
     _on_created(module, str(group.group_name), group)
+
+
+def _note_unregistered(group: Any, ranks: Sequence[int]) -> None:
+    """Remember a group that torch's Python code does not register; of such groups, those that have ended are gone."""
+    from otel_fr.capture import split_groups
+
+    for name in split_groups.note(group, ranks):
+        _on_gone(name)
 
 
 def group_reconfigured(group: Any, nonce: str) -> None:

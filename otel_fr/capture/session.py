@@ -166,6 +166,10 @@ class Session:
                 self._writer.set_monitor_pid(pid)
 
     def _find_group(self, name: str) -> Any:
+        """torch's ``ProcessGroup`` of that name; None: it is gone."""
+        split = split_groups.find(name)
+        if split is not None:
+            return split
         names = self._c10d._world.pg_names
         return next((group for group, known in list(names.items()) if known == name), None)
 
@@ -227,14 +231,11 @@ class Session:
     def quorum_formed(self, group: Any, quorum: Quorum, run: Mapping[str, object]) -> None:
         """torchft has formed a group across its replicas (`otel_fr.capture.torchft`)."""
         self._had_group = True
-        first = quorum.first_rank
-        for gone in split_groups.note(group, [rank - first for rank in quorum.ranks]):
-            self.recorder.group_gone(gone)
-        groups.set_first_rank(first)
+        groups.set_first_rank(quorum.first_rank)
         if run["run_id"] != self._meta["run_id"]:
-            self.recorder.group_gone(self._quorum_group)
+            self.group_gone(self._quorum_group)
             self._enter(run)
-            self.recorder.renumber(lambda name: split_groups.find(name) or self._find_group(name))
+            self.recorder.renumber(self._find_group)
         self._quorum_group = quorum.group_name
         self.recorder.group_created(quorum.group_name, group)
 
