@@ -13,7 +13,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final
 
@@ -216,11 +216,10 @@ def start_section(name: str, timeout: float | None = None) -> None:
     One of this name that this thread has begun so before, and not ended, ends now: an exception has skipped its end.
     """
     try:
-        for entry in reversed(_this_thread().stack):
-            if entry.owner is None and entry.name == name:
-                _misused(f"section {_shown(name)} was started again before it was ended")
-                _end(entry, FLAG_LEFT)
-                break
+        before = _find(reversed(_this_thread().stack), name)
+        if before is not None:
+            _misused(f"section {_shown(name)} was started again before it was ended")
+            _end(before, FLAG_LEFT)
         _begin(name, timeout, None)
     except Exception as error:  # noqa: BLE001
         _failed(error)
@@ -229,15 +228,11 @@ def start_section(name: str, timeout: float | None = None) -> None:
 def end_section(name: str) -> None:
     """End the section of this name that `start_section` began last, in this thread if there is one, else in another."""
     try:
-        for entry in reversed(_this_thread().stack):
-            if entry.owner is None and entry.name == name:
-                _end(entry, 0)
-                return
-        for entry in reversed(list(_state.opened.values())):
-            if entry.owner is None and entry.name == name:
-                _end(entry, 0)
-                return
-        _misused(f"section {_shown(name)} was ended but not started")
+        entry = _find(reversed(_this_thread().stack), name) or _find(reversed(list(_state.opened.values())), name)
+        if entry is None:
+            _misused(f"section {_shown(name)} was ended but not started")
+        else:
+            _end(entry, 0)
     except Exception as error:  # noqa: BLE001
         _failed(error)
 
@@ -308,6 +303,12 @@ def _nothing() -> None:
 # ---- sections and steps
 
 
+def _find(entries: Iterable[_Open], name: object) -> _Open | None:
+    """The first of these that `start_section` began under this name, of which the first characters count."""
+    kept = name[:MAX_NAME] if isinstance(name, str) else name
+    return next((entry for entry in entries if entry.owner is None and entry.name == kept), None)
+
+
 def _begin(name: object, timeout: object, owner: Section | None) -> _Open | None:
     if not isinstance(name, str):
         _misused(f"the name of a section is not text but {type(name).__name__}")
@@ -322,7 +323,10 @@ def _begin(name: object, timeout: object, owner: Section | None) -> _Open | None
     _state.opened[entry.number] = entry
     ring = _state.ring
     if ring is not None:
-        entry.row = ring.open(entry.body(ring))
+        try:
+            entry.row = ring.open(entry.body(ring))
+        except Exception as error:  # noqa: BLE001 - it is open, recorded or not, so that it can be ended
+            _failed(error)
     return entry
 
 

@@ -239,6 +239,15 @@ def test_calls_after_the_recording_change_nothing(ring: RingWriter) -> None:
     assert names(reader_of(ring).open_sections()) == ["a"]
 
 
+def test_a_section_whose_name_is_too_long_is_ended_by_that_name(ring: RingWriter) -> None:
+    sections.attach(ring.activity)
+    otel_fr.start_section("x" * 200, 5)
+    otel_fr.start_section("x" * 200, 5)
+    assert len(reader_of(ring).open_sections()) == 1
+    otel_fr.end_section("x" * 200)
+    assert reader_of(ring).open_sections() == []
+
+
 def test_a_closed_ring_is_no_error_for_the_program(tmp_path: Path) -> None:
     writer = RingWriter.create([tmp_path], "ring", 10, {})
     sections.attach(writer.activity)
@@ -248,6 +257,7 @@ def test_a_closed_ring_is_no_error_for_the_program(tmp_path: Path) -> None:
     otel_fr.end_section("a")
     with otel_fr.section("b"):
         otel_fr.step()
+    assert sections._state.opened == {}
 
 
 def test_a_program_that_never_ends_its_sections_is_bounded(ring: RingWriter) -> None:

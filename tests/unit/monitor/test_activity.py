@@ -168,7 +168,8 @@ def test_a_damaged_file_is_no_error(tmp_path: Path, seed: int) -> None:
     path.write_bytes(data)
     found = LearnedLimits(1, 5.0)
     found.load(path)
-    found.section("a")
+    limit = found.section("a")
+    assert limit is None or limit > 0
 
 
 @pytest.mark.parametrize(
