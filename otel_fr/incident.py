@@ -130,6 +130,16 @@ def timestamp(seconds: float | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def unix(text: str | None) -> float | None:
+    """The inverse of `timestamp`. None: there is no time, or it is none."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def incident_data(
     finding: Finding,
     *,

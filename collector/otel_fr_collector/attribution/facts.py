@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from functools import cached_property
 
-from otel_fr.incident import CollectorIncidentData
+from otel_fr.incident import CollectorIncidentData, unix
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
@@ -34,7 +34,7 @@ class Culprit:
     error: str = ""
     site: str = ""
 
-    @property
+    @cached_property
     def same(self) -> tuple[str, str] | None:
         """Equal for equal Python errors at the same line; None: it did not end by one."""
         return (comparable(self.error), self.site) if self.error else None
@@ -102,7 +102,7 @@ def fault_of(data: CollectorIncidentData) -> Fault:
         incident=data["id"],
         run=RunId(data["job"], data["attempt"], data["run_id"]),
         category=data["category"],
-        detected=unix(data["detected_at"]),
+        detected=unix(data["detected_at"]) or 0.0,
         culprits=tuple(culprits),
         place=place,
         summary=data["summary"],
@@ -114,10 +114,3 @@ def faults_of(incidents: Iterable[CollectorIncidentData]) -> list[Fault]:
     found = [fault_of(data) for data in incidents if data["caused_by"] is None]
     return sorted(found, key=lambda fault: fault.detected)
 
-
-def unix(text: str | None) -> float:
-    """A time of an incident in Unix seconds; 0: it has none."""
-    try:
-        return datetime.fromisoformat((text or "").replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0

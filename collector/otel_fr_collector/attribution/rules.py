@@ -114,16 +114,20 @@ def _stop_requested(history: History) -> Found | None:
 
 
 def _same_error(history: History) -> Found | None:
+    known: dict[tuple[str, str], list[Fault]] = {}
+    for fault in history.all:
+        for same in {culprit.same for culprit in fault.culprits}:
+            if same is not None:
+                known.setdefault(same, []).append(fault)
     for fault in history.now:
         for culprit in fault.culprits:
             same = culprit.same
-            if same is None:
+            if same is None or _runs(known[same]) < TIMES:
                 continue
-            alike = [one for one in history.all if any(other.same == same for other in one.culprits)]
-            alike = [one for one in alike if _same_place(one.place, fault.place)]
-            if len({one.run for one in alike}) >= TIMES:
+            alike = [one for one in known[same] if _same_place(one.place, fault.place)]
+            number = _runs(alike)
+            if number >= TIMES:
                 where = f" at {culprit.site}" if culprit.site else ""
-                number = len({one.run for one in alike})
                 return Found(f"{_first(culprit)}{where} in {number} runs: it will happen again", _ids(alike))
     return None
 
@@ -133,7 +137,7 @@ def _same_program_fault(history: History) -> Found | None:
         if fault.category not in _PROGRAM or fault.place is None:
             continue
         alike = [one for one in history.all if (one.category, one.place) == (fault.category, fault.place)]
-        number = len({one.run for one in alike})
+        number = _runs(alike)
         if number >= TIMES:
             place = f"{fault.place.operation} number {fault.place.number} of group {fault.place.group}"
             return Found(f"{fault.category} in {place} in {number} runs: it is a fault of the program", _ids(alike))
@@ -158,21 +162,27 @@ def _hardware_error(history: History) -> Found | None:
 
 
 def _node_died_often(history: History) -> Found | None:
+    nodes: dict[tuple[str, str], set[str]] = {}
+    for fault in history.all:
+        for culprit in fault.culprits:
+            if culprit.node and culprit.same is not None:
+                nodes.setdefault(culprit.same, set()).add(culprit.node)
     deaths: dict[str, list[Fault]] = {}
     for fault in history.all:
-        if fault.category in _DEATHS and len(fault.nodes) == 1 and not _happens_elsewhere(history, fault):
-            deaths.setdefault(next(iter(fault.nodes)), []).append(fault)
+        own_nodes = fault.nodes
+        if fault.category not in _DEATHS or len(own_nodes) != 1:
+            continue
+        # An error that culprits on other nodes have as well is the program's.
+        errors = [one.same for one in fault.culprits if one.same is not None]
+        if not any(nodes.get(error, own_nodes) - own_nodes for error in errors):
+            deaths.setdefault(next(iter(own_nodes)), []).append(fault)
     now = {fault.run for fault in history.now}
     often = {
-        node: own
-        for node, own in deaths.items()
-        if len({fault.run for fault in own}) >= TIMES and any(fault.run in now for fault in own)
+        node: own for node, own in deaths.items() if _runs(own) >= TIMES and any(fault.run in now for fault in own)
     }
     if not often:
         return None
-    texts = [
-        f"ranks of node {node} died or got stuck in {len({f.run for f in own})} runs" for node, own in often.items()
-    ]
+    texts = [f"ranks of node {node} died or got stuck in {_runs(own)} runs" for node, own in often.items()]
     incidents = [fault for own in often.values() for fault in own]
     return Found("; ".join(texts), _ids(incidents), tuple(sorted(often)))
 
@@ -180,7 +190,7 @@ def _node_died_often(history: History) -> Found | None:
 def _otherwise(history: History) -> Found | None:
     if not history.now:
         return Found("no incident of this run is known")
-    return Found(f"{history.now[0].summary}", (history.now[0].incident,))
+    return Found(history.now[0].summary, (history.now[0].incident,))
 
 
 RULES: Final = (
@@ -230,11 +240,8 @@ def _same_place(one: Place | None, other: Place | None) -> bool:
     return one is None or other is None or one == other
 
 
-def _happens_elsewhere(history: History, fault: Fault) -> bool:
-    """An error of the fault's culprits that culprits on other nodes have as well: it is the program's."""
-    errors = {one.same for one in fault.culprits} - {None}
-    others = (one for each in history.all for one in each.culprits if one.node and one.node not in fault.nodes)
-    return any(one.same in errors for one in others)
+def _runs(faults: Iterable[Fault]) -> int:
+    return len({fault.run for fault in faults})
 
 
 def _first(culprit: Culprit) -> str:

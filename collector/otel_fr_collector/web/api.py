@@ -11,7 +11,6 @@ import sqlite3
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from pathlib import Path
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -19,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from otel_fr.incident import CollectorIncidentData
+from otel_fr.incident import CollectorIncidentData, unix
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
@@ -178,8 +177,8 @@ class Api:
             return _error(404, "no such incident; incidents are dropped some time after their end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         run = next((r for r in service.runs.by_id if r.run == found["run_id"] and r.job == found["job"]), None)
-        started, ended = (_unix(found[name]) for name in ("started_at", "resolved_at"))
-        detected = _unix(found["detected_at"]) or time.time()
+        started, ended = (unix(found[name]) for name in ("started_at", "resolved_at"))
+        detected = unix(found["detected_at"]) or time.time()
         more = {
             "links": service.links.of(found, started or detected, ended or time.time()),
             "consequences": consequences,
@@ -307,19 +306,10 @@ def _query(request: Request) -> tuple[str | None, str | None, float | None, int]
         raise ApiError(400, f"state is one of {', '.join(STATES)}")
     if re.fullmatch("[0-9]{1,9}", limit) is None or not 1 <= int(limit) <= MAX_PAGE:
         raise ApiError(400, f"limit is a number from 1 to {MAX_PAGE}")
-    moment = None if before is None else _unix(before)
+    moment = None if before is None else unix(before)
     if before is not None and moment is None:
         raise ApiError(400, "before is a time like 2026-01-02T03:04:05.678Z")
     return query.get("job"), state, moment, int(limit)
-
-
-def _unix(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _listed(found: Sequence[CollectorIncidentData], brief: bool) -> bytes:
