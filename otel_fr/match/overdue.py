@@ -45,10 +45,12 @@ def find(case: Case) -> None:
         for rank, found in overdue.items()
         if rank not in waiting and _may_be_cause(case.evidence.ranks[rank])
     }
-    for key, alike in _by_kind(left).items():
-        _add(case, key, alike, cause)
+    _add(case, left, named=True, cause=cause)
     if not case.causes:
-        _ended_too_early(case, {rank: found for rank, found in overdue.items() if rank not in left})
+        # Their monitors ended them while they waited in a call, before that showed whom they waited for.
+        infos = case.evidence.ranks
+        ended = {rank: found for rank, found in overdue.items() if rank not in left and infos[rank].ended_by_monitor}
+        _add(case, ended, named=False)
 
 
 def worst_of(info: Rank) -> Overdue | None:
@@ -82,58 +84,32 @@ def _explain(case: Case, finding: Finding, overdue: Mapping[int, Overdue]) -> No
 
 
 def _by_kind(overdue: Mapping[int, Overdue]) -> dict[str, dict[int, Overdue]]:
-    """Ranks that are overdue with the same: one fault, since ranks run alike."""
+    """Ranks that are overdue with the same: one fault, since ranks run alike. In rising order."""
     found: dict[str, dict[int, Overdue]] = {}
     for rank, item in sorted(overdue.items()):
         found.setdefault(f"{item.kind} {item.name}".strip(), {})[rank] = item
     return found
 
 
-def _add(case: Case, key: str, overdue: Mapping[int, Overdue], cause: str | None) -> None:
-    ranks = sorted(overdue)
-    first = overdue[ranks[0]]
-    places = [sentences.where_text(case.evidence, rank, case.lasts.get(rank)) for rank in _first(ranks)]
-    finding = Finding(
-        key=key,
-        category=_CATEGORIES[first.kind],
-        group=None,
-        operation="",
-        sequence_id=None,
-        stream="collective",
-        culprit_ranks=tuple(ranks),
-        waiting_ranks=(),
-        summary="; ".join([sentences.overdue_text(overdue, case.evidence.ranks), *places]),
-        values={rank: sentences.overdue_value(item) for rank, item in overdue.items()},
-        caused_by=cause,
-        age=max(item.age for item in overdue.values()),
-    )
-    case.explain(finding, {})
-    case.add(finding)
-
-
-def _ended_too_early(case: Case, overdue: Mapping[int, Overdue]) -> None:
-    """Ranks that their monitors ended while they waited in a call, before that showed whom they waited for."""
-    infos = case.evidence.ranks
-    ended = {rank: found for rank, found in overdue.items() if infos[rank].ended_by_monitor}
-    for key, alike in _by_kind(ended).items():
-        first = alike[min(alike)]
-        places = [sentences.where_text(case.evidence, rank, case.lasts.get(rank)) for rank in _first(sorted(alike))]
+def _add(case: Case, overdue: Mapping[int, Overdue], *, named: bool, cause: str | None = None) -> None:
+    """One finding for each kind. ``named``: the ranks are culprits; otherwise they waited, for whom is not known."""
+    for key, alike in _by_kind(overdue).items():
+        ranks = tuple(alike)
+        shown = ranks[: sentences.MAX_ENDINGS]
+        places = [sentences.where_text(case.evidence, rank, case.lasts.get(rank)) for rank in shown]
         finding = Finding(
             key=key,
-            category=_CATEGORIES[first.kind],
+            category=_CATEGORIES[alike[ranks[0]].kind],
             group=None,
             operation="",
             sequence_id=None,
             stream="collective",
-            culprit_ranks=(),
-            waiting_ranks=tuple(sorted(alike)),
-            summary="; ".join([sentences.overdue_text(alike, infos), *places]),
+            culprit_ranks=ranks if named else (),
+            waiting_ranks=() if named else ranks,
+            summary="; ".join([sentences.overdue_text(alike, case.evidence.ranks), *places]),
             values={rank: sentences.overdue_value(item) for rank, item in alike.items()},
+            caused_by=cause,
             age=max(item.age for item in alike.values()),
         )
         case.explain(finding, {})
         case.add(finding)
-
-
-def _first(ranks: list[int]) -> Iterable[int]:
-    return ranks[: sentences.MAX_ENDINGS]
