@@ -119,11 +119,15 @@ class Control:
 
     def dump(self, run: RunId, incident: str, reason: str) -> int:
         """Ask all monitors of a run for their flight-recorder files; returns how many monitors."""
-        return self._send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
+        return self.send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
 
     def send(self, run: RunId, command: control_pb2.Command) -> int:
         """Send all monitors of a run a command; returns how many monitors."""
-        return self._send(run, command)
+        data = command.SerializeToString()
+        own = self._watchers.get((run.job, run.run), set())
+        for watcher in own:
+            watcher.put(data)
+        return len(own)
 
     def watches(self, run: RunId) -> bool:
         """Some monitor of the run watches."""
@@ -142,10 +146,3 @@ class Control:
         for own in self._watchers.values():
             for watcher in own:
                 watcher.end()
-
-    def _send(self, run: RunId, command: control_pb2.Command) -> int:
-        data = command.SerializeToString()
-        own = self._watchers.get((run.job, run.run), set())
-        for watcher in own:
-            watcher.put(data)
-        return len(own)

@@ -109,7 +109,14 @@ class PeerFailures:
 
         If half of the nodes are silent (of one node: half of its ranks), it is rather this collector that is cut off.
         """
-        silent = [state for state in run.ranks.values() if self._is_silent(run, state, now)]
+        floor = max(run.silence_floor, self._started)
+        silent = [
+            state
+            for state in run.ranks.values()
+            if state.ended is None
+            and (report := state.report) is not None
+            and now - max(state.arrived, floor) > report.peer_timeout
+        ]
         if not silent:
             return
         quiet = {state.rank for state in silent}
@@ -125,12 +132,6 @@ class PeerFailures:
         for state in silent:
             if state.rank in waited_for:
                 yield state.rank, Failure("silent", _silence(state, by_host[state.host], dark))
-
-    def _is_silent(self, run: Run, state: RankState, now: float) -> bool:
-        report = state.report
-        if report is None or state.ended is not None:
-            return False
-        return now - max(state.arrived, run.silence_floor, self._started) > report.peer_timeout
 
     def _waited_for(self, run: Run, quiet: set[int], now: float) -> set[int]:
         """Those of the ranks in whose groups a rank that is heard of has waited for its peer timeout."""
