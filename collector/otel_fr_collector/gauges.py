@@ -99,7 +99,7 @@ class JobGauges(Collector):
         found: dict[tuple[str, str, str], Lateness] = {}
         for run in self._runs.by_id.values():
             for state in run.groups.values():
-                for one in [] if state.waits is None else state.waits.lateness()[:MAX_STRAGGLERS_OF_GROUP]:
+                for one in state.waits.lateness()[:MAX_STRAGGLERS_OF_GROUP]:
                     label = (*_labels(run, state), str(one.rank))
                     if label not in found or found[label].waited < one.waited:
                         found[label] = one

@@ -113,4 +113,3 @@ def faults_of(incidents: Iterable[CollectorIncidentData]) -> list[Fault]:
     """The causes among the incidents, oldest first; what only follows from another one says nothing of its own."""
     found = [fault_of(data) for data in incidents if data["caused_by"] is None]
     return sorted(found, key=lambda fault: fault.detected)
-

@@ -98,11 +98,15 @@ class IncidentBook(KeptIncidents):
             find: called with a group and the finding of its open incident; the finding now, None: there is none, or
                 none any more.
         """
-        known = {one.finding.group.id: one for one in self._open_slowness(run.id) if one.finding.group is not None}
+        known = {
+            one.finding.group.id: one
+            for one in self.open_of(run.id)
+            if one.finding.is_slowness and one.finding.group is not None
+        }
         changes: list[IncidentChange] = []
         for number, group in run.groups.items():
-            incident = known.pop(number, None)
-            if incident is None and (group.waits is None or not group.waits.events):
+            incident = known.get(number)
+            if incident is None and not group.waits.events:
                 continue
             found = find(group, None if incident is None else incident.finding)
             if found is None:
@@ -117,9 +121,6 @@ class IncidentBook(KeptIncidents):
     def open_faults(self, run: RunId) -> list[Incident]:
         """The open incidents of the run, but for those about ranks that always come last."""
         return [one for one in self.open_of(run) if not one.finding.is_slowness]
-
-    def _open_slowness(self, run: RunId) -> list[Incident]:
-        return [one for one in self.open_of(run) if one.finding.is_slowness]
 
     def add_files(self, run: Run, now: float) -> list[IncidentChange]:
         """Add flight-recorder files that the run's ranks have written since."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from otel_fr.match import Finding
 from otel_fr.match.lateness import finding_of
 from otel_fr_collector.jobs.groups import GroupState
-from otel_fr_collector.jobs.ranks import DESTROYED
 from otel_fr_collector.jobs.run import Run
 
 
@@ -16,7 +15,7 @@ def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
         known: that of the group's open incident; it holds until its ranks are known not to come last any more.
     """
     waits, so_far = group.waits, () if known is None else known.culprit_ranks
-    if waits is None or not group.group.ranks:
+    if not group.group.ranks:
         return known
     if run.ended_clean or (so_far and all(_is_done(run, rank, group.group.id) for rank in so_far)):
         return None
@@ -35,4 +34,4 @@ def _is_done(run: Run, rank: int, group: str) -> bool:
     state = run.ranks.get(rank)
     if state is None:
         return False
-    return state.ended is not None or state.progress.get(group, [0, 0, 0])[2] == DESTROYED
+    return state.ended is not None or (group in state.progress and state.has_destroyed(group))

@@ -20,7 +20,8 @@ from otel_fr_collector.jobs.calls import (
     weight_of_texts,
 )
 from otel_fr_collector.jobs.incomplete import INSTANCE_WEIGHT, IncompleteInstance, merge, own_weight
-from otel_fr_collector.jobs.waits import Waits
+from otel_fr_collector.jobs.usage import Usage
+from otel_fr_collector.jobs.waits import StragglerLimits, Waits
 
 MAX_INCOMPLETE = 20_000
 """Instances of one group that are not yet complete; the oldest are evicted first. As many as the spans that a monitor
@@ -87,7 +88,7 @@ class GroupState:
     ``skew_sum``: seconds, over ``skew_count`` complete collectives.
     ``uncompared``: instances whose pieces could not be compared when they came, because the order of the members was
     not known; and how many of the calls of each have been compared since.
-    ``waits``: for whom its ranks wait; None: that is not followed.
+    ``waits``: for whom its ranks wait.
     """
 
     group: Group
@@ -102,7 +103,7 @@ class GroupState:
     evicted_calls: int = 0
     skew_sum: float = 0.0
     skew_count: int = 0
-    waits: Waits | None = None
+    waits: Waits = field(default_factory=lambda: Waits(StragglerLimits(), Usage()))
 
     def learn(self, group: Group, size: int) -> None:
         """Take what a span or a report says of the group itself."""
@@ -282,8 +283,7 @@ class GroupState:
 
     def _complete(self, instance: IncompleteInstance) -> None:
         if instance.key[1] == "collective" and not instance.extra:
-            if self.waits is not None:
-                self.waits.add(instance.key[-1], instance.calls, self.group.ranks)
+            self.waits.add(instance.key[-1], instance.calls, self.group.ranks)
             if instance.key[-1] % SKEW_EVERY == 0:
                 self._measure_skew(instance)
         del self.incomplete[instance.key]

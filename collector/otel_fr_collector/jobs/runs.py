@@ -157,8 +157,7 @@ class Runs:
         usage.progress_entries -= run.progress_entries
         usage.reported -= sum(rank.held for rank in run.ranks.values())
         for group in run.groups.values():
-            if group.waits is not None:
-                group.waits.release()
+            group.waits.release()
 
 
 def _least_known(runs: Iterable[Run]) -> Run | None:

@@ -103,11 +103,7 @@ def _lag(run: Run) -> int:
 def _latest(run: Run) -> Json | None:
     """The rank that is waited for most, of all groups; None: nobody is waited for."""
     found = [
-        (one, state)
-        for state in run.groups.values()
-        if state.waits is not None
-        for one in state.waits.lateness()[:1]
-        if one.waited >= MIN_WAITED
+        (one, state) for state in run.groups.values() for one in state.waits.lateness()[:1] if one.waited >= MIN_WAITED
     ]
     if not found:
         return None
@@ -123,7 +119,7 @@ def _latest(run: Run) -> Json | None:
 
 def _fill_late(columns: dict[str, list[object]], group: GroupState, at: int, position: dict[int, int]) -> None:
     """How late ranks come in the group where they are waited for most: group, share, seconds, waited."""
-    for one in [] if group.waits is None else group.waits.lateness():
+    for one in group.waits.lateness():
         index = position.get(one.rank)
         if index is None or one.waited < MIN_WAITED:
             continue
