@@ -145,8 +145,9 @@ def _finding(finding: Finding, analysis: Analysis, view: View) -> list[Line]:
         where = f"group {overview.title(group)}, {ranks_text(group.ranks)}"
         lines.append(("", f"  {collective_text(finding.operation, finding.sequence_id)} of {where}"))
     apart = [([rank], value) for rank, value in sorted(finding.values.items())]
+    field = f"{finding.field} = " if finding.field else ""
     for members, value in apart if len(apart) <= _MAX_APART else overview.values(finding)[:MAX_LISTED]:
-        lines.append(("value", f"  {ranks_text(members)}: {finding.field} = {value}"))
+        lines.append(("value", f"  {ranks_text(members)}: {field}{value}"))
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
         by_site = ranks_by_text((rank, site_text(finding.call_sites.get(rank))) for rank in ranks)
         lines.extend((word, f"  {word} {ranks_text(of)}: {site}") for site, of in list(by_site.items())[:20])
