@@ -95,9 +95,11 @@ class Agreement:
         begun = time.monotonic()
         decision = self._key(number, "decision")
         self._set(self._key(number, f"handle/{self._own}"), handle)
+        present = {self._own}
         while not self._check(decision):
             waited = time.monotonic() - begun
-            came = [m for m in members if m == self._own or self._check(self._key(number, f"handle/{m}"))]
+            present.update(m for m in members if m not in present and self._check(self._key(number, f"handle/{m}")))
+            came = [m for m in members if m in present]
             missing = set(members).difference(came)
             is_late = patience.others is not None and waited >= patience.others
             if len(came) >= minimum and (is_late or missing <= set(self._failed())):
@@ -118,7 +120,7 @@ class Agreement:
             self._set(self._key(number, f"has/{self._own}"), "1")
         begun = time.monotonic()
         while has_succeeded and not self._check(outcome):
-            if all(self._check(self._key(number, f"has/{member}")) for member in decision.members):
+            if self._check(*[self._key(number, f"has/{member}") for member in decision.members]):
                 self._compare_set(outcome, _SUCCEEDED)
             elif time.monotonic() - begun >= patience.outcome:
                 break
@@ -152,8 +154,9 @@ class Agreement:
     def _get(self, key: str) -> str:
         return self._asked(lambda: bytes(self._store.get(key)).decode())
 
-    def _check(self, key: str) -> bool:
-        return self._asked(lambda: bool(self._store.check([key])))
+    def _check(self, *keys: str) -> bool:
+        """All of them are set."""
+        return self._asked(lambda: bool(self._store.check(list(keys))))
 
     def _compare_set(self, key: str, value: str) -> str:
         """Set it if it is not set; returns the value that it then has."""
@@ -162,8 +165,6 @@ class Agreement:
     def _asked(self, ask: Callable[[], _T]) -> _T:
         try:
             return ask()
-        except ReconfigureError:
-            raise
         except Exception as error:
             raise ReconfigureError(
                 f"the job's store does not answer, so group {self._name} cannot be formed anew: {error}. The store "
