@@ -126,10 +126,12 @@ def heartbeat_timeouts(observed: Observed, factor: float, current: HeartbeatTime
     """New timeouts; None: fewer than two heartbeats were seen. Computed ones move half of the way to the new ones."""
     if not (observed.first_beat > 0 and observed.between_beats > 0):
         return None
-    initial, subsequent = factor * observed.first_beat, factor * observed.between_beats
-    if current.were_calculated and current.initial is not None and current.subsequent is not None:
-        initial, subsequent = (initial + current.initial) / 2, (subsequent + current.subsequent) / 2
-    return HeartbeatTimeouts(initial, subsequent, were_calculated=True)
+    were_calculated = bool(current.were_calculated and current.are_valid)
+    return HeartbeatTimeouts(
+        _moved(current.initial, factor * observed.first_beat, were_calculated),
+        _moved(current.subsequent, factor * observed.between_beats, were_calculated),
+        were_calculated=True,
+    )
 
 
 def section_timeouts(

@@ -12,7 +12,8 @@ new optional key needs no new version. A change that an older reader would misun
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final, NamedTuple, cast
+from collections.abc import Callable
+from typing import Annotated, Final, NamedTuple, TypeVar, cast
 
 from otel_fr.encodable import load_json
 from otel_fr.rank_report.forms import (
@@ -27,6 +28,7 @@ from otel_fr.rank_report.forms import (
     SIZES,
     SPLITS,
     Form,
+    Json,
     Key,
     Sizes,
     flag,
@@ -37,6 +39,8 @@ from otel_fr.rank_report.forms import (
     reader_of,
     text,
 )
+
+_T = TypeVar("_T")
 
 VERSION: Final = 1
 """The version that is built, and the newest that is understood."""
@@ -69,26 +73,21 @@ DEFAULT_STALL_SECONDS: Final = 5.0
 """Of a report that does not say it."""
 STALL_SECONDS: Final = (0.1, 86_400.0)
 """Least and greatest stall time; others are raised or lowered to these."""
-
-
 DEFAULT_PEER_TIMEOUT: Final = 5.0
 """Of a report that does not say it."""
 PEER_TIMEOUTS: Final = (1.0, 86_400.0)
 """Least and greatest; others are raised or lowered to these."""
 
 
-def _read_peer_timeout(value: object) -> float:
-    return min(max(read_number(value) or DEFAULT_PEER_TIMEOUT, PEER_TIMEOUTS[0]), PEER_TIMEOUTS[1])
+def _seconds_within(default: float, bounds: tuple[float, float]) -> Form:
+    def read(value: object) -> float:
+        return min(max(read_number(value) or default, bounds[0]), bounds[1])
+
+    return Form(read, default, "seconds")
 
 
-_PEER_TIMEOUT = Form(_read_peer_timeout, DEFAULT_PEER_TIMEOUT, "seconds")
-
-
-def _read_stall_seconds(value: object) -> float:
-    return min(max(read_number(value) or DEFAULT_STALL_SECONDS, STALL_SECONDS[0]), STALL_SECONDS[1])
-
-
-_STALL_SECONDS = Form(_read_stall_seconds, DEFAULT_STALL_SECONDS, "seconds")
+_STALL_SECONDS = _seconds_within(DEFAULT_STALL_SECONDS, STALL_SECONDS)
+_PEER_TIMEOUT = _seconds_within(DEFAULT_PEER_TIMEOUT, PEER_TIMEOUTS)
 _STACK = text(MAX_STACK)
 
 
@@ -240,21 +239,24 @@ _read_exception = reader_of(ReportedException)
 _read_activity = reader_of(ReportedActivity)
 
 
-def _read_calls(value: object) -> tuple[ReportedCall, ...]:
+def _read_list(value: object, read: Callable[[Json], _T], most: int) -> tuple[_T, ...]:
+    """The objects among the first ``most`` items of a list; what is not one is empty."""
     if not isinstance(value, list) or not value:
         return ()
-    return tuple([_read_call(item) for item in value[:MAX_CALLS] if isinstance(item, dict)])
+    return tuple([read(item) for item in value[:most] if isinstance(item, dict)])
+
+
+def _read_calls(value: object) -> tuple[ReportedCall, ...]:
+    return _read_list(value, _read_call, MAX_CALLS)
 
 
 def _read_exceptions(value: object) -> tuple[ReportedException, ...]:
-    items = value if isinstance(value, list) else []
-    return tuple([_read_exception(item) for item in items[:MAX_THREAD_EXCEPTIONS] if isinstance(item, dict)])
+    return _read_list(value, _read_exception, MAX_THREAD_EXCEPTIONS)
 
 
 def read_activities(value: object) -> tuple[ReportedActivity, ...]:
     """From the list of a report or a flight-recorder file; what is not one is empty."""
-    items = value if isinstance(value, list) else []
-    return tuple([_read_activity(item) for item in items[:MAX_ACTIVITIES] if isinstance(item, dict)])
+    return _read_list(value, _read_activity, MAX_ACTIVITIES)
 
 
 def _read_groups(value: object) -> tuple[ReportedGroup, ...]:
