@@ -24,7 +24,7 @@ class ActivityWatch:
     """What the monitor knows of one rank's heartbeats, sections and steps.
 
     Attributes:
-        sections: open. step: the current one. lost: sections and steps that were overwritten before they were read.
+        sections: open. step: the current one.
     """
 
     def __init__(self, reader: RingReader, config: Config, rank: int, since_ns: int = 0) -> None:
@@ -47,15 +47,13 @@ class ActivityWatch:
         self._covered_ns = 0
         self.sections: list[Activity] = []
         self.step: Activity | None = None
-        self.lost = 0
 
     def poll(self, now_ns: int) -> list[Activity]:
         """Read the ring again; returns the sections and steps that have ended since the last call."""
         reader = self._reader
         if reader is None:
             return []
-        ended, self._position, lost = reader.ended(self._position)
-        self.lost += lost
+        ended, self._position, _ = reader.ended(self._position)
         self.sections = [section for section in reader.open_sections() if self._lives(section)]
         self.step = reader.step()
         beats = reader.beats()
@@ -70,6 +68,11 @@ class ActivityWatch:
             exiting=self._ring.meta.get("exiting") is True,
         )
         return ended
+
+    @property
+    def current(self) -> list[Activity]:
+        """The open sections, and the current step."""
+        return [*self.sections, *([] if self.step is None else [self.step])]
 
     def _lives(self, section: Activity) -> bool:
         """The thread that began it has not ended."""

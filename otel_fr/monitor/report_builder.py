@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from otel_fr import rank_report
@@ -202,48 +201,44 @@ def reported_thread_exceptions(recorded: Iterable[Mapping[str, object]]) -> tupl
 
 def log_record(event: str, report: RankReport, time_ns: int) -> LogRecord:
     """The event as an OTLP log record; ``time_ns`` is wall time."""
-    severity, text = _SEVERITY.get(event, _INFO)
+    severity = _SEVERITY.get(event, _INFO)
     if event == names.EVENT_EXITED and not (report.exit is not None and report.exit.is_clean):
-        severity, text = _ERROR
-    record = LogRecord(
-        time_unix_nano=time_ns,
-        observed_time_unix_nano=time_ns,
-        severity_number=severity,
-        severity_text=text,
-        event_name=event,
-        body=AnyValue(string_value=rank_report.build(report)),
-    )
-    record.attributes.extend(attributes(_log_attributes(event, report)))
+        severity = _ERROR
+    record = _record(event, _log_attributes(event, report), time_ns, severity)
+    record.body.string_value = rank_report.build(report)
     return record
 
 
 def control_record(action: str, description: str, time_ns: int) -> LogRecord:
     """The event by which a rank asks for what is to be done before the next start; ``time_ns`` is wall time."""
-    record = LogRecord(
-        time_unix_nano=time_ns,
-        observed_time_unix_nano=time_ns,
-        severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
-        severity_text="INFO",
-        event_name=names.EVENT_WORKLOAD_CONTROL,
-    )
-    record.attributes.extend(attributes({names.WORKLOAD_ACTION: action, names.WORKLOAD_DESCRIPTION: description}))
-    return record
+    found = {names.WORKLOAD_ACTION: action, names.WORKLOAD_DESCRIPTION: description}
+    return _record(names.EVENT_WORKLOAD_CONTROL, found, time_ns)
 
 
 def quorum_record(identity: RankIdentity, time_ns: int) -> LogRecord:
     """The event of a rank whose replica takes part in a new quorum; ``time_ns`` is wall time."""
-    record = LogRecord(
-        time_unix_nano=time_ns,
-        observed_time_unix_nano=time_ns,
-        severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
-        severity_text="INFO",
-        event_name=names.EVENT_QUORUM,
-    )
     found = {
         names.QUORUM_ID: identity.quorum,
         names.QUORUM_REPLICAS: identity.replicas,
         names.REPLICA_ID: identity.replica,
     }
+    return _record(names.EVENT_QUORUM, found, time_ns)
+
+
+def _record(
+    event: str,
+    found: Mapping[str, str | int | None],
+    time_ns: int,
+    severity: tuple[SeverityNumber.ValueType, str] = _INFO,
+) -> LogRecord:
+    number, text = severity
+    record = LogRecord(
+        time_unix_nano=time_ns,
+        observed_time_unix_nano=time_ns,
+        severity_number=number,
+        severity_text=text,
+        event_name=event,
+    )
     record.attributes.extend(attributes(found))
     return record
 

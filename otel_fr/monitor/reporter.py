@@ -8,6 +8,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
+
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
@@ -24,7 +26,7 @@ from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail, Tracked
 from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit
-from otel_fr.ring import ProcessState, RecordState, RingReader
+from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
 
 
 class Reporter:
@@ -83,9 +85,8 @@ class Reporter:
     def send_started(self) -> None:
         """Tell that this process is a rank of its run, and if that is a quorum of torchft's, which."""
         self.send(names.EVENT_STARTED)
-        if self.identity.quorum is not None and self._exporter is not None:
-            record = report_builder.quorum_record(self.identity, time.time_ns())
-            self._exporter.put_report(record, self._resource, progress=False)
+        if self.identity.quorum is not None:
+            self._put(report_builder.quorum_record(self.identity, time.time_ns()))
 
     def _new_activity_spans(self) -> ActivitySpans:
         identity, reader = self.identity, self._reader
@@ -146,9 +147,9 @@ class Reporter:
             self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
     def close_spans(self, now_ns: int, clean: bool) -> None:
-        """The rank has ended: send the spans of its calls in flight."""
+        """The rank has ended: send the spans of its calls in flight, and of what it was in."""
         self._send_spans(list(self.tail.in_flight.values()), now_ns, clean)
-        self._close_activity(now_ns, clean)
+        self._send_activity(self.activity.current, now_ns, clean)
 
     def situation(self, now_ns: int) -> Situation:
         """What `otel_fr.monitor.rules` decides on.
@@ -195,19 +196,12 @@ class Reporter:
     def _follow_activity(self) -> None:
         """Read what the program tells of its progress, and queue the spans of sections and steps that have ended."""
         ended = self.activity.poll(time.monotonic_ns())
-        step = self.activity.step
-        self._activity_spans.note([*self.activity.sections, *([] if step is None else [step])], ended)
-        ended = [item for item in ended if (item.ended_ns or 0) >= self._sent_until_ns]
-        if ended and self._exporter is not None and self._exporter.wants_spans:
-            spans = [self._activity_spans.encode(item) for item in ended]
-            self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
+        self._activity_spans.note(self.activity.current, ended)
+        self._send_activity([item for item in ended if (item.ended_ns or 0) >= self._sent_until_ns])
 
-    def _close_activity(self, now_ns: int, clean: bool) -> None:
-        """The rank has ended: queue the spans of what it was in."""
-        step = self.activity.step
-        left = [*self.activity.sections, *([] if step is None else [step])]
-        if left and self._exporter is not None and self._exporter.wants_spans:
-            spans = [self._activity_spans.encode(item, now_ns, clean) for item in left]
+    def _send_activity(self, items: list[Activity], rank_ended_ns: int | None = None, clean: bool = False) -> None:
+        if items and self._exporter is not None and self._exporter.wants_spans:
+            spans = [self._activity_spans.encode(item, rank_ended_ns, clean) for item in items]
             self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
     # ---- stacks
@@ -295,15 +289,15 @@ class Reporter:
             reason=reason,
             error=error,
         )
+        self._put(report_builder.log_record(event, report, time.time_ns()), progress=event == names.EVENT_PROGRESS)
+
+    def _put(self, record: LogRecord, progress: bool = False) -> None:
         if self._exporter is not None:
-            record = report_builder.log_record(event, report, time.time_ns())
-            self._exporter.put_report(record, self._resource, progress=event == names.EVENT_PROGRESS)
+            self._exporter.put_report(record, self._resource, progress=progress)
 
     def send_control(self, action: str, description: str) -> None:
         """Send what the program asks to be done before the next start (docs/telemetry.md)."""
-        if self._exporter is not None:
-            record = report_builder.control_record(action, description, time.time_ns())
-            self._exporter.put_report(record, self._resource, progress=False)
+        self._put(report_builder.control_record(action, description, time.time_ns()))
 
     def exception(self) -> ReportedException | None:
         """The uncaught exception that the ring holds, or of a rank that has ended, that torchelastic has noted."""

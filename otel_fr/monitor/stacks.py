@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from otel_fr.monitor.ending import RankProcess
+from otel_fr.monitor.process_state import Process, parse_status
 from otel_fr.stacks import site_of
 
 ANSWER_SECONDS = 0.3
@@ -76,27 +77,13 @@ def cpu_wait_ns(pid: int, tid: int) -> int | None:
         return None
 
 
-def is_runnable(pid: int, tid: int) -> bool:
-    """True if a thread runs or waits for a CPU, rather than for a lock or a message."""
-    try:
-        text = Path(f"/proc/{pid}/task/{tid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[:1] == ["R"]
-
-
 def process_hint(pid: int) -> str:
     """Why a process may not answer: its state, and where it waits in the kernel; "" if it runs or sleeps normally."""
-    state = ""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("State:"):
-                state = line.split()[1][:1]
+    process = Process(pid)
+    state = parse_status(process.text("status")).get("State", "")[:1]
     if state not in _STATES:
         return ""
-    wchan = ""
-    with contextlib.suppress(OSError):
-        wchan = Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip().strip("0")
+    wchan = process.text("wchan").strip().strip("0")
     return f"The process is {_STATES[state]}" + (f" (in {wchan})" if wchan else "") + "."
 
 
@@ -160,7 +147,7 @@ class StackRequest:
         if before is None or self._cpu_wait is None:
             return False
         waited = (self._cpu_wait - before) / 1e9
-        return waited >= STARVED_SHARE * passed or is_runnable(self._process.pid, self._thread)
+        return waited >= STARVED_SHARE * passed or Process(self._process.pid).runs(self._thread)
 
     def _send_signal(self, now: float) -> None:
         self._signalled_at = now

@@ -26,9 +26,6 @@ class Termination:
     """The end of one rank, driven by the watch loop: nothing in it blocks. Times are monotonic seconds.
 
     A rank that ends by itself, or goes on, before the first signal is left alone.
-
-    Attributes:
-        has_begun: the rank was sent a signal.
     """
 
     def __init__(self, process: Process, grace: float) -> None:
@@ -38,11 +35,11 @@ class Termination:
         self._wanted_at: float | None = None
         self._signalled_at: float | None = None
         self._is_killed = False
-        self.has_begun = False
+        self._has_begun = False
 
     def want(self, now: float) -> None:
         """The rank is to end."""
-        if not self.has_begun and self._wanted_at is None:
+        if not self._has_begun and self._wanted_at is None:
             self._wanted_at = now
 
     def step(self, now: float, *, is_overdue: bool, is_writing: bool, announce: Callable[[], None]) -> None:
@@ -52,7 +49,7 @@ class Termination:
             is_overdue: it still is. is_writing: its file is being written.
             announce: called before the first signal.
         """
-        if self.has_begun:
+        if self._has_begun:
             self._kill_if_due(now)
         elif self._wanted_at is not None:
             if not is_overdue or not self._process.alive():
@@ -62,7 +59,7 @@ class Termination:
 
     def _begin(self, now: float, announce: Callable[[], None]) -> None:
         self._wanted_at = None
-        self.has_begun = True
+        self._has_begun = True
         announce()
         if self._process.send_signal(signal.SIGTERM):
             self._signalled_at = now

@@ -174,10 +174,9 @@ class ActivityReader:
             those after it, oldest first; the number to pass next time; how many were overwritten before they were read.
         """
         head = self.ended_count
-        lost = 0
         found: list[Activity] = []
         first = max(since, head - ENDED_ROWS)
-        lost += first - since
+        lost = first - since
         for ticket in range(first + 1, head + 1):
             at = self._start + ENDED_START + ticket % ENDED_ROWS * ROW_SIZE
             before = self._words[at // 8]
