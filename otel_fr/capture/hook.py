@@ -45,9 +45,7 @@ class _State:
         self.session: Session | None = None
         self.notices_creations = False
         self.connections: GlooConnections | None = None
-        self.restore_split: Callable[[], None] = lambda: None
-        self.restore_torchft: Callable[[], None] = lambda: None
-        self.restore_torchft_client: Callable[[], None] = lambda: None
+        self.restores: list[Callable[[], None]] = []
 
 
 _state = _State()
@@ -117,9 +115,9 @@ def uninstall() -> None:
     _state.originals.clear()
     _state.notices_creations = False
     _state.connections = None
-    _state.restore_split()
-    _state.restore_torchft()
-    _state.restore_torchft_client()
+    for restore in _state.restores:
+        restore()
+    _state.restores.clear()
     session, _state.session = _state.session, None
     if session is not None:
         session.stop()
@@ -200,7 +198,7 @@ def _notice_splits(module: ModuleType) -> None:
         def end(self, token: Any, error: BaseException | None) -> None:
             new_groups.end(_recorder(), token, error)
 
-    _state.restore_split = split_groups.install(module.ProcessGroup, Splits())
+    _state.restores.append(split_groups.install(module.ProcessGroup, Splits()))
 
 
 def _patch_torchft(module: ModuleType) -> None:
@@ -210,7 +208,7 @@ def _patch_torchft(module: ModuleType) -> None:
         def formed(*args: Any) -> None:
             _guard(_on_quorum, *args)
 
-        _state.restore_torchft = torchft.install(module, note_creation, formed)
+        _state.restores.append(torchft.install(module, note_creation, formed))
     except Exception:  # noqa: BLE001 - another torchft: its import and its groups work all the same
         _log.warning("otel-fr does not record this version of torchft's process groups")
         _log.debug("otel-fr: torchft.process_group", exc_info=True)
@@ -220,7 +218,7 @@ def _patch_torchft_client(module: ModuleType) -> None:
     with contextlib.suppress(Exception):  # another torchft: quorums of equal numbers are taken for the same
         from otel_fr.capture import torchft
 
-        _state.restore_torchft_client = torchft.install_client(module)
+        _state.restores.append(torchft.install_client(module))
 
 
 _finders = (
