@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_fr.capture import engines
-from otel_fr.capture.dispatcher import Kernels, operators_of
+from otel_fr.capture.dispatcher import Kernels
 from otel_fr.capture.recorder import Recorder
 
 LIMIT_US = 1.0
@@ -93,16 +93,12 @@ def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
         print(f"no compiled engine: {engine.reason}")
         return found
     compiled_recorder: Any = _recorder(engine, folder)
-    library = engine.library
-    operators = [operator for operator, _ in operators_of(torch)]
 
     def compiled(with_sites: bool) -> Callable[[], Any]:
-        from otel_fr.capture.native.dispatcher import CompiledKernels
-
         @contextmanager
         def engaged() -> Iterator[None]:
             compiled_recorder.native.with_sites = with_sites
-            kernels = CompiledKernels(compiled_recorder, library, operators)
+            kernels = engine.install(torch, compiled_recorder)
             yield
             kernels.remove()
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from otel_fr.capture.native import _ringwriter
 from otel_fr.capture.native.library import KernelLibrary
 from otel_fr.capture.native.recorder import CompiledRecorder
-from otel_fr.capture.operations import Operator
 
 
 class CompiledKernels:
     """otel-fr's compiled kernels in torch's dispatcher."""
 
-    def __init__(self, recorder: CompiledRecorder, library: KernelLibrary, operators: list[Operator]) -> None:
-        """Install a kernel for each operator.
+    def __init__(self, recorder: CompiledRecorder, library: KernelLibrary) -> None:
+        """Install a kernel for each operator of the recorder.
 
         Raises:
             RuntimeError: torch rejects them, or there are none; nothing is installed then.
         """
-        if not operators:
+        if not recorder.operators:
             raise RuntimeError("this torch has none of the c10d operators")
         self._library = library
         self._recorder = recorder
         try:
-            library.install(_ringwriter.API, operators)
+            library.install(_ringwriter.API, list(recorder.operators.values()))
             recorder.native.activate(True)
         except BaseException:
             self.remove()

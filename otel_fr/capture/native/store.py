@@ -54,9 +54,14 @@ def file_name(version: str, new_abi: bool) -> str:
     return f"kernel-torch{version}-cxx11{int(new_abi)}-{digest.hexdigest()[:_DIGITS]}.so"
 
 
+def running_file_name(torch: ModuleType) -> str:
+    """Name of the library for the running torch."""
+    return file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+
+
 def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> list[Path]:
     """The libraries for the running torch that may be loaded, best first."""
-    name = file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+    name = running_file_name(torch)
     found = [SHIPPED / name]
     with contextlib.suppress(OSError):
         folder = cache_folder(env)
@@ -67,7 +72,7 @@ def candidates(torch: ModuleType, env: Mapping[str, str] = os.environ) -> list[P
 
 def why_missing(torch: ModuleType, env: Mapping[str, str] = os.environ) -> str:
     """Why the cache has no kernel for the running torch that may be loaded, for people."""
-    name = file_name(base_version(torch), bool(torch._C._GLIBCXX_USE_CXX11_ABI))
+    name = running_file_name(torch)
     try:
         folder = cache_folder(env)
         if not os.path.lexists(folder):
@@ -121,10 +126,10 @@ def failure(kernel: Path) -> str | None:
 def is_private(folder: Path) -> bool:
     """True if the folder is this user's, and only this user can change what is in it."""
     try:
-        status = os.lstat(folder)
+        check_private(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == 0o700
+    return True
 
 
 def is_own_file(path: Path) -> bool:
@@ -137,7 +142,7 @@ def is_own_file(path: Path) -> bool:
 
 
 def check_private(folder: Path) -> None:
-    """As `is_private`, of a folder that exists. Raises OSError, which says what is wrong."""
+    """Raises OSError, which says what is wrong, unless the folder is this user's, and only this user can change it."""
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise OSError(f"{folder} is not a folder of this user: remove it, or set XDG_CACHE_HOME")
