@@ -39,6 +39,19 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
 
 
+def has_endpoint(env: Mapping[str, str] = os.environ) -> bool:
+    """True if an OTLP endpoint is set."""
+    return any(env.get(name, "").strip() for name in ENDPOINTS)
+
+
+def endpoint_address(url: str) -> tuple[str, int]:
+    """Host and port of an OTLP endpoint. Raises ValueError: it is no address."""
+    from urllib.parse import urlsplit  # not where only a training process reads this module
+
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    return parts.hostname or "", parts.port or {"https": 443, "http": 80}.get(parts.scheme, 4317)
+
+
 def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     """True if this process should record: an OTLP endpoint or ``OTEL_FR_ENABLED=1`` is set, and nothing disables it."""
     own = env.get("OTEL_FR_ENABLED", "").strip().lower()
@@ -47,7 +60,7 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     disabled = {name.strip() for name in env.get("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "").split(",")}
     if disabled & {"otel_fr", "otel-fr", "*"}:
         return False
-    return own in _TRUE or any(env.get(name, "").strip() for name in ENDPOINTS)
+    return own in _TRUE or has_endpoint(env)
 
 
 def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
@@ -204,6 +217,5 @@ class Config:
             state_dir=Path(state_dir) if state_dir else None,
             on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
             hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
-            export=any(env.get(name, "").strip() for name in ENDPOINTS)
-            and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
+            export=has_endpoint(env) and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

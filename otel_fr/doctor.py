@@ -14,20 +14,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from otel_fr._version import __version__
 from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.capture.operations import NAMES
-from otel_fr.config import ENDPOINTS, Config, is_enabled
+from otel_fr.config import ENDPOINTS, Config, endpoint_address, is_enabled
 from otel_fr.printable import one_line
 from otel_fr.ring import RingReader
 from otel_fr.ring.files import ring_files
 from otel_fr.ring.layout import Layout, RingFormatError
 
 _CONNECT_SECONDS: Final = 3.0
-_PORTS: Final = {"https": 443, "http": 80}
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - only its free space is asked for
 
 _MAX_RINGS: Final = 256
@@ -119,10 +117,8 @@ def _ring(config: Config) -> Line:
 
 
 def _answer(url: str) -> str:
-    parts = urlsplit(url if "//" in url else f"//{url}")
     try:
-        address = (parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 4317))
-        with socket.create_connection(address, _CONNECT_SECONDS):
+        with socket.create_connection(endpoint_address(url), _CONNECT_SECONDS):
             return "answers"
     except (OSError, ValueError) as error:
         return f"does not answer: {error}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 from urllib.parse import urlparse
@@ -72,6 +72,12 @@ class GrpcTarget:
     insecure: bool
     credentials: Any
     headers: tuple[tuple[str, str], ...]
+
+    def channel(self, options: Sequence[tuple[str, int]] | None = None) -> grpc.Channel:
+        """A channel to it."""
+        if self.insecure or self.credentials is None:
+            return grpc.insecure_channel(self.endpoint, options=options)
+        return grpc.secure_channel(self.endpoint, self.credentials, options=options)
 
 
 def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:

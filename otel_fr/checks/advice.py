@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import Resource as SdkResource
 from otel_fr import semconv as names
 from otel_fr.attribution.v1.attribution_pb2 import GetRequest, GetResponse
 from otel_fr.checks.model import Outcome, Status
-from otel_fr.config import COLLECTOR_VARIABLE, ENDPOINTS, TOKEN_VARIABLE
+from otel_fr.config import COLLECTOR_VARIABLE, TOKEN_VARIABLE, has_endpoint
 from otel_fr.otlp_sender import grpc_target, protocol_of, sender_from_env
 
 METHOD: Final = "/otel_fr.attribution.v1.Attribution/Get"
@@ -93,16 +93,12 @@ def _own_node() -> str:
 
 
 def _over_grpc(job: str, env: Mapping[str, str]) -> Ask | None:
-    if not any(env.get(name, "").strip() for name in ENDPOINTS) or protocol_of("logs", env) != "grpc":
+    if not has_endpoint(env) or protocol_of("logs", env) != "grpc":
         return None
     target = grpc_target(sender_from_env("logs", env))
     if target is None:
         return None
-    if target.insecure or target.credentials is None:
-        channel = grpc.insecure_channel(target.endpoint)
-    else:
-        channel = grpc.secure_channel(target.endpoint, target.credentials)
-    call = channel.unary_unary(
+    call = target.channel().unary_unary(
         METHOD, request_serializer=GetRequest.SerializeToString, response_deserializer=GetResponse.FromString
     )
 

@@ -8,14 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final
-from urllib.parse import urlsplit
 
 import urllib3
 
 from otel_fr.checks.model import Outcome, Status
+from otel_fr.config import endpoint_address
 
-_PORTS: Final = {"https": 443, "http": 80}
-_OTLP_PORT: Final = 4317
 DATE_SECONDS: Final = 2.0
 """How much older than its time of sending a Date header may be: it has whole seconds, and servers write it once a
 second."""
@@ -24,10 +22,8 @@ _CERTIFICATE: Final = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 
 def check_endpoint(url: str, timeout: float) -> Outcome:
     """Whether the server of an OTLP endpoint accepts connections, within ``timeout`` seconds."""
-    parts = urlsplit(url if "//" in url else f"//{url}")
     try:
-        address = (parts.hostname or "", parts.port or _PORTS.get(parts.scheme, _OTLP_PORT))
-        with socket.create_connection(address, timeout):
+        with socket.create_connection(endpoint_address(url), timeout):
             return Outcome(Status.OK, "it accepts connections")
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -9,7 +9,7 @@ from typing import Final
 
 from otel_fr.checks import runner
 from otel_fr.checks.model import COLLECTOR, EVENT, Result, Status, Task
-from otel_fr.config import ENDPOINTS, Config, is_enabled
+from otel_fr.config import Config, has_endpoint, is_enabled
 from otel_fr.printable import one_line
 
 EVENT_SECONDS: Final = 5.0
@@ -23,7 +23,7 @@ def publish(results: Sequence[Result], env: Mapping[str, str] = os.environ) -> N
         what = "this node failed a check" if result.status is Status.FAILED else "warning"
         say(f"{what}: {result.line()}")
     sent = [result for result in shown if result.kind != COLLECTOR]  # who would take it
-    if not sent or not is_enabled(env) or not any(env.get(name, "").strip() for name in ENDPOINTS):
+    if not sent or not is_enabled(env) or not has_endpoint(env):
         return
     rows = [(result.kind, result.target, result.status.value, result.text) for result in sent]
     arguments = {"results": rows, "job": Config.from_env(env).job_id}

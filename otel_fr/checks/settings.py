@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_fr.checks.model import CLOCK, COLLECTOR, KINDS
-from otel_fr.config import COLLECTOR_VARIABLE, ENDPOINTS
+from otel_fr.config import COLLECTOR_VARIABLE, ENDPOINTS, has_endpoint
 
 _PREFIX: Final = "OTEL_FR_"
 _NONE: Final = "none"
@@ -133,7 +133,7 @@ class AttributionSettings:
     def read(cls, env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> AttributionSettings:
         """Read them; arguments and errors as for `CheckSettings.read`."""
         given = _Given(env, conf or {})
-        known = any(env.get(name, "").strip() for name in (*ENDPOINTS, COLLECTOR_VARIABLE))
+        known = has_endpoint(env) or bool(env.get(COLLECTOR_VARIABLE, "").strip())
         return cls(
             given.choice("OTEL_FR_ATTRIBUTION", (ADVISE, ACT, OFF)),
             given.number("OTEL_FR_ATTRIBUTION_SECONDS", ATTRIBUTION_SECONDS, 0.0, _MAX_SECONDS),

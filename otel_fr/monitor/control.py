@@ -89,12 +89,8 @@ class ControlClient:
     def _watch(self) -> bool:
         """One stream, until it ends; True if a command came."""
         target, identity = self._target, self._identity()
-        if target.insecure or target.credentials is None:
-            channel = grpc.insecure_channel(target.endpoint, options=_OPTIONS)
-        else:
-            channel = grpc.secure_channel(target.endpoint, target.credentials, options=_OPTIONS)
         received = False
-        with channel:
+        with target.channel(_OPTIONS) as channel:
             call = channel.unary_stream(
                 METHOD, request_serializer=WatchRequest.SerializeToString, response_deserializer=Command.FromString
             )

@@ -130,3 +130,8 @@ def test_a_user_without_a_home_folder(tmp_path: Path) -> None:
     out = single_rank.succeed(tmp_path, body, XDG_CACHE_HOME="", OTEL_FR_CAPTURE_ENGINE="auto").splitlines()
     assert out[0].endswith(": there is no folder for it: set HOME or XDG_CACHE_HOME|")
     assert out[1] == "1"
+
+
+def test_an_endpoint_that_is_no_address_is_said(tmp_path: Path) -> None:
+    _, lines = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://[::1")
+    assert any("does not answer" in text and "Invalid IPv6 URL" in text for text in lines.values()), lines
