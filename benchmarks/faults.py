@@ -156,11 +156,9 @@ def _left(folder: Path) -> list[str]:
     found = [str(path) for path in folder.rglob("*") if path.is_file()]
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
+            with suppress(OSError):  # it has ended
                 if str(folder).encode() in (entry / "cmdline").read_bytes():
                     found.append(f"process {entry.name}")
-            except OSError:
-                continue
     return found
 
 

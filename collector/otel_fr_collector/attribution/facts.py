@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from otel_fr.incident import CollectorIncidentData, unix
+from otel_fr.presentation import UNDESCRIBED
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
@@ -91,7 +92,8 @@ def fault_of(data: CollectorIncidentData) -> Fault:
     group, number = data["process_group"], data["sequence_id"]
     place = None
     if group is not None and number is not None:
-        place = Place(group["description"] or group["name"], data["operation"] or "", number)
+        described = group["name"] if group["description"] in UNDESCRIBED else group["description"]
+        place = Place(described, data["operation"] or "", number)
     known = {culprit["rank"]: culprit for culprit in data["culprits"] or ()}
     culprits = []
     for rank in data["culprit_ranks"]:

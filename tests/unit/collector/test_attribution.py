@@ -210,6 +210,16 @@ def test_a_fault_is_read_from_its_incident() -> None:
     assert fault_of(incident_data(culprits=None, culprit_ranks=[1])).culprits == (Culprit(1, site="a.py:1 f"),)
 
 
+@pytest.mark.parametrize("description", ["", "undefined"])
+def test_groups_that_the_program_does_not_describe_are_places_of_their_own(description: str) -> None:
+    def place(name: str) -> Place | None:
+        group = {"id": name, "name": name, "description": description, "ranks": [0, 1]}
+        return fault_of(incident_data(process_group=group, operation="all_reduce", sequence_id=5)).place
+
+    assert place("3") != place("4")
+    assert place("3") == place("3")
+
+
 def test_what_is_long_past_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     def incident(number: int, hours: float) -> CollectorIncidentData:
         return incident_data(
