@@ -26,8 +26,59 @@ _COMMANDS = {
     "check": ("otel_fr.checks.cli", "check this node: storage, space, GPUs, health service, clock, collector"),
     "demo": ("otel_fr.demo", "run a small job that hangs, and show the incident that explains it"),
 }
+_EXAMPLES = {
+    "analyze": """
+  otel-fr analyze                        the newest run of this user
+  otel-fr analyze dumps/                 the files in one folder
+  otel-fr analyze dumps/ --format html > report.html
+""",
+    "collector": """
+  otel-fr collector                      for this machine only
+  otel-fr collector --grpc 0.0.0.0:4317 --http 0.0.0.0:8080 --data /var/lib/fr
+  otel-fr collector --alertmanager http://alertmanager:9093
+  otel-fr collector --config collector.toml --check
+""",
+    "top": """
+  otel-fr top
+  otel-fr top --collector http://collector:8080 --interval 5
+  otel-fr top --once
+""",
+    "incidents": """
+  otel-fr incidents --state open
+  otel-fr incidents show 3f2a            the incident whose id begins with 3f2a
+  otel-fr incidents --follow --json | jq .incident.summary
+""",
+    "doctor": """
+  OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4317 otel-fr doctor
+""",
+    "check": """
+  otel-fr check
+  otel-fr check --conf check_paths=/data:/ckpt,check_gpus=8 --json
+""",
+    "demo": """
+  otel-fr demo
+  otel-fr demo --nproc 8 --dir demo-of-8
+""",
+    "dump": """
+  otel-fr dump                           all ranks of this user on this machine
+  otel-fr dump --pid 4711
+""",
+}
+"""Of each subcommand's help; at most 80 columns wide."""
+_EXAMPLES_TITLE = "examples:"
 _MONITOR = b"otel_fr.monitor"
 """Part of the command line of every rank monitor."""
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps text to the terminal, except paragraphs of examples, whose lines are kept."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(
+            one if one.startswith(_EXAMPLES_TITLE) else super(_Help, self)._fill_text(one, width, indent)
+            for one in paragraphs
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,9 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="otel-fr", description="OpenTelemetry-native flight recorder for torch.distributed"
     )
+    parser.add_argument("--version", action="version", version=f"otel-fr {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, text) in _COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=_sentence(text))
+        command = commands.add_parser(name, help=text, description=_sentence(text), formatter_class=_Help)
         if name == wanted:
             try:
                 loaded = importlib.import_module(module)
@@ -54,13 +106,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 )
                 return 2
             loaded.add_arguments(command)
+            _add_examples(command, name)
             command.set_defaults(run=loaded.run)
     text = "have the ranks on this machine write their flight-recorder files now"
-    dump = commands.add_parser("dump", help=text, description=_sentence(text))
+    dump = commands.add_parser("dump", help=text, description=_sentence(text), formatter_class=_Help)
     which = dump.add_mutually_exclusive_group()
     which.add_argument("--pid", type=int, help="only the rank with this process id")
     which.add_argument("--all", action="store_true", help="all ranks of this user (default)")
     dump.epilog = "Exit status: 0 at least one file was requested; 1 none was; 2 usage error."
+    _add_examples(dump, "dump")
     dump.set_defaults(run=_dump)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
     args, unknown = parser.parse_known_args(arguments)
@@ -74,6 +128,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
+
+
+def _add_examples(command: argparse.ArgumentParser, name: str) -> None:
+    command.epilog = f"{_EXAMPLES_TITLE}\n{_EXAMPLES[name].strip(chr(10))}\n\n{command.epilog or ''}"
 
 
 def _sentence(text: str) -> str:

@@ -245,7 +245,7 @@ class Settings:
         default="all",
         text="traces to forward: all; incidents (only traces of incidents); or sampled (a sample, and the traces of"
         " incidents)",
-        metavar="MODE",
+        metavar="{all,incidents,sampled}",
     )
     forward_ratio: float = _option(
         _FORWARD,
@@ -366,15 +366,15 @@ class Settings:
         _PROCESS,
         _choice("text", "json"),
         default="text",
-        text="format of the log on standard error: text or json",
-        metavar="FORMAT",
+        text="format of the log on standard error",
+        metavar="{text,json}",
     )
     log_level: str = _option(
         _PROCESS,
         _choice("debug", "info", "warning", "error"),
         default="warning",
-        text="lowest level that is logged: debug, info, warning or error",
-        metavar="LEVEL",
+        text="lowest level that is logged",
+        metavar="{debug,info,warning,error}",
     )
 
     @property

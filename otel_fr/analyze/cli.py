@@ -7,15 +7,19 @@ import gc
 import io
 import os
 import sys
+import time
 from pathlib import Path
 from urllib.parse import urlparse
 
 from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis, load
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.text import to_json, to_text
+from otel_fr.dumps.places import newest_folder, runs_folder
+from otel_fr.presentation import ago_text
 
 __all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "add_arguments", "run"]
 
+_NOTHING_HERE = "name a folder: there is no flight-recorder file in {}. Ranks leave files where a rank stalls or fails"
 MAX_WORKERS = 8
 """Processes that read a large folder; more would only wait for the disk."""
 
@@ -27,7 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status: 0 no fault was found; 1 a fault was found; 2 usage error or no readable file; 3 undecided: calls"
         " are in flight, and the files do not show whether they are blocked, or entries of the files could not be read."
     )
-    add("path", metavar="DIR", help="folder with one flight-recorder file per rank, or one such file")
+    add(
+        "path",
+        metavar="DIR",
+        nargs="?",
+        help="folder with one flight-recorder file per rank, or one such file (default: the newest run's folder, in"
+        " $OTEL_FR_DUMP_DIR, otherwise in ~/.cache/otel-fr)",
+    )
     add("--format", choices=("text", "json", "markdown", "html"), default="text", help="output format (default: text)")
     add(
         "--otlp",
@@ -96,6 +106,16 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(f"--output {args.output}: its folder does not exist")
     if args.otlp and not _is_endpoint(args.otlp):
         return _refuse(f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317")
+    if args.path is None:
+        found = newest_folder()
+        if found is None:
+            return _refuse(_NOTHING_HERE.format(os.environ.get("OTEL_FR_DUMP_DIR") or runs_folder()))
+        folder, written = found
+        args.path = str(folder)
+        print(
+            f"otel-fr analyze: the newest run is in {folder}, written {ago_text(time.time() - written)}",
+            file=sys.stderr,
+        )
     # Millions of small objects live until the end: looking for garbage among them takes longer than reading them.
     gc.disable()
     try:

@@ -9,12 +9,12 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 
 from otel_fr.config import COLLECTOR_VARIABLE, DEFAULT_COLLECTOR, TOKEN_VARIABLE
-from otel_fr.incident import IncidentHead
+from otel_fr.incident import CollectorIncidentData, IncidentHead
 from otel_fr.typed_json import typed
 
 _T = TypeVar("_T")
@@ -48,6 +48,13 @@ class JobHead(TypedDict):
     last_heard_at: str | None
 
 
+class IncidentDetail(CollectorIncidentData):
+    """One incident in full, with what the API adds. ``links``: name -> URL; ``consequences``: ids."""
+
+    links: dict[str, str] | None
+    consequences: list[str] | None
+
+
 class ChangeEvent(TypedDict):
     """One incident change in the live stream. ``change``: opened, updated or resolved."""
 
@@ -59,18 +66,36 @@ class CollectorError(Exception):
     """The collector cannot be reached, or refuses the request; the text says what to do."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the collector's address, token and certificate authority."""
+def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """Add the options for the collector's address, token and certificate authority.
+
+    Args:
+        again: the parser is of a subcommand of one that has these options: what was given before the subcommand counts.
+    """
+
+    def default(value: str | None) -> str | None:
+        return argparse.SUPPRESS if again else value
+
     parser.add_argument(
         "--collector",
         metavar="URL",
-        default=os.environ.get(COLLECTOR_VARIABLE) or DEFAULT_COLLECTOR,
+        default=default(os.environ.get(COLLECTOR_VARIABLE) or DEFAULT_COLLECTOR),
         help=f"the collector's HTTP address (default: ${COLLECTOR_VARIABLE}, otherwise {DEFAULT_COLLECTOR})",
     )
     parser.add_argument(
-        "--token-file", metavar="FILE", type=Path, help=f"file with the token (default: the token in ${TOKEN_VARIABLE})"
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        default=default(None),
+        help=f"file with the token (default: the token in ${TOKEN_VARIABLE})",
     )
-    parser.add_argument("--ca-file", metavar="FILE", type=Path, help="also trust this certificate authority (PEM)")
+    parser.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        type=Path,
+        default=default(None),
+        help="also trust this certificate authority (PEM)",
+    )
 
 
 class Client:
@@ -130,6 +155,24 @@ class Client:
             CollectorError: the collector cannot be reached, refuses the request, or answers something else.
         """
         return self._listed("incidents", IncidentHead, {"job": job, "state": state, "view": "brief" if brief else None})
+
+    def incident(self, number: str) -> IncidentDetail:
+        """One incident in full. ``number``: its id.
+
+        Raises:
+            CollectorError: there is none, or the collector cannot be reached, refuses the request, or answers
+                something else.
+        """
+        return self._one(f"incidents/{quote(number, safe='')}", IncidentDetail)
+
+    def _one(self, name: str, kind: type[_T]) -> _T:
+        address = f"{self.url}/api/v1/{name}"
+        response = self._reach(lambda: self._http.request("GET", address, headers=self._headers))
+        self._check(response.status, response.data)
+        try:
+            return typed(kind, json.loads(response.data))
+        except ValueError as error:
+            raise self._not_a_collector() from error
 
     def _listed(self, name: str, kind: type[_T], query: Mapping[str, str | None]) -> list[_T]:
         given = {key: value for key, value in query.items() if value is not None}
@@ -194,7 +237,8 @@ class Client:
         except (ValueError, KeyError, TypeError):
             reason = f"status {status}"
         hint = f" (pass a token with --token-file or {TOKEN_VARIABLE})" if status in (401, 403) else ""
-        raise CollectorError(f"{self.url} refused the request: {reason}{hint}")
+        did = "answered" if status == 404 else "refused the request"
+        raise CollectorError(f"{self.url} {did}: {reason}{hint}")
 
 
 def _reason(error: BaseException) -> str:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
+from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, state_text
 from otel_fr.incident import IncidentHead
 from otel_fr.presentation import ranks_text
 from otel_fr.printable import one_line, printable
 
-STATES = ("firing", "resolved")
+STATES = ("open", "firing", "resolved")
+"""``firing`` is what the API says of an incident that is open."""
+_WHOLE_ID = re.compile("[0-9a-f]{16}")
 PAUSE = 2.0
 """Seconds before a stream that broke is requested again."""
 PIPE_WIDTH = 10_000
 """Characters of a line if stdout is not a terminal: a pipe has no width, and lines must not wrap."""
-COLORS = {"firing": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "3 the collector cannot be reached or refuses the request."
     )
     parser.add_argument("--job", metavar="NAME", help="only incidents of this job")
-    parser.add_argument("--state", choices=STATES, help="only open (firing) or only resolved incidents")
+    parser.add_argument("--state", choices=STATES, help="only open or only resolved incidents")
     parser.add_argument(
         "--follow", action="store_true", help="print the open incidents, then each change as it happens"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_client_arguments(parser)
+    actions = parser.add_subparsers(dest="action", metavar="show ID")
+    show = actions.add_parser("show", help="print one incident in full", description="Print one incident in full.")
+    show.add_argument("id", metavar="ID", help="the incident's id, or its beginning")
+    show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print it as JSON")
+    add_client_arguments(show, again=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -50,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         client = Client.from_args(args)
+        if args.action == "show":
+            return _show(client, args)
         return _follow(client, args) if args.follow else _list(client, args)
     except CollectorError as error:
         print(f"otel-fr incidents: {printable(str(error))}", file=sys.stderr)
@@ -57,39 +67,58 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: Client, args: argparse.Namespace) -> int:
-    found = client.incidents(job=args.job, state=args.state, brief=not args.json)
+    found = client.incidents(job=args.job, state=_state(args), brief=not args.json)
     if args.json:
         for incident in found:
             print(json.dumps(incident))
-    elif found:
-        _print(_table(found))
-    else:
+    elif not found:
         print("no incident matches", file=sys.stderr)
+    elif sys.stdout.isatty():
+        Console(highlight=False).print(
+            incident_list(found), Text("otel-fr incidents show ID prints one in full", "dim")
+        )
+    else:
+        _print(_table(found))
     return 0 if found else 1
 
 
-def _print(table: Table) -> None:
-    if sys.stdout.isatty():
-        Console(highlight=False).print(table)
-        return
+def _show(client: Client, args: argparse.Namespace) -> int:
+    """Print the incident with the id, or the one whose id begins so."""
+    wanted = args.id.strip().lower()
+    ids = [one["id"] for one in client.incidents(brief=True) if one["id"].startswith(wanted)]
+    if len(set(ids)) > 1:
+        print(f"otel-fr incidents: {len(set(ids))} incidents have an id that begins with {wanted}", file=sys.stderr)
+        return 1
+    if not ids and not _WHOLE_ID.fullmatch(wanted):  # of a whole one, the collector may have more than it lists
+        print(f"otel-fr incidents: no incident has an id that begins with {printable(wanted)!r}", file=sys.stderr)
+        return 1
+    one = client.incident(ids[0] if ids else wanted)
+    if args.json:
+        print(json.dumps(one))
+    else:
+        Console(highlight=False).print(incident_page(one)) if sys.stdout.isatty() else _print(incident_page(one))
+    return 0
+
+
+def _print(shown: RenderableType) -> None:
+    """Print for a pipe: no line is wrapped or padded."""
     console = Console(highlight=False, width=PIPE_WIDTH)
     with console.capture() as captured:
-        console.print(table)
+        console.print(shown)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def _table(found: list[IncidentHead]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("DETECTED", "STATE", "JOB", "CATEGORY", "CULPRITS", "INCIDENT"):
+    for name in ("DETECTED (UTC)", "STATE", "JOB", "CATEGORY", "CULPRITS", "INCIDENT"):
         table.add_column(name, no_wrap=True)
     table.add_column("SUMMARY", overflow="fold")
     for data in found:
-        state = data["state"] + (" (consequence)" if data["caused_by"] else "")
         table.add_row(
             (data["detected_at"] or "-")[:19].replace("T", " "),
-            Text(state, COLORS.get(data["state"], "")),
-            Text(one_line(f"{data['job']}/{data['attempt']}")),
-            data["category"],
+            Text(state_text(data["state"]) + (" (consequence)" if data["caused_by"] else "")),
+            Text(job_text(data)),
+            Text(one_line(data["category"])),
             ranks_text(data["culprit_ranks"]) if data["culprit_ranks"] else "-",
             data["id"],
             Text(one_line(data["summary"])),
@@ -105,7 +134,7 @@ def _follow(client: Client, args: argparse.Namespace) -> int:
             continue
         line = Text(f"{change:<8} ", COLORS.get(change, ""))
         line.append(f"{data['category']} ", "bold")
-        line.append(one_line(f"{data['job']}/{data['attempt']} [{data['id']}] "))
+        line.append(f"{job_text(data)} [{one_line(data['id'])}] ")
         line.append("consequence: " if data["caused_by"] else "")
         line.append(one_line(data["summary"]))
         console.print(line)
@@ -153,4 +182,8 @@ def _is_new(data: IncidentHead, seen: dict[tuple[str, str], int]) -> bool:
 
 
 def _matches(data: IncidentHead, args: argparse.Namespace) -> bool:
-    return args.job in (None, data["job"]) and args.state in (None, data["state"])
+    return args.job in (None, data["job"]) and _state(args) in (None, data["state"])
+
+
+def _state(args: argparse.Namespace) -> str | None:
+    return "firing" if args.state == "open" else args.state

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from otel_fr.config import Config
+from otel_fr.dumps.places import runs_folder
 from otel_fr.dumps.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.ring import RingFormatError, RingReader
@@ -47,10 +48,8 @@ def torch_may_write(backends: Iterable[str]) -> bool:
 
 def default_folder(identity: RankIdentity, env: Mapping[str, str] = os.environ) -> Path:
     """``$XDG_CACHE_HOME/otel-fr/JOB`` or ``~/.cache/otel-fr/JOB``."""
-    cache = env.get("XDG_CACHE_HOME", "")
-    base = Path(cache) if cache.startswith("/") else Path(os.path.expanduser("~")) / ".cache"
     job = re.sub(r"[^\w.@+-]", "_", identity.job_id or identity.nonce or identity.run_id).lstrip(".")
-    return base / "otel-fr" / (job or "job")
+    return runs_folder(env) / (job or "job")
 
 
 def paths(config: Config, identity: RankIdentity, backends: Iterable[str]) -> list[tuple[Path, Format]]:

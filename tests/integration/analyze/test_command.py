@@ -155,6 +155,18 @@ def test_the_version_is_printed() -> None:
     assert (done.returncode, done.stdout.startswith("otel-fr ")) == (0, True)
 
 
+def test_without_a_folder_the_newest_run_is_read(tmp_path: Path) -> None:
+    for file in one_missing(tmp_path / "otel-fr" / "job").iterdir():
+        file.rename(file.with_name(f"otel_fr_{file.name}"))
+    done = otel_fr("analyze", XDG_CACHE_HOME=str(tmp_path), OTEL_FR_DUMP_DIR="")
+    assert done.returncode == 1
+    assert "missing_rank" in done.stdout
+    assert done.stderr.startswith(f"otel-fr analyze: the newest run is in {tmp_path / 'otel-fr' / 'job'}, written ")
+    none = otel_fr("analyze", XDG_CACHE_HOME=str(tmp_path / "empty"), OTEL_FR_DUMP_DIR="")
+    assert (none.returncode, none.stdout) == (2, "")
+    assert "name a folder" in none.stderr
+
+
 def test_analyze_imports_neither_torch_nor_the_collector() -> None:
     code = (
         "import sys; from otel_fr.cli import main; main(['analyze', sys.argv[1]]);"

@@ -21,6 +21,7 @@ from tests.support.collector_process import Collector, running
 from tests.support.commands import OTEL_FR, otel_fr
 from tests.support.incident_receivers import Receiver
 from tests.support.played_job import Job
+from tests.support.terminal import terminal
 from tests.support.waiting import PATIENCE, wait_for
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -101,6 +102,38 @@ def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
         none = otel_fr("incidents", "--state", "resolved", *at)
         assert (none.returncode, none.stdout) == (1, "")
         assert "no incident matches" in none.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_at_a_terminal_incidents_fit_its_width_and_one_is_shown_in_full(columns: int, collector: Collector) -> None:
+    with Job(collector, 4, "one") as job:
+        number = hang(collector, job)
+        at = ("--collector", collector.http)
+        with terminal([*OTEL_FR, "incidents", *at], columns=columns) as listed:
+            assert listed.ended() == 0
+            lines = listed.text().splitlines()
+        assert lines[0].startswith("open missing_rank one/0 ")
+        assert number in lines[0]
+        assert max(map(len, lines)) <= columns
+        assert max(map(len, lines)) > columns - 20
+        with terminal([*OTEL_FR, "incidents", *at, "show", number[:12].upper()], columns=columns) as shown:
+            assert shown.ended() == 0
+            text = shown.text()
+        assert max(map(len, text.splitlines())) <= columns
+        for part in (
+            "open missing_rank in job one/0",
+            "culprits       rank 1 on node-0: /job/train.py:42 step",
+            number,
+        ):
+            assert part in text
+        as_json = otel_fr("incidents", "show", number, "--json", *at)
+        assert json.loads(as_json.stdout)["id"] == number
+        absent = otel_fr("incidents", "show", "zz", *at)
+        assert (absent.returncode, absent.stdout) == (1, "")
+        assert absent.stderr == "otel-fr incidents: no incident has an id that begins with 'zz'\n"
+        gone = otel_fr("incidents", "show", "0" * 16, *at)
+        assert gone.returncode == 3
+        assert "no such incident" in gone.stderr
 
 
 def test_incidents_are_followed_over_a_restart_and_each_change_is_printed_once(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ ALLOWED = {
     "numpy",
     "rich",
     "tabulate",
+    "urllib3",  # otel-fr top and otel-fr incidents
 }
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from otel_fr import cli
+from otel_fr._version import __version__
 from otel_fr.cli import main
 
 
@@ -23,3 +27,33 @@ def test_the_exit_statuses_of_dump_are_in_its_help(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["dump", "--help"])
     assert "Exit status: 0 at least one file was requested; 1 none was; 2 usage error." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["version"]])
+def test_the_version_is_an_option_and_a_subcommand(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        main(arguments)
+    assert capsys.readouterr().out == f"otel-fr {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [*cli._COMMANDS, "dump"])
+def test_each_subcommand_shows_examples_that_fit_a_terminal(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    examples = [line for line in lines[lines.index("examples:") + 1 :] if line.startswith("  ")]
+    assert examples
+    assert all(f"otel-fr {command}" in line for line in examples)
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("Exit status: ") or ". Exit status: " in line for line in lines)
+
+
+def test_options_of_the_collector_list_their_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["collector", "--help"])
+    shown = capsys.readouterr().out
+    for choices in ("--forward-mode {all,incidents,sampled}", "--log-format {text,json}", "{debug,info,warning,error}"):
+        assert choices in shown

@@ -1,0 +1,169 @@
+"""Incidents as text for a terminal: one in a list, and one in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from otel_fr.console.client import IncidentDetail
+from otel_fr.incident import IncidentHead, unix
+from otel_fr.presentation import (
+    collective_text,
+    count_text,
+    duration_text,
+    group_text,
+    ranks_by_text,
+    ranks_text,
+    site_text,
+)
+from otel_fr.printable import one_line, printable
+
+COLORS = {"open": "bold red", "opened": "bold red", "updated": "yellow", "resolved": "green"}
+MAX_LINES = 8
+"""Ranks, call sites and files that are listed one by one; of more there is the number. JSON has all."""
+INDENT = (0, 0, 0, 2)
+
+
+def state_text(state: str) -> str:
+    """The state in words: JSON says ``firing`` of an incident that is open."""
+    return "open" if state == "firing" else state
+
+
+def job_text(one: IncidentHead | IncidentDetail) -> str:
+    """Job and attempt, safe for a terminal."""
+    return one_line(f"{one['job']}/{one['attempt']}")
+
+
+def moment_text(text: str | None, *, now: datetime | None = None) -> str:
+    """A time of the API in local time: of today ``16:04:12``, otherwise with its date."""
+    seconds = unix(text)
+    if seconds is None:
+        return "-"
+    moment = datetime.fromtimestamp(seconds, tz=timezone.utc).astimezone()
+    today = (now or datetime.now()).date()
+    return moment.strftime("%H:%M:%S" if moment.date() == today else "%Y-%m-%d %H:%M:%S")
+
+
+def incident_list(found: Sequence[IncidentHead]) -> Group:
+    """Each incident in two paragraphs: what identifies it, and below, its summary in the width that there is.
+
+    Consequences are counted at their cause, if that is listed too.
+    """
+    listed = {(one["job"], one["id"]) for one in found}
+    followers: dict[tuple[str, str], int] = {}
+    for one in found:
+        if one["caused_by"]:
+            key = one["job"], one["caused_by"]
+            followers[key] = followers.get(key, 0) + 1
+    shown: list[RenderableType] = []
+    for one in found:
+        if one["caused_by"] and (one["job"], one["caused_by"]) in listed:
+            continue
+        shown += [_head(one), Padding(Text(_summary(one, followers.get((one["job"], one["id"]), 0))), INDENT)]
+    return Group(*shown)
+
+
+def _head(one: IncidentHead) -> Text:
+    state = state_text(one["state"])
+    return Text.assemble(
+        (f"{state} ", COLORS.get(state, "")),
+        (one_line(one["category"]), "bold"),
+        f" {job_text(one)} ",
+        (f"{moment_text(one['detected_at'])} [{one_line(one['id'])}]", "dim"),
+        overflow="fold",
+    )
+
+
+def _summary(one: IncidentHead, consequences: int) -> str:
+    text = one_line(one["summary"])
+    if one["caused_by"]:
+        text = f"consequence of {one_line(one['caused_by'])}: {text}"
+    return text + (f" ({count_text(consequences, 'consequence')})" if consequences else "")
+
+
+def incident_page(one: IncidentDetail) -> Group:
+    """One incident in full: what, where, who waits, the stacks, and where more is to be found."""
+    state = state_text(one["state"])
+    title = Text.assemble(
+        (f"{state} ", COLORS.get(state, "")), (one_line(one["category"]), "bold"), f" in job {job_text(one)}"
+    )
+    facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, text in _facts(one):
+        facts.add_row(name, Text(text))
+    return Group(title, Padding(Text(one_line(one["summary"]), "bold"), (1, 0, 1, 0)), facts, *_stacks(one))
+
+
+def _facts(one: IncidentDetail) -> Iterable[tuple[str, str]]:
+    yield "incident", one_line(one["id"])
+    yield from _times(one)
+    group = one["process_group"]
+    if group is not None:
+        name = one_line(group_text(group["name"], group["description"]))
+        yield "process group", f"{name}, {ranks_text(group['ranks'])}"
+    if one["operation"]:
+        yield "collective", one_line(collective_text(one["operation"], one["sequence_id"]))
+    if one["field"]:
+        values = ranks_by_text((int(rank), value) for rank, value in one["values"].items())
+        texts = [f"{ranks_text(ranks)}: {one_line(value)}" for value, ranks in values.items()]
+        yield from _column(one_line(one["field"]), texts)
+    hosts = {culprit["rank"]: culprit["host"] for culprit in one["culprits"] or ()}
+    sites = one["call_sites"]
+    yield from _column("culprits", [_culprit(rank, hosts, sites) for rank in one["culprit_ranks"]])
+    waiting = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in one["waiting_ranks"])
+    yield from _column("waiting", [f"{ranks_text(ranks)}: {one_line(site)}" for site, ranks in waiting.items()])
+    if one["caused_by"]:
+        yield "caused by", f"{one_line(one['caused_by'])}  (otel-fr incidents show {one_line(one['caused_by'])})"
+    yield from _column("consequences", [one_line(number) for number in one["consequences"] or ()])
+    yield from _column("files", [f"rank {rank}: {one_line(p)}" for rank, p in one["flight_recorder_files"].items()])
+    if one["trace_id"]:
+        yield "trace", one["trace_id"]
+    for name, url in (one["links"] or {}).items():
+        yield one_line(name), one_line(url)
+
+
+def _times(one: IncidentDetail) -> Iterable[tuple[str, str]]:
+    started, resolved = unix(one["started_at"]), unix(one["resolved_at"])
+    if started is not None:
+        until = resolved if resolved is not None else datetime.now(tz=timezone.utc).timestamp()
+        lasted = duration_text(max(0.0, until - started))
+        yield "began", f"{moment_text(one['started_at'])}, {'lasted' if resolved is not None else 'for'} {lasted}"
+    yield "detected", moment_text(one["detected_at"])
+    if resolved is not None:
+        yield "resolved", moment_text(one["resolved_at"])
+
+
+def _culprit(rank: int, hosts: dict[int, str], sites: dict[str, str]) -> str:
+    host = f" on {one_line(hosts[rank])}" if hosts.get(rank) else ""
+    return f"rank {rank}{host}: {one_line(site_text(sites.get(str(rank))))}"
+
+
+def _column(name: str, texts: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """A row for each text, the first of which has the name; of more than `MAX_LINES`, the number of those left out."""
+    shown = list(texts[:MAX_LINES])
+    if len(texts) > MAX_LINES:
+        shown.append(f"and {len(texts) - MAX_LINES} more")
+    for number, text in enumerate(shown):
+        yield "" if number else name, text
+
+
+def _stacks(one: IncidentDetail) -> Iterable[RenderableType]:
+    """Where the ranks are: merged over ranks if the collector has merged them, otherwise the culprits' stacks."""
+    merged = one["stack_groups"]
+    if merged:
+        for group in merged:
+            yield Padding(Text(f"{ranks_text(group['ranks'])}:", "dim"), (1, 0, 0, 0))
+            for frame in group["frames"]:
+                yield Padding(Text(one_line(frame), overflow="fold"), INDENT)
+        return
+    for rank in one["culprit_ranks"][:MAX_LINES]:
+        stack = one["stacks"].get(str(rank))
+        if stack:
+            yield Padding(Text(f"stack of rank {rank}:", "dim"), (1, 0, 0, 0))
+            yield Padding(Text(printable(stack.strip("\n")), overflow="fold"), INDENT)
