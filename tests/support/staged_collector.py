@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import threading
 import time
@@ -90,11 +91,11 @@ class Stage:
     def key(self, run: Run) -> str:
         return job_key(run.id)
 
-    def hang(self, run: Run, culprit: int) -> CollectorIncidentData:
+    def hang(self, run: Run, culprit: int, *, with_consequence: bool = False) -> CollectorIncidentData:
         """All ranks but one wait in the next collective of the world's group, and it is published."""
-        return self.do(self._hang(run, culprit))
+        return self.do(self._hang(run, culprit, with_consequence))
 
-    async def _hang(self, run: Run, culprit: int) -> CollectorIncidentData:
+    async def _hang(self, run: Run, culprit: int, with_consequence: bool) -> CollectorIncidentData:
         now = time.monotonic()
         world = next(place.group for place in run.groups.values() if place.group.description == "default_pg")
         signature = Interner().signature(Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum"))
@@ -125,7 +126,11 @@ class Stage:
         )
         finding.call_sites = {culprit: "/job/data.py:17 load", **dict.fromkeys(others, "/job/train.py:42 step")}
         finding.stacks = {culprit: 'Thread 0x1 (most recent call first):\n  File "/job/data.py", line 17 in load'}
-        return self.publish(run, [finding], now)[0].data
+        tp = next(place.group for place in run.groups.values() if place.group.description == "tp")
+        later = dataclasses.replace(
+            finding, key="later", caused_by="hang", group=tp, culprit_ranks=(), summary="ranks of tp wait for it, too"
+        )
+        return self.publish(run, [finding, later] if with_consequence else [finding], now)[0].data
 
     def publish(self, run: Run, findings: list[Finding], now: float) -> list[IncidentChange]:
         """In the event loop: what the engine finds in a run, published."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import pytest
 
 from otel_fr import presentation
 from otel_fr.identity import encode_ranks
+from otel_fr.match import Ending
+from otel_fr.match.model import Overdue
 from tests.support.collector_process import running
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
@@ -125,6 +129,77 @@ def test_four_thousand_ranks_are_maps_with_the_odd_one_in_a_table(stage: Stage, 
     watched.problems = [text for text in watched.problems if "getImageData" not in text]  # our own looking
 
 
+def test_what_is_level_is_folded_and_hosts_say_where_ranks_differ(stage: Stage, watched: Watched) -> None:
+    run = stage.job(256)
+    stage.hang(run, 70)
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#maps details[open]")).to_have_count(1)
+    expect(page.locator("#maps details").nth(1)).to_have_text("shard_0 · all at the front, or moving")
+    page.locator("#maps summary").nth(1).click()
+    expect(page.locator("#maps details[open]")).to_have_count(2)
+    hosts = page.locator("#hosts")
+    expect(hosts.locator("summary")).to_have_text("32 hosts; ranks differ on node-8")
+    hosts.locator("summary").click()
+    first = hosts.locator("tbody tr").first
+    expect(first).to_contain_text("node-8")
+    expect(first).to_contain_text("1 culprit, 7 waiting")
+    expect(first).to_contain_text("ranks 64-71")
+    stage.recover(run)
+    expect(page.locator("#maps details[open]")).to_have_count(
+        2
+    )  # one opened by the user; of the other, ranks still wait
+
+
+def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    stage.hang(run, 5, with_consequence=True)
+    page = watched.page
+    page.clock.install(time=time.time())
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    expect(page.locator("#open [data-item]")).to_have_count(1)
+    folded = page.locator("#open .caused")
+    expect(folded.locator("summary")).to_have_text("1 consequence")
+    expect(folded.get_by_role("link")).to_be_hidden()
+    expect(page.locator("#past [data-item]")).to_have_count(0)
+    expect(page.locator("#open .since")).to_have_text(
+        re.compile(r"for \d+ s, since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
+    )
+    page.clock.fast_forward(300_000)
+    expect(page.locator("#open .since")).to_contain_text("for 5 min")
+    page.keyboard.press("i")
+    expect(page.locator("#incidents [data-item]")).to_have_count(1)
+    page.locator("#incidents .caused summary").click()
+    page.locator("#incidents .caused").get_by_role("link").click()
+    expect(page.locator("main")).to_contain_text("A consequence of incident")
+
+
+def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> None:
+    """The step, an overdue section, and an error that is longer than a row."""
+    run = stage.job(8)
+
+    async def change() -> None:
+        for state in run.ranks.values():
+            assert state.report is not None
+            state.report.step = 40 + state.rank
+        stuck = run.ranks[3].report
+        assert stuck is not None
+        stuck.overdue = (Overdue("section", "dataloading", 45.0, 30.0),)
+        run.ranks[2].ending, run.ranks[2].exception = Ending.RAISED, "RuntimeError: " + "gloo " * 100
+
+    stage.do(change())
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    row = page.locator("#grid tr[data-rank='3']")
+    expect(row).to_contain_text("43")
+    expect(row).to_contain_text("section dataloading open for 45.0 s (limit 30.0 s)")
+    raised = page.locator("#grid tr[data-rank='2']")
+    expect(raised.locator("td").first).to_have_text("raised")
+    expect(raised).to_contain_text("RuntimeError: gloo")
+    assert raised.bounding_box()["height"] < 200
+    expect(raised.locator("td").last).to_have_attribute("title", re.compile("gloo $"))
+
+
 def _pixel(canvas: Any, rank: int) -> list[int]:
     """The colour at the middle of a rank's cell: 64 cells in a row, each 4 px wide."""
     found: list[int] = canvas.evaluate(
@@ -157,6 +232,7 @@ def test_arrow_keys_move_over_the_map_which_describes_each_rank(stage: Stage, wa
     expect(said).to_contain_text("rank 255")
     page.keyboard.press("Enter")
     expect(page.locator("#grid tr.picked")).to_contain_text("in all_reduce number 101 for")
+    page.locator("#maps summary").nth(2).click()  # a map without a difference is folded
     page.locator("#maps canvas").nth(2).hover(position={"x": 3, "y": 3})
     expect(said).to_contain_text("rank 0; group shard_1")
 

@@ -2,7 +2,8 @@
 
 import { get, listen, useToken } from "./api.js";
 import { setText } from "./dom.js";
-import { incidentView, incidentsView, jobView, jobsView, missingView } from "./views.js";
+import { jobView } from "./job.js";
+import { incidentView, incidentsView, jobsView, missingView } from "./views.js";
 
 const main = document.getElementById("main");
 const live = document.getElementById("live");
@@ -49,7 +50,7 @@ function changed(why) {
 }
 
 async function loadIncidents() {
-  state.incidents = (await get("incidents?view=brief")).incidents;
+  state.incidents = (await get("incidents?view=brief&include=consequences")).incidents;
   changed("incident");
 }
 
@@ -153,5 +154,6 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+setInterval(() => view?.tick?.(), 1000);
 showTheme();
 open();

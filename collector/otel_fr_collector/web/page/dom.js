@@ -52,14 +52,19 @@ export function number(value) {
   return value.toLocaleString("en");
 }
 
+// "2026-11-22 14:03:12 UTC": in the reader's time zone, which is named.
 export function when(text) {
   if (!text) return "";
   const time = new Date(text);
-  return Number.isNaN(time.getTime()) ? text : time.toLocaleString();
+  return Number.isNaN(time.getTime()) ? text : time.toLocaleString("sv-SE", { timeZoneName: "short" });
+}
+
+export function secondsSince(text) {
+  return (Date.now() - new Date(text).getTime()) / 1000;
 }
 
 export function ago(text) {
-  return agoText((Date.now() - new Date(text).getTime()) / 1000);
+  return agoText(secondsSince(text));
 }
 
 // Only http(s) becomes a link: the templates are the operator's, but the check costs nothing.

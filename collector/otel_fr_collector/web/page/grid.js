@@ -3,10 +3,11 @@
 
 import { h, keyed, number, setClass, setText } from "./dom.js";
 import { STATUSES, describe, judge, outliers } from "./status.js";
-import { collectiveText, durationText, lateText } from "./text.js";
+import { collectiveText, durationText, lateText, overdueText } from "./text.js";
 
 const TABLE = 64; // ranks up to which every rank has a row
 const ROWS = 100; // rows of the table of outliers
+const HOW = 120; // characters of how a rank ended, in the table; the rest shows under the pointer
 const LANES = 12; // lanes with a column or a map of their own; the first are the largest groups
 
 export function makeGrid() {
@@ -62,7 +63,7 @@ export function makeGrid() {
     const chosen = outliers(judged, ROWS);
     let rows = small && !only ? job.ranks.rank.map((_, i) => i) : chosen.shown;
     if (!small) rows = [...new Set([...picked].filter((i) => i < job.ranks.rank.length)), ...rows.filter((i) => !picked.has(i))];
-    const columns = ["rank", "state", ...lanes.map((lane) => lane.name), "comes late", "where it is"];
+    const columns = ["rank", "state", ...lanes.map((lane) => lane.name), ...extra().map(([name]) => name), "where it is"];
     keyed(head, columns.map((text, i) => ({ text, i })), (c) => c.i, () => h("th", { scope: "col" }), (cell, c) => setText(cell, c.text));
     keyed(body, rows, (i) => job.ranks.rank[i], makeRow, (row, i) => fillRow(row, i, lanes));
     table.hidden = !rows.length;
@@ -73,31 +74,47 @@ export function makeGrid() {
     setText(more, texts.join(" "));
   }
 
+  // Columns that not every job fills.
+  function extra() {
+    const { step, late } = job.ranks;
+    return [
+      ["step", step.some((one) => one !== null), (i) => step[i] ?? ""],
+      ["comes late", late.some(Boolean), (i) => (late[i] ? lateText(late[i][1], late[i][2], late[i][3]) : "")],
+    ].filter(([, used]) => used);
+  }
+
   function makeRow(i) {
     return h("tr", { "data-rank": job.ranks.rank[i] }, h("th", { scope: "row" }, String(job.ranks.rank[i])), h("td"));
   }
 
   function fillRow(row, i, lanes) {
-    const { state, how, waits, late, site, host } = job.ranks;
+    const { state, how, waits, overdue, site, host } = job.ranks;
+    const more = extra();
+    const width = lanes.length + more.length + 3;
     setClass(row, picked.has(i) ? "picked" : "");
-    while (row.children.length < lanes.length + 4) row.append(h("td"));
-    while (row.children.length > lanes.length + 4) row.lastChild.remove();
+    while (row.children.length < width) row.append(h("td"));
+    while (row.children.length > width) row.lastChild.remove();
     const worst = judged.worst[i];
     const shown = worst === "culprit" ? "culprit" : state[i] === "running" && worst !== "ok" ? worst : state[i];
     const label = shown === "culprit" && state[i] !== "running" ? `culprit, ${state[i]}` : shown;
     setClass(row.children[1], `cell s-${worst}`);
-    setText(row.children[1], label + (how[i] ? ` (${how[i]})` : ""));
+    setText(row.children[1], label);
     lanes.forEach((lane, number_) => {
       const cell = row.children[number_ + 2];
       const status = judged.cells[number_][i];
       setClass(cell, status ? `cell s-${status}` : "cell");
       setText(cell, cellText(lane, i, status));
     });
-    setText(row.children[lanes.length + 2], late[i] ? lateText(late[i][1], late[i][2], late[i][3]) : "");
-    const last = row.children[lanes.length + 3];
+    more.forEach(([, , textOf], number_) => {
+      const cell = row.children[lanes.length + 2 + number_];
+      setClass(cell, "");
+      setText(cell, String(textOf(i)));
+    });
+    const last = row.lastChild;
     setClass(last, "site");
     const doing = waits[i] ? `in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}` : "";
-    setText(last, [doing, site[i], host[i]].filter(Boolean).join(" · "));
+    last.title = how[i]?.length > HOW ? how[i] : "";
+    setText(last, [clipped(how[i]), overdueText(overdue[i]), doing, site[i], host[i]].filter(Boolean).join(" · "));
   }
 
   function cellText(lane, i, status) {
@@ -113,7 +130,9 @@ export function makeGrid() {
   function drawMaps(lanes) {
     keyed(maps, lanes.map((lane, i) => ({ lane, i })), (m) => m.i, makeMap, (figure, m) => {
       const groups = new Set(m.lane.group.filter((g) => g !== null)).size;
-      setText(figure.firstChild, `${m.lane.name}${groups > 1 ? ` · ${groups} groups` : ""}`);
+      const odd = judged.cells[m.i].some((status) => status !== null && status !== "ok" && status !== "ended");
+      if (!figure.dataset.chosen) figure.open = odd;
+      setText(figure.firstChild, `${m.lane.name}${groups > 1 ? ` · ${number(groups)} groups` : ""}${odd ? "" : " · all at the front, or moving"}`);
       paint(figure.lastChild, m.i);
     });
   }
@@ -124,7 +143,9 @@ export function makeGrid() {
       onkeydown: (event) => move(event, m.i), onfocus: () => focus(m.i), onblur: () => { at = null; draw(); },
       onmousemove: (event) => say(m.i, hit(event, canvas)), onclick: (event) => pick(hit(event, canvas)),
     });
-    return h("figure", { class: "map" }, h("figcaption"), canvas);
+    // A map without a difference is folded, until the user opens or closes it.
+    const title = h("summary", { onclick: () => { title.parentNode.dataset.chosen = "yes"; } });
+    return h("details", { class: "map" }, title, canvas);
   }
 
   function layout() {
@@ -217,5 +238,16 @@ export function makeGrid() {
     draw();
   }
 
-  return { node, update, toggle, redraw: draw, focusMap: () => maps.querySelector("canvas")?.focus() };
+  function focusMap() {
+    const map = maps.querySelector("details[open]") ?? maps.firstElementChild;
+    if (!map) return;
+    map.open = true;
+    map.lastChild.focus();
+  }
+
+  return { node, update, toggle, redraw: draw, judged: () => judged, focusMap };
+}
+
+function clipped(text) {
+  return text?.length > HOW ? `${text.slice(0, HOW)} ...` : text;
 }

@@ -1,7 +1,7 @@
 // One incident, with its evidence.
 
-import { h, link, when } from "./dom.js";
-import { collectiveText, groupText, ranksByText, ranksText, siteText } from "./text.js";
+import { h, keyed, link, number, secondsSince, setClass, setText, when } from "./dom.js";
+import { collectiveText, durationText, groupText, lastingText, ranksByText, ranksText, siteText } from "./text.js";
 
 const SHOWN = 16; // ranks whose lines are shown at once; the others are folded
 
@@ -10,13 +10,65 @@ export function incidentTitle(data) {
   return `${data.category}${ranks}`;
 }
 
-export function incidentItem(data) {
-  const item = h("a", { class: `item ${data.state}`, href: `#/incidents/${data.id}`, "data-item": data.id },
-    h("span", { class: `badge ${data.state}` }, data.state),
-    h("span", { class: "name" }, incidentTitle(data)),
-    h("span", { class: "side" }, `${data.job} · attempt ${data.attempt} · ${when(data.detected_at)}`),
-    h("span", { class: "text" }, data.summary));
-  return h("li", {}, item);
+// Shows incidents as items of a list, each with its consequences, found among `all`, folded below it.
+export function incidentList(list, shown, all) {
+  const caused = new Map();
+  for (const one of all) {
+    if (!one.caused_by) continue;
+    const key = `${one.caused_by}/${one.run_id}`;
+    if (!caused.has(key)) caused.set(key, []);
+    caused.get(key).push(one);
+  }
+  keyed(list, shown, (one) => `${one.id}/${one.run_id}`, makeItem, (node, one) =>
+    fillItem(node, one, caused.get(`${one.id}/${one.run_id}`) ?? []));
+}
+
+function makeItem(data) {
+  return h("li", {},
+    h("a", { href: `#/incidents/${data.id}`, "data-item": data.id },
+      h("span"), h("span", { class: "name" }), h("span", { class: "side" }), h("span", { class: "text" }), h("span", { class: "text since" })),
+    h("details", { class: "caused", hidden: true }, h("summary"), h("ul")));
+}
+
+function fillItem(node, data, consequences) {
+  const [item, folded] = node.children;
+  const [badge, name, side, text, since] = item.children;
+  setClass(item, `item ${data.state}`);
+  setClass(badge, `badge ${data.state}`);
+  setText(badge, data.state);
+  setText(name, incidentTitle(data));
+  setText(side, `${data.job} · attempt ${data.attempt} · ${when(data.detected_at)}`);
+  setText(text, data.summary);
+  showSince(since, data);
+  folded.hidden = !consequences.length;
+  setText(folded.firstChild, `${number(consequences.length)} consequence${consequences.length === 1 ? "" : "s"}`);
+  keyed(folded.lastChild, consequences, (one) => one.id, (one) => h("li", {}, h("a", { href: `#/incidents/${one.id}` })), (line, one) =>
+    setText(line.firstChild, one.summary));
+}
+
+// How long an open fault has lasted: text that `tick` keeps current.
+function showSince(node, data) {
+  const start = data.started_at ?? data.detected_at;
+  node.dataset.since = data.state === "firing" && start ? start : "";
+  node.dataset.until = data.resolved_at ?? "";
+  node.dataset.from = start ?? "";
+  tickOne(node);
+}
+
+function tickOne(node) {
+  const { since, from, until } = node.dataset;
+  if (since) setText(node, `for ${lastingText(secondsSince(since))}, since ${when(since)}`);
+  else setText(node, from && until ? `lasted ${durationText(Math.max(0, secondsSince(from) - secondsSince(until)))}` : "");
+}
+
+export function tick(parent) {
+  for (const node of parent.querySelectorAll(".since")) tickOne(node);
+}
+
+export function incidentLead(data) {
+  const since = h("p", { class: "since quiet" });
+  showSince(since, data);
+  return [h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", data.summary), since];
 }
 
 export function incidentBody(data) {

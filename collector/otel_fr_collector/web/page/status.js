@@ -1,6 +1,6 @@
 // What each cell of the grid shows: one rank in one process group.
 
-import { collectiveText, durationText, groupText, lateText } from "./text.js";
+import { collectiveText, durationText, groupText, lateText, overdueText } from "./text.js";
 
 export const STATUSES = [
   ["culprit", "culprit"],
@@ -76,7 +76,7 @@ export function outliers(judged, limit) {
 }
 
 export function describe(job, judged, lane, i) {
-  const { rank, host, state, how, site, waits, late, idle_s: idle } = job.ranks;
+  const { rank, host, state, how, site, waits, late, step, overdue, idle_s: idle } = job.ranks;
   const parts = [`rank ${rank[i]}`];
   const group = lane === null ? null : job.lanes[lane].group[i];
   if (group !== null) {
@@ -91,6 +91,8 @@ export function describe(job, judged, lane, i) {
   if (waits[i]) parts.push(`in ${collectiveText(waits[i][0], waits[i][1])} for ${durationText(waits[i][3])}`);
   else if (idle[i] !== null) parts.push(`idle for ${durationText(idle[i])}`);
   if (late[i]) parts.push(`comes late in ${groupText(job.groups[late[i][0]])}: ${lateText(late[i][1], late[i][2], late[i][3])}`);
+  if (step[i] !== null) parts.push(`step ${step[i]}`);
+  if (overdue[i]) parts.push(overdueText(overdue[i]));
   if (site[i]) parts.push(`at ${site[i]}`);
   if (host[i]) parts.push(`on ${host[i]}`);
   return parts.join("; ");

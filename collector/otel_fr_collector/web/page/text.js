@@ -70,10 +70,24 @@ export function durationText(seconds) {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days ${hours % 24} h`;
 }
 
+// Of what goes on, so that it changes once a second: "47 s", "3 min 5 s".
+export function lastingText(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  return whole < 100 ? `${whole} s` : durationText(whole);
+}
+
 // How late a rank comes: in which share of the collectives with waits, by how much, and what the others wait for it.
 export function lateText(share, seconds, waited) {
   const behind = seconds < 1 ? `${Math.round(seconds * 1000)} ms` : durationText(seconds);
   return `${Math.round(share * 100)} % by ${behind}; others wait ${Math.round(waited * 100)} %`;
+}
+
+// A heartbeat or section that has passed its limit, as the API's [kind, name, seconds, limit].
+export function overdueText(overdue) {
+  if (!overdue) return "";
+  const [kind, name, seconds, limit] = overdue;
+  const what = kind === "section" ? `section ${name} open` : `no ${kind}`;
+  return `${what} for ${durationText(seconds)} (limit ${durationText(limit)})`;
 }
 
 export function agoText(seconds) {

@@ -1,10 +1,9 @@
-// The views, one for each route. A view has a node, update(state), and the actions of its keys.
+// The views, one for each route; job.js has that of a job. A view has a node, update(state), and the actions of its keys.
 
-import { Refused, get } from "./api.js";
-import { ago, h, keyed, number, setClass, setText, when } from "./dom.js";
-import { makeGrid } from "./grid.js";
-import { incidentBody, incidentItem, incidentTitle, linkLine } from "./incident.js";
-import { decodeRanks, groupText, rankList } from "./text.js";
+import { get } from "./api.js";
+import { ago, h, keyed, setClass, setText } from "./dom.js";
+import { incidentBody, incidentLead, incidentList, incidentTitle, linkLine, tick } from "./incident.js";
+import { jobText } from "./job.js";
 
 const OLDER = 200; // incidents of one page of the list
 
@@ -40,99 +39,6 @@ function fillJob(node, job, summaries) {
   setText(text, jobText(job));
 }
 
-function jobText(job) {
-  const tally = job.ranks.tally ?? job.ranks;
-  const states = Object.entries(tally).map(([state, count]) => `${number(count)} ${state}`);
-  const groups = job.groups.length ?? job.groups;
-  const world = job.world_size === null ? "" : ` of ${number(job.world_size)} ranks`;
-  return `${states.join(", ")}${world} · ${number(groups)} process group${groups === 1 ? "" : "s"}`;
-}
-
-export function jobView(id) {
-  const grid = makeGrid();
-  const title = h("h1");
-  const badge = h("span");
-  const text = h("p", { class: "quiet" });
-  const problem = h("p", { class: "problem", hidden: true });
-  const open = h("ul", { class: "list", id: "open" });
-  const past = h("ul", { class: "list", id: "past" });
-  const pastHead = h("h2", { hidden: true }, "Past incidents of this job");
-  const groups = h("tbody");
-  const groupTable = h("details", {}, h("summary", {}, "Process groups"),
-    h("div", { class: "scroll" }, h("table", { id: "groups" }, h("thead", {}, h("tr", {},
-      ["name", "ranks", "enqueued, slowest to fastest member", "completed", "behind"].map((t) => h("th", { scope: "col" }, t)))), groups)));
-  let job = null;
-  let loading = false;
-  let again = false;
-  let state = {};
-
-  async function load() {
-    if (loading) {
-      again = true;
-      return;
-    }
-    loading = true;
-    try {
-      job = await get(`jobs/${encodeURIComponent(id)}`);
-      problem.hidden = true;
-    } catch (error) {
-      problem.hidden = false;
-      if (!job) setText(title, "Unknown job");
-      setText(problem, error instanceof Refused && error.status === 404
-        ? "This job is no longer known. Its incidents are still in the list of incidents."
-        : `Not live: ${error.message}.`);
-    }
-    loading = false;
-    show();
-    if (again) {
-      again = false;
-      setTimeout(load, 250);
-    }
-  }
-
-  function show() {
-    if (!job) return;
-    setText(title, job.job);
-    setClass(badge, `badge ${job.state}`);
-    setText(badge, job.state);
-    setText(text, `attempt ${job.attempt} · ${jobText(job)} · first seen ${when(job.first_heard_at)}, last seen ${ago(job.last_heard_at)}`);
-    const own = (state.incidents ?? []).filter((one) => one.job === job.job);
-    const firing = own.filter((one) => one.state === "firing" && one.run_id === job.run_id && !one.caused_by);
-    keyed(open, firing, (one) => `${one.id}/${one.revision}`, incidentItem, () => {});
-    const over = own.filter((one) => !firing.includes(one)).reverse().slice(0, 50);
-    pastHead.hidden = !over.length;
-    keyed(past, over, (one) => `${one.id}/${one.revision}`, incidentItem, () => {});
-    grid.update(job, state.incidents ?? []);
-    showGroups();
-  }
-
-  function showGroups() {
-    const worst = [...job.groups].sort((a, b) => b.enqueued[1] - b.enqueued[0] - (a.enqueued[1] - a.enqueued[0])).slice(0, 200);
-    keyed(groups, worst, (one) => one.id, () => h("tr", {}, h("th", { scope: "row" }), h("td"), h("td"), h("td"), h("td")), (row, one) => {
-      const texts = [
-        groupText(one), `${one.size}: ${rankList(decodeRanks(one.ranks))}`,
-        one.enqueued.join(" to "), one.completed.join(" to "), one.behind_count ? `${one.behind_count}: ${rankList(decodeRanks(one.behind))}` : "",
-      ];
-      texts.forEach((value, i) => setText(row.children[i], value));
-    });
-  }
-
-  return {
-    title: "Job",
-    node: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Jobs")), title, badge, text, problem, open,
-      h("h2", {}, "Ranks and process groups"), grid.node, groupTable, pastHead, past),
-    up: "#/",
-    update(fresh, why) {
-      state = fresh;
-      if (why === "incident") show();
-      else if (!document.hidden || !job) load();
-    },
-    outliers: grid.toggle,
-    map: grid.focusMap,
-    redraw: grid.redraw,
-  };
-}
-
 export function incidentsView() {
   const list = h("ul", { class: "list", id: "incidents" });
   const none = h("p", { class: "quiet" });
@@ -153,7 +59,7 @@ export function incidentsView() {
   async function loadOlder() {
     const first = [...past, ...(state.incidents ?? [])].reduce((a, b) => (!a || b.detected_at < a.detected_at ? b : a), null);
     if (!first) return;
-    const found = (await get(`incidents?view=brief&limit=${OLDER}&before=${encodeURIComponent(first.detected_at)}`)).incidents;
+    const found = (await get(`incidents?view=brief&include=consequences&limit=${OLDER}&before=${encodeURIComponent(first.detected_at)}`)).incidents;
     past = [...found, ...past];
     older.disabled = !found.length;
     show();
@@ -161,12 +67,13 @@ export function incidentsView() {
 
   function show() {
     const known = new Map([...past, ...(state.incidents ?? [])].map((one) => [`${one.id}/${one.run_id}`, one]));
-    const fit = [...known.values()].reverse().filter((one) =>
+    const all = [...known.values()].reverse();
+    const fit = all.filter((one) => !one.caused_by &&
       (!wanted.state || one.state === wanted.state) &&
       (!wanted.text || `${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
     fit.sort((a, b) => (a.state === b.state ? 0 : a.state === "firing" ? -1 : 1));
     setText(none, fit.length ? "" : "No incident matches.");
-    keyed(list, fit, (one) => `${one.id}/${one.run_id}/${one.revision}`, incidentItem, () => {});
+    incidentList(list, fit, all);
   }
 
   return {
@@ -176,6 +83,7 @@ export function incidentsView() {
       state = fresh;
       show();
     },
+    tick: () => tick(list),
   };
 }
 
@@ -199,19 +107,20 @@ export function incidentView(id) {
 
   function show(data, state) {
     const consequences = data.consequences.map((number_) => (state.incidents ?? []).find((one) => one.id === number_)).filter(Boolean);
+    const list = h("ul", { class: "list" });
+    incidentList(list, consequences, []);
     body.replaceChildren(
       h("p", { class: "crumbs" }, h("a", { href: "#/incidents" }, "Incidents"), " / ", h("a", { href: up }, data.job)),
       h("h1", {}, incidentTitle(data)),
-      h("div", { class: `card ${data.state}` },
-        h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", data.summary),
+      h("div", { class: `card ${data.state}` }, ...incidentLead(data),
         ...(data.caused_by ? [h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),
         ...linkLine(data.links)),
       ...incidentBody(data),
-      ...(consequences.length ? [h("h3", {}, "Consequences"), h("ul", { class: "list" }, consequences.map(incidentItem))] : []),
+      ...(consequences.length ? [h("h3", {}, "Consequences"), list] : []),
       h("p", {}, h("a", { href: `api/v1/incidents/${encodeURIComponent(id)}` }, "As JSON")));
   }
 
-  return { title: "Incident", node: body, get up() { return up; }, update: load };
+  return { title: "Incident", node: body, get up() { return up; }, update: load, tick: () => tick(body) };
 }
 
 export function missingView() {
