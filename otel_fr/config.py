@@ -28,6 +28,7 @@ PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
 DEFAULT_PEER_TIMEOUT = 5.0
 DEFAULT_EXIT_GRACE = 10.0
+SPAN_NAMES = ("auto", "always", "never")
 HANG_ACTIONS = ("alert", "dump", "kill")
 DEFAULT_SAFETY_FACTOR = 5.0
 """As in NVIDIA's resiliency extension."""
@@ -145,6 +146,7 @@ class Config:
         state_dir: folder of what is learned, for the next start; None: it is not kept.
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
         hang_grace: seconds from SIGTERM to SIGKILL.
+        rank_in_span_names: one of `SPAN_NAMES`.
     """
 
     rank: int = 0
@@ -173,6 +175,7 @@ class Config:
     on_peer_failure: str = "ignore"
     peer_timeout: float = DEFAULT_PEER_TIMEOUT
     exit_grace: float = DEFAULT_EXIT_GRACE
+    rank_in_span_names: str = "auto"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Config:
@@ -217,5 +220,6 @@ class Config:
             state_dir=Path(state_dir) if state_dir else None,
             on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
             hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
+            rank_in_span_names=_choice(env, "OTEL_FR_RANK_IN_SPAN_NAMES", SPAN_NAMES),
             export=has_endpoint(env) and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

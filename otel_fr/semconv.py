@@ -3,7 +3,8 @@
 One name per constant, so that a search finds its writer and its readers. Names follow
 OpenTelemetry's rules (lower case, dots for namespaces, snake_case inside). OpenTelemetry has no
 convention for collectives, so ours begin with ``torch.``; ``service.*``, ``host.*``,
-``process.*``, ``thread.*``, ``code.*``, ``exception.*``, ``file.*`` and ``error.type`` are OpenTelemetry's own.
+``process.*``, ``k8s.*``, ``thread.*``, ``code.*``, ``exception.*``, ``file.*`` and ``error.type``
+are OpenTelemetry's own. It has none for Slurm either; ``slurm.*`` follow Slurm's own words.
 """
 
 from typing import Final
@@ -25,6 +26,22 @@ RUN_ID: Final = "torch.run.id"
 REPLICA_ID: Final = "torchft.replica.id"
 QUORUM_ID: Final = "torchft.quorum.id"
 """Of a torchft job: its replica, as the job names it, and the quorum that the run is."""
+
+# Resource, where the rank's environment tells: `otel_fr.platform_attributes`.
+SLURM_JOB_ID: Final = "slurm.job.id"
+SLURM_JOB_NAME: Final = "slurm.job.name"
+SLURM_JOB_ACCOUNT: Final = "slurm.job.account"
+SLURM_JOB_PARTITION: Final = "slurm.job.partition"
+SLURM_ARRAY_JOB_ID: Final = "slurm.array.job.id"
+SLURM_ARRAY_TASK_ID: Final = "slurm.array.task.id"
+SLURM_STEP_ID: Final = "slurm.step.id"
+SLURM_CLUSTER_NAME: Final = "slurm.cluster.name"
+SLURM_NODE_NAME: Final = "slurm.node.name"
+K8S_POD_NAME: Final = "k8s.pod.name"
+K8S_POD_UID: Final = "k8s.pod.uid"
+K8S_NAMESPACE: Final = "k8s.namespace.name"
+K8S_NODE_NAME: Final = "k8s.node.name"
+K8S_CONTAINER_NAME: Final = "k8s.container.name"
 
 # Span: one per collective call of one rank.
 OPERATION: Final = "torch.collective.operation"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from otel_fr._version import __version__
 from otel_fr.checks.model import Outcome, Status
 from otel_fr.otlp_attributes import attributes, utf8
 from otel_fr.otlp_sender import sender_from_env
+from otel_fr.platform_attributes import platform_attributes
 
 
 def send(results: Iterable[Sequence[str]], job: str) -> Outcome:
@@ -59,7 +61,7 @@ def make_request(results: Iterable[Sequence[str]], job: str, time_ns: int) -> Ex
 
 
 def _resource(job: str) -> Resource:
-    given = dict(SdkResource.create().attributes)
+    given = {**platform_attributes(os.environ), **SdkResource.create().attributes}
     given.setdefault(names.HOST_NAME, socket.gethostname())
     if job:
         given[names.JOB_ID] = job

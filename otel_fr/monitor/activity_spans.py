@@ -40,13 +40,15 @@ class ActivitySpans:
     Args:
         run: `identity.run_id`. wall_offset_ns: wall clock minus the rank's monotonic clock.
         main_thread: id in the kernel of the thread whose sections calls are looked up in.
+        suffix: of the spans' names.
     """
 
-    def __init__(self, run: str, rank: int, wall_offset_ns: int, main_thread: int) -> None:
+    def __init__(self, run: str, rank: int, wall_offset_ns: int, main_thread: int, suffix: str = "") -> None:
         self._run = run
         self._rank = rank
         self._wall = wall_offset_ns
         self._main_thread = main_thread
+        self._suffix = suffix
         self._order: list[_Interval] = []
         self._known: dict[int, _Interval] = {}
 
@@ -89,7 +91,7 @@ class ActivitySpans:
             trace_id=trace,
             span_id=identity.activity_span_id(trace, item.number),
             parent_span_id=identity.activity_span_id(trace, item.parent) if item.parent else b"",
-            name="step" if item.is_step else item.name or "(no name)",
+            name=("step" if item.is_step else item.name or "(no name)") + self._suffix,
             kind=Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=max(0, item.began_ns + self._wall),
             end_time_unix_nano=max(0, max(ended, item.began_ns) + self._wall),
@@ -98,6 +100,7 @@ class ActivitySpans:
         if item.ended_ns is None and not clean:
             error = names.ERROR_RANK_EXITED
         values: dict[str, object] = {
+            names.RANK: self._rank,
             names.STEP: item.step if item.is_step or item.step >= 0 else None,
             names.SECTION: None if item.is_step else item.name,
             names.SECTION_TIMEOUT: item.timeout_ms or None,

@@ -16,7 +16,11 @@ from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.encodable import encodable
 from otel_fr.otlp_attributes import attributes
+from otel_fr.platform_attributes import platform_attributes
 
+MAX_NAMED_RANKS = 64
+"""Ranks of a job up to which span names have the rank: names are to be few (OpenTelemetry specification, "Span"), for
+backends list them and make metrics of them; with this, a hundred operations and groups have 6,400 of them."""
 _NAMESPACE = uuid.UUID("c8b6e0b6-5b0f-5d0f-9d3f-6f74656c6672")
 """UUID namespace of the ranks' instance ids."""
 
@@ -65,6 +69,12 @@ class RankIdentity:
             replicas=_integer(meta, "replicas", 0),
         )
 
+    def name_suffix(self, config: Config) -> str:
+        """What the names of this rank's spans end with: lists of spans show the name and the service, nothing else."""
+        wanted = config.rank_in_span_names
+        is_named = wanted == "always" or (wanted == "auto" and self.world_size <= MAX_NAMED_RANKS)
+        return f" [rank {self.rank}]" if is_named else ""
+
     def resource(self, env: Mapping[str, str] = os.environ) -> Resource:
         """The resource of docs/telemetry.md, with those of ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME``."""
         given = SdkResource.create().attributes
@@ -85,6 +95,8 @@ class RankIdentity:
         }
         if self.quorum is not None:
             ours |= {names.REPLICA_ID: self.replica, names.QUORUM_ID: self.quorum}
+        for key, text in platform_attributes(env).items():
+            ours[key] = text if key not in given else str(given[key])
         # The SDK generates an instance id; only one that the user has set replaces ours.
         chosen = f"{names.SERVICE_INSTANCE_ID}=" in env.get("OTEL_RESOURCE_ATTRIBUTES", "")
         for key, value in given.items():

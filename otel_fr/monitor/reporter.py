@@ -58,7 +58,7 @@ class Reporter:
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
         self.on_hang = ""
         self._resource = self.identity.resource()
-        self._builder = SpanBuilder(self.identity.run_id, self.identity.rank, reader.wall_offset_ns)
+        self._builder = self._new_builder()
         self._activity_spans = self._new_activity_spans()
 
     def connect(self, exporter: Exporter) -> None:
@@ -77,7 +77,7 @@ class Reporter:
             self._leave_run(int(str(first)), identity)
         self.identity = identity
         self._resource = identity.resource()
-        self._builder = SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns)
+        self._builder = self._new_builder()
         self._activity_spans = self._new_activity_spans()
         if is_other_run:
             self.send_started()
@@ -90,7 +90,13 @@ class Reporter:
 
     def _new_activity_spans(self) -> ActivitySpans:
         identity, reader = self.identity, self._reader
-        return ActivitySpans(identity.run_id, identity.rank, reader.wall_offset_ns, reader.pid)
+        suffix = identity.name_suffix(self._config)
+        return ActivitySpans(identity.run_id, identity.rank, reader.wall_offset_ns, reader.pid, suffix)
+
+    def _new_builder(self) -> SpanBuilder:
+        identity = self.identity
+        suffix = identity.name_suffix(self._config)
+        return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix)
 
     def _leave_run(self, first: int, identity: RankIdentity) -> None:
         """Report the end of this run for the rank, and follow the calls of the next, which begin with record ``first``.

@@ -32,9 +32,10 @@ MAX_TEMPLATES = 4096
 _MAX_ITEMS = 256
 """Sizes (dtypes, splits) of one call that go into a span; the flight-recorder file has all of them."""
 
-_FIXED = struct.Struct("<2s16s2s8s2s8ssQsQ")
-"""trace_id, span_id, parent_span_id, start and end of a span, each after its protobuf tag (and length)."""
-_TAG_TRACE, _TAG_SPAN, _TAG_PARENT, _TAG_START, _TAG_END = b"\x0a\x10", b"\x12\x08", b"\x22\x08", b"\x39", b"\x41"
+_FIXED = struct.Struct("<2s16s2s8ssQsQ")
+"""trace_id, span_id, start and end of a span, each after its protobuf tag (and length). It has no parent: the ranks'
+spans of a collective share their trace, and no span of a run without incidents may name one that is never sent."""
+_TAG_TRACE, _TAG_SPAN, _TAG_START, _TAG_END = b"\x0a\x10", b"\x12\x08", b"\x39", b"\x41"
 _TAG_SPANS = b"\x12"
 """``ScopeSpans.spans``, length-delimited."""
 
@@ -102,6 +103,7 @@ class _IntegerAttribute:
         return self._heads[len(number)] + number
 
 
+_encode_rank = _IntegerAttribute(names.RANK).encode
 _encode_sequence = _IntegerAttribute(names.SEQUENCE_ID).encode
 _encode_op = _IntegerAttribute(names.OP_ID).encode
 _encode_record = _IntegerAttribute(names.RECORD_ID).encode
@@ -126,12 +128,15 @@ class SpanBuilder:
     Args:
         run: `identity.run_id`.
         wall_offset_ns: wall clock minus the rank's monotonic clock.
+        suffix: of the spans' names.
     """
 
-    def __init__(self, run: str, rank: int, wall_offset_ns: int) -> None:
+    def __init__(self, run: str, rank: int, wall_offset_ns: int, suffix: str = "") -> None:
         self._run = run
         self._rank = rank
         self._wall_offset_ns = wall_offset_ns
+        self._suffix = suffix
+        self._rank_attribute = _encode_rank(rank)
         # By object identity, because hashing a signature costs more than building a span. The reader returns one object
         # per definition; an entry holds its three, so that no id is used for another object.
         self._templates: dict[tuple[int, ...], tuple[bytes, SignatureDef, GroupDef, SiteDef]] = {}
@@ -153,14 +158,14 @@ class SpanBuilder:
         wall, issued_ns = self._wall_offset_ns, record.issued_ns
         end_ns = max(record.ended_ns or rank_ended_ns or issued_ns, issued_ns)
         span = (
-            self._template(record)
+            # Before the template: the collector looks up what follows, which the same call has on other ranks.
+            self._rank_attribute
+            + self._template(record)
             + _FIXED.pack(
                 _TAG_TRACE,
                 trace,
                 _TAG_SPAN,
                 identity.span_id(trace, self._rank, record.record_id),
-                _TAG_PARENT,
-                identity.root_span_id(trace),
                 _TAG_START,
                 issued_ns + wall,
                 _TAG_END,
@@ -191,7 +196,7 @@ class SpanBuilder:
         if found is None:
             if len(self._templates) >= MAX_TEMPLATES:
                 self._templates.clear()
-            found = (_build_template(record), record.signature, record.group, record.site)
+            found = (_build_template(record, self._suffix), record.signature, record.group, record.site)
             self._templates[key] = found
         return found[0]
 
@@ -220,10 +225,11 @@ def _message(record: Record, error: str) -> str:
     return f"{name} failed"
 
 
-def _build_template(record: Record) -> bytes:
+def _build_template(record: Record, suffix: str) -> bytes:
     """What all calls of one signature, group, site and state have in common."""
     signature, group = record.signature, record.group
-    span = Span(name=f"{signature.operation} {group.description or group.name}", kind=Span.SPAN_KIND_INTERNAL)
+    name = f"{signature.operation} {group.description or group.name}{suffix}"
+    span = Span(name=name, kind=Span.SPAN_KIND_INTERNAL)
     values: dict[str, object] = {
         names.STATE: STATE_TEXT[record.state],
         names.OPERATION: signature.operation,

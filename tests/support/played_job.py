@@ -101,7 +101,6 @@ class Issued:
         span = Span(
             trace_id=trace,
             span_id=identity.span_id(trace, self.rank, self.record),
-            parent_span_id=identity.root_span_id(trace),
             name=f"{self.op} {self.group.description or self.group.name}",
             kind=Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=int(self.wall * 1e9),
@@ -110,6 +109,7 @@ class Issued:
         if self.error:
             span.status.code = Status.STATUS_CODE_ERROR
         values = {
+            semconv.RANK: self.rank,
             semconv.SEQUENCE_ID: self.seq, semconv.OP_ID: self.record, semconv.RECORD_ID: self.record,
             semconv.STATE: self.state, semconv.OPERATION: self.op, semconv.KIND: self.kind, semconv.BACKEND: "gloo",
             semconv.INPUT_SIZES: json.dumps(self.sizes), semconv.OUTPUT_SIZES: json.dumps(self.sizes),

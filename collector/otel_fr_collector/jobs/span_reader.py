@@ -39,19 +39,22 @@ _NUMBERS = frozenset(
     {names.ROOT, names.PEER, names.TAG, names.TIMEOUT, names.GROUP_SIZE, names.CODE_LINE, names.NEW_GROUP_AWAITS_ALL}
 )
 _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
-_OF_ONE_CALL = frozenset({names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX, names.STEP})
-"""What differs from one call of a site and shape to the next; monitors send these last."""
+_OF_ONE_CALL = frozenset({names.RANK, names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX, names.STEP})
+"""What differs from one call of a site and shape to the next; monitors send the rank first, and the others last."""
 _GROUP_KEY = names.GROUP_ID.encode()
 
 # A span as written by every encoder that writes fields in their order, as protobuf recommends and OTLP's
 # implementations do: ids; name and kind; times; attributes; status. Tags and lengths: a field's number * 8 + its type.
-_IDS = struct.Struct("<H16xH8xH8xxB")
-"""trace_id, span_id, parent_span_id, each after its tag and length; the tag of the name, and its length."""
-_TRACE_ID, _SPAN_ID, _PARENT_ID = 0x100A, 0x0812, 0x0822
-_NAME = 38
+_IDS = struct.Struct("<H16xH8xBB")
+"""trace_id, span_id, each after its tag and length; the tag of the next field, and its length."""
+_TRACE_ID, _SPAN_ID = 0x100A, 0x0812
+_NAME, _KIND, _ATTRIBUTE = 0x2A, 0x30, 0x4A
+_NAME_AT = 28
 """Where the name begins: after the ids."""
 _NAME_AND_KIND = 4
 """Bytes of these two besides the name's text."""
+_ONE_BYTE = 0x80
+"""Lengths and numbers below this are encoded in one byte."""
 _TIMES = struct.Struct("<BQBQ")
 """start_time_unix_nano and end_time_unix_nano, each after its tag."""
 _START, _END = 0x39, 0x41
@@ -60,10 +63,12 @@ _SEQUENCE = b"\x0a" + bytes((len(names.SEQUENCE_ID),)) + names.SEQUENCE_ID.encod
 _OUTER = 2
 """Bytes of the tag and the length before it."""
 _TIMES_SIZE = _TIMES.size
-_SHORTEST = _NAME + _NAME_AND_KIND + _TIMES_SIZE
+_SHORTEST = _NAME_AT + _NAME_AND_KIND + _TIMES_SIZE
+_RANK_KEY = b"\x0a" + bytes((len(names.RANK),)) + names.RANK.encode() + b"\x12"
+"""The beginning of the rank's `KeyValue`, which monitors send as the first attribute."""
 
 _LINK = b"\x6a\x1c\x0a\x10"
-"""A link of a monitor's span, to the step or section of its rank, and so different on each rank: it is cut off."""
+"""A link of a monitor's span, to what the call was made in, and so different on each rank: it is cut off."""
 _LINK_SIZE = 30
 
 MAX_TAIL = 256
@@ -107,17 +112,33 @@ class SpanReader:
         append = found.append
         known_head, known_tail = self._heads.young.get, self._tails.young.get
         ids, times, sequence_mark = _IDS.unpack_from, _TIMES.unpack_from, _SEQUENCE
+        own: bytes | None = (
+            None  # the attribute of the rank that sent these; no key has it: other ranks make equal calls
+        )
         for span in spans:
             cut = span.rfind(sequence_mark) - _OUTER
             if cut > _SHORTEST:
-                trace_tag, span_tag, parent_tag, length = ids(span)
-                named = _NAME + _NAME_AND_KIND + length
-                timed = named + _TIMES_SIZE
-                if timed < cut and trace_tag == _TRACE_ID and span_tag == _SPAN_ID and parent_tag == _PARENT_ID:
+                trace_tag, span_tag, tag, length = ids(span)
+                named = _NAME_AT + _NAME_AND_KIND + length
+                shared = named + _TIMES_SIZE
+                if (
+                    shared < cut
+                    and trace_tag == _TRACE_ID
+                    and span_tag == _SPAN_ID
+                    and tag == _NAME
+                    and length < _ONE_BYTE
+                    and span[named - 2] == _KIND
+                    and span[named - 1] < _ONE_BYTE
+                ):
                     start_tag, start, end_tag, end = times(span, named)
-                    tail = span[cut:-_LINK_SIZE] if span.startswith(_LINK, len(span) - _LINK_SIZE) else span[cut:]
+                    if own is None or not span.startswith(own, shared):
+                        own = _rank_of(span, shared)
+                    last = len(span)
+                    while span.startswith(_LINK, last - _LINK_SIZE, last) and last > cut:
+                        last -= _LINK_SIZE
+                    tail, head = span[cut:last], span[shared + len(own) : cut]
                     numbers = known_tail(tail) or self._tail(tail)
-                    template = known_head(span[_NAME:named] + span[timed:cut]) or self._head(span, named, timed, cut)
+                    template = known_head(head) or self._head(head)
                     if start_tag == _START and end_tag == _END and numbers is not None and template is not None:
                         append((template, *numbers, start, end))
                         continue
@@ -143,17 +164,12 @@ class SpanReader:
                 self._tails.put(piece, numbers)
         return numbers
 
-    def _head(self, span: bytes, named: int, timed: int, cut: int) -> Template | None:
-        """What the pieces of a span before and after its times say together; None: they are not such pieces.
-
-        The length of the first is in its own second byte, so equal bytes of both together are cut at the same point.
-        """
-        first, shared = span[_NAME:named], span[timed:cut]
-        key = first + shared
-        template = self._heads.get(key)
+    def _head(self, piece: bytes) -> Template | None:
+        """What the attributes say that equal calls have in common; None: the piece is not such attributes."""
+        template = self._heads.get(piece)
         if template is None:
-            name, common = _decode(first), _decode(shared)
-            if name is None or name.attributes or common is None or len(common.attributes) > MAX_ATTRIBUTES:
+            common = _decode(piece)
+            if common is None or len(common.attributes) > MAX_ATTRIBUTES:
                 return None
             if any(item.key in _OF_ONE_CALL for item in common.attributes):
                 return None
@@ -163,7 +179,7 @@ class SpanReader:
                 return None
             if template is not None:
                 self._new_weight += template.weight + template.text_weight
-                self._heads.put(key, template)
+                self._heads.put(piece, template)
         return template
 
     def _read_whole(self, span: bytes) -> SpanCall | None:
@@ -206,6 +222,15 @@ def _decode(piece: bytes) -> Span | None:
     except DecodeError:
         return None
     return None if span.start_time_unix_nano or span.end_time_unix_nano else span
+
+
+def _rank_of(span: bytes, at: int) -> bytes:
+    """The attribute that begins there, if it is that of the rank; otherwise no bytes."""
+    if span[at] != _ATTRIBUTE or not span.startswith(_RANK_KEY, at + 2):
+        return b""
+    piece = span[at : at + 2 + span[at + 1]]
+    decoded = _decode(piece)
+    return piece if decoded is not None and [item.key for item in decoded.attributes] == [names.RANK] else b""
 
 
 def _read_tail(piece: bytes) -> tuple[int, int, int] | None:

@@ -17,6 +17,7 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
 
+from otel_fr import identity
 from otel_fr.match import Ending
 from tests.support.collector_process import running, start
 from tests.support.otlp_backends import Backend, grpc_backend
@@ -59,8 +60,11 @@ def test_an_incidents_trace_is_whole_over_a_restart_in_every_mode(
             job.ranks[call.rank].complete(call)
         second.wait_cause(lambda one: one["state"] == "resolved")
         assert second.stop(signal.SIGTERM) == 0
-        names = [bool(span.parent_span_id) for span in spans_of(backend, trace)]
-        assert sorted(names) == [False, True, True, True]  # one root, and one span of each rank
+        spans = spans_of(backend, trace)
+        assert not any(span.parent_span_id for span in spans)
+        roots = [span.span_id for span in spans if "torch.incident.id" in {item.key for item in span.attributes}]
+        assert roots == [identity.root_span_id(bytes.fromhex(str(trace)))]
+        assert len(spans) == 4  # and one span of each rank
 
 
 def test_an_incidents_root_span_is_not_lost_by_a_kill_just_after_the_incident_was_published(tmp_path: Path) -> None:

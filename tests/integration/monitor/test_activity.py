@@ -47,10 +47,10 @@ def test_what_a_program_tells_arrives(tmp_path: Path) -> None:
             assert process.wait(PATIENCE) == 0
         sink.event("torch.rank.exited")
         control = sink.event("otel_fr.workload_control")
-        sink.wait(lambda: any(span.name == "open at the end" for span in sink.spans))
+        sink.wait(lambda: any(span.name == "open at the end [rank 0]" for span in sink.spans))
     by_name: dict[str, list[Span]] = {}
     for span in sink.spans:
-        by_name.setdefault(span.name, []).append(span)
+        by_name.setdefault(span.name.removesuffix(" [rank 0]"), []).append(span)
     assert {name: len(found) for name, found in by_name.items() if "default_pg" not in name} == {
         "step": 3,
         "forward": 3,
@@ -58,8 +58,10 @@ def test_what_a_program_tells_arrives(tmp_path: Path) -> None:
         "too long": 1,
         "open at the end": 1,
     }
-    sections = {span.span_id: span for span in sink.spans if span.name == "forward"}
-    steps = {span.span_id: attributes(span.attributes)["torch.step"] for span in sink.spans if span.name == "step"}
+    sections = {span.span_id: span for span in sink.spans if span.name == "forward [rank 0]"}
+    steps = {
+        span.span_id: attributes(span.attributes)["torch.step"] for span in sink.spans if span.name == "step [rank 0]"
+    }
     calls = [span for span in sink.spans if "all_reduce" in span.name]
     assert len(calls) == 3
     for number, call in enumerate(calls):

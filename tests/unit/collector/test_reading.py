@@ -11,15 +11,20 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_fr_collector.jobs.calls import Interner, SpanCall
 from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import semconv
 from otel_fr.match import CallState, Ending
+from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
 from tests.support.played_job import Group, Issued
+from tests.support.rings import FRAME, float_signature
 
+RING_GROUP = GroupDef("0123456789abcdef", "7", "mesh_dp", (0, 1, 2, 3), "cpu:gloo", 1)
+SIGNATURE, SITE = float_signature("all_reduce"), SiteDef((FRAME,))
 GROUP = Group("0", [0, 1, 2, 3], "default_pg")
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -179,8 +184,32 @@ def test_a_call_ages_on_the_collectors_clock() -> None:
     assert found.as_call(102.0).age == pytest.approx(3.5)
 
 
+@pytest.mark.parametrize("parent", [b"", b"p" * 8])
+@pytest.mark.parametrize("suffix", ["", " [rank {}]"])
+def test_equal_calls_of_all_ranks_are_decoded_once(suffix: str, parent: bytes) -> None:
+    """``parent``: spans of other senders may have one, and no rank."""
+    reader = SpanReader(Interner())
+    found = []
+    for rank in (0, 1, 2, 300, 16_383):
+        record = Record(
+            rank, 1_000, None, 5_000, RecordState.COMPLETED, 5, 0, 5, 0, KIND_COLLECTIVE, 0, 600_000, "MainThread",
+            RING_GROUP, SIGNATURE, SITE,
+        )  # fmt: skip
+        encoded = SpanBuilder("run", rank, 10**18, suffix.format(rank)).encode(record)
+        span = ScopeSpans.FromString(encoded).spans[0]
+        if parent:
+            span.parent_span_id = parent
+            del span.attributes[0]
+        invalid: list[str] = []
+        found += reader.read([span.SerializeToString()], invalid)
+        assert not invalid
+    assert [call[1:3] for call in found] == [(5, rank) for rank in (0, 1, 2, 300, 16_383)]
+    assert len({id(call[0]) for call in found}) == len(reader._templates if parent else reader._heads) == 1
+
+
+@pytest.mark.parametrize("links", [1, 2])
 @pytest.mark.parametrize("step", [-1, 0, 7, 2**40])
-def test_a_link_to_a_ranks_own_step_costs_no_decoding_on_the_next_rank(step: int) -> None:
+def test_links_to_what_a_call_was_made_in_cost_no_decoding_on_the_next_rank(step: int, links: int) -> None:
     numbers = (semconv.SEQUENCE_ID, semconv.OP_ID, semconv.RECORD_ID)
     plain = []
     for rank in (0, 1):
@@ -195,7 +224,8 @@ def test_a_link_to_a_ranks_own_step_costs_no_decoding_on_the_next_rank(step: int
     for rank, span in enumerate(linked):
         if step >= 0:
             span.attributes.add(key=semconv.STEP).value.int_value = step
-        span.links.add(trace_id=bytes([rank + 1] * 16), span_id=bytes([rank + 1] * 8))
+        for number in range(links):
+            span.links.add(trace_id=bytes([rank + 1 + number] * 16), span_id=bytes([rank + 1] * 8))
     reader = SpanReader(Interner())
     found = reader.read([span.SerializeToString() for span in linked], [])
     assert [call[1:] for call in found] == [call[1:] for call in read_spans(plain)]

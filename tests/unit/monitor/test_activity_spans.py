@@ -55,7 +55,7 @@ def test_a_step_and_its_sections_are_one_trace(builder: ActivitySpans) -> None:
     assert (one.parent_span_id, two.parent_span_id, three.parent_span_id) == (b"", one.span_id, two.span_id)
     assert (one.name, two.name) == ("step", "forward")
     assert (one.start_time_unix_nano, one.end_time_unix_nano) == (1_000_100, 1_000_900)
-    assert values(one) == {names.STEP: 41, names.STEP_SOURCE: "optimizer", names.THREAD_ID: MAIN}
+    assert values(one) == {names.RANK: 3, names.STEP: 41, names.STEP_SOURCE: "optimizer", names.THREAD_ID: MAIN}
     assert values(two)[names.SECTION] == "forward"
     assert values(two)[names.SECTION_TIMEOUT] == 30_000
     assert identity.activity_trace_id("run", 4, 5) != one.trace_id

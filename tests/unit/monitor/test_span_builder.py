@@ -57,6 +57,7 @@ def test_a_completed_collective_has_every_attribute_it_has_a_value_for() -> None
     assert (span.start_time_unix_nano, span.end_time_unix_nano) == (WALL + 1_000, WALL + 5_000)
     assert span.status.code == Status.STATUS_CODE_UNSET
     assert attributes(span.attributes) == {
+        "torch.rank": 1,
         "torch.collective.operation": "reduce",
         "torch.collective.kind": "collective",
         "torch.collective.sequence_id": 5,
@@ -91,7 +92,17 @@ def test_ids_are_those_that_identity_defines() -> None:
     trace = identity.trace_id(RUN, GROUP.id, "collective", 5)
     assert span.trace_id == trace
     assert span.span_id == identity.span_id(trace, 3, 41)
-    assert span.parent_span_id == identity.root_span_id(trace)
+    assert (
+        not span.parent_span_id
+    )  # only incidents have a root, and a parent that is never sent is an error in backends
+
+
+@pytest.mark.parametrize("suffix", ["", " [rank 3]"])
+def test_the_rank_comes_first_and_ends_the_name_where_it_is_wanted(suffix: str) -> None:
+    """The collector finds what all ranks have in common behind the rank (`SpanReader`)."""
+    spans = ScopeSpans.FromString(SpanBuilder(RUN, 300, WALL, suffix).encode(record())).spans
+    assert spans[0].name == f"all_reduce mesh_dp{suffix}"
+    assert (spans[0].attributes[0].key, spans[0].attributes[0].value.int_value) == ("torch.rank", 300)
 
 
 def test_all_ranks_of_a_collective_share_a_trace_and_differ_in_their_span() -> None:
@@ -110,7 +121,7 @@ def test_a_call_links_to_what_it_was_made_in(step: int) -> None:
     found = attributes(span.attributes)
     assert found.pop("torch.step", None) == (None if step < 0 else step)
     assert found == attributes(plain.attributes)
-    assert (span.trace_id, span.parent_span_id) == (plain.trace_id, plain.parent_span_id)
+    assert span.trace_id == plain.trace_id
     assert span.SerializeToString()[-30:] == b"\x6a\x1c\x0a\x10" + b"t" * 16 + b"\x12\x08" + b"s" * 8
 
 
