@@ -54,6 +54,8 @@ def check(kind: str, given: dict[str, Any]) -> Outcome:
 def _path(given: dict[str, Any]) -> Outcome:
     from otel_fr.checks.storage import check_lustre, check_path
 
+    if "left_out" in given:
+        return Outcome(Status.FAILED, given["left_out"])
     return check_lustre((given["lustre"],)) if "lustre" in given else check_path(given["path"])
 
 

@@ -11,8 +11,8 @@ from otel_fr.checks.mounts import read_mounts
 from otel_fr.checks.settings import CheckSettings
 from otel_fr.checks.storage import LUSTRE_HEALTH
 
-MAX_TASKS: Final = 256
-"""A node has some dozens of paths and mounts; each takes a process for a moment."""
+MAX_MOUNTS: Final = 200
+"""A node has some dozens of mounts, or hundreds of homes; each takes a process for a moment."""
 _STARTUP: Final = 5.0
 """Seconds more than a check's own timeout after which its process counts as hanging."""
 
@@ -20,14 +20,14 @@ _STARTUP: Final = 5.0
 def tasks(
     settings: CheckSettings, *, is_restart: bool = False, mounts: Sequence[str] | None = None
 ) -> list[model.Task]:
-    """What is to be checked, at most `MAX_TASKS` tasks.
+    """What is to be checked; of more than `MAX_MOUNTS` mounts, a task says how many are left out.
 
     Args:
         is_restart: ranks of this node have run and were ended: their GPU memory must be free again.
         mounts: of network file systems; None: those of this process.
     """
     found = _all(settings, is_restart, read_mounts() if mounts is None else mounts)
-    return [task for task in found if task.kind in settings.kinds][:MAX_TASKS]
+    return [task for task in found if task.kind in settings.kinds]
 
 
 def _all(settings: CheckSettings, is_restart: bool, mounts: Sequence[str]) -> Iterator[model.Task]:
@@ -36,8 +36,11 @@ def _all(settings: CheckSettings, is_restart: bool, mounts: Sequence[str]) -> It
 
     for path in settings.paths:
         yield task(model.PATHS, path, path=path)
-    for path in mounts:
+    for path in mounts[:MAX_MOUNTS]:
         yield task(model.MOUNTS, path, path=path)
+    if (left_out := len(mounts) - MAX_MOUNTS) > 0:
+        reason = {"left_out": f"not checked: at most {MAX_MOUNTS} mounts are"}
+        yield model.Task(model.MOUNTS, f"{left_out} more", settings.timeout, reason, is_advisory=True)
     for path in LUSTRE_HEALTH:
         if os.path.exists(path):
             yield task(model.MOUNTS, path, lustre=path)

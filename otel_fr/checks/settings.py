@@ -6,6 +6,7 @@ them. The collector's address and the OTLP endpoints are those of `otel_fr.confi
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
@@ -41,6 +42,25 @@ ADVISE, ACT, OFF = "advise", "act", "off"
 ATTRIBUTION_SECONDS: Final = 5.0
 """A failure is an incident after a second or two."""
 _MAX_SECONDS: Final = 86_400.0
+MAX_PATHS: Final = 200
+"""Each takes a process for a moment: this many take seconds of a CPU."""
+
+CHECK_OPTIONS: Final = (
+    "OTEL_FR_CHECKS",
+    "OTEL_FR_CHECK_ADVISORY",
+    "OTEL_FR_CHECK_PATHS",
+    "OTEL_FR_CHECK_SPACE",
+    "OTEL_FR_CHECK_TIMEOUT",
+    "OTEL_FR_CHECK_GPUS",
+    "OTEL_FR_CHECK_GPU_MEMORY_TIMEOUT",
+    "OTEL_FR_CHECK_GPU_MEMORY_TOLERANCE_MB",
+    "OTEL_FR_CHECK_GPU_MEMORY_POLL_SECONDS",
+    "OTEL_FR_CHECK_NODE_HEALTH",
+    "OTEL_FR_CHECK_NODE_HEALTH_ARGS",
+    "OTEL_FR_CHECK_NODE_HEALTH_TIMEOUT",
+    "OTEL_FR_CHECK_CLOCK_SECONDS",
+)
+ATTRIBUTION_OPTIONS: Final = ("OTEL_FR_ATTRIBUTION", "OTEL_FR_ATTRIBUTION_SECONDS")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -90,13 +110,14 @@ class CheckSettings:
             SettingsError: a value cannot be used.
         """
         given = _Given(env, conf or {})
+        given.refuse_unknown("OTEL_FR_CHECK", CHECK_OPTIONS)
         gpus = given.number("OTEL_FR_CHECK_GPUS", 0.0, 1.0, 4_096.0)
         space = {SHARED_MEMORY: SHARED_MEMORY_NEEDED, os.path.abspath(env.get("TMPDIR") or TEMPORARY): TEMPORARY_NEEDED}
         return cls(
             kinds=given.kinds("OTEL_FR_CHECKS", frozenset(KINDS)),
             advisory=given.kinds("OTEL_FR_CHECK_ADVISORY", frozenset({CLOCK, COLLECTOR})),
             timeout=given.number("OTEL_FR_CHECK_TIMEOUT", DEFAULT_TIMEOUT, 0.1, _MAX_SECONDS),
-            paths=tuple(os.path.abspath(part) for part in given.parts("OTEL_FR_CHECK_PATHS")),
+            paths=given.paths("OTEL_FR_CHECK_PATHS"),
             space=given.sizes("OTEL_FR_CHECK_SPACE", space),
             node_health=given.text("OTEL_FR_CHECK_NODE_HEALTH").removeprefix("unix://").removeprefix("unix:"),
             node_health_arguments=tuple(
@@ -133,6 +154,7 @@ class AttributionSettings:
     def read(cls, env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> AttributionSettings:
         """Read them; arguments and errors as for `CheckSettings.read`."""
         given = _Given(env, conf or {})
+        given.refuse_unknown("OTEL_FR_ATTRIBUTION", ATTRIBUTION_OPTIONS)
         known = has_endpoint(env) or bool(env.get(COLLECTOR_VARIABLE, "").strip())
         return cls(
             given.choice("OTEL_FR_ATTRIBUTION", (ADVISE, ACT, OFF)),
@@ -152,6 +174,18 @@ class _Given:
 
     def parts(self, name: str) -> list[str]:
         return [part.strip() for part in self.text(name).split(":") if part.strip()]
+
+    def refuse_unknown(self, prefix: str, options: tuple[str, ...]) -> None:
+        """A misspelt option would be a check that is not made, and nobody would know."""
+        _refuse_unknown(self.env, prefix, options)
+        _refuse_unknown(self.conf, _key(prefix), tuple(map(_key, options)), "--rdzv-conf ")
+
+    def paths(self, name: str) -> tuple[str, ...]:
+        """Absolute ones."""
+        found = tuple(dict.fromkeys(os.path.abspath(part) for part in self.parts(name)))
+        if len(found) > MAX_PATHS:
+            raise SettingsError(f"{self._shown(name)} names {len(found)} paths; at most {MAX_PATHS} are checked")
+        return found
 
     def number(self, name: str, default: float, low: float, high: float) -> float:
         text = self.text(name)
@@ -194,10 +228,19 @@ class _Given:
         return found
 
     def _error(self, name: str, text: str, wanted: str) -> SettingsError:
+        return SettingsError(f"{self._shown(name)}={text!r} is not {wanted}")
+
+    def _shown(self, name: str) -> str:
         key = _key(name)
-        shown = f"--rdzv-conf {key}" if self.conf.get(key) is not None else name
-        return SettingsError(f"{shown}={text!r} is not {wanted}")
+        return f"--rdzv-conf {key}" if self.conf.get(key) is not None else name
 
 
 def _key(name: str) -> str:
     return name.removeprefix(_PREFIX).lower()
+
+
+def _refuse_unknown(given: Mapping[str, object], prefix: str, options: tuple[str, ...], where: str = "") -> None:
+    for name in given:
+        if name.startswith(prefix) and name not in options:
+            close = difflib.get_close_matches(name, options, 1)
+            raise SettingsError(f"{where}{name} is not an option" + (f"; {close[0]} is" if close else ""))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from otel_fr.checks import plan
+from otel_fr.checks import child, plan
 from otel_fr.checks.model import KINDS, Task
-from otel_fr.checks.settings import CheckSettings, SettingsError
+from otel_fr.checks.settings import (
+    ATTRIBUTION_OPTIONS,
+    CHECK_OPTIONS,
+    AttributionSettings,
+    CheckSettings,
+    SettingsError,
+)
 
 
 def tasks(
@@ -97,3 +106,39 @@ def test_every_kind_has_a_check() -> None:
     from otel_fr.checks import child
 
     assert set(KINDS) < set(child._CHECKS)
+
+
+def test_a_misspelt_option_is_refused_and_not_ignored() -> None:
+    with pytest.raises(SettingsError, match=r"^OTEL_FR_CHECK_PATH is not an option; OTEL_FR_CHECK_PATHS is$"):
+        CheckSettings.read({"OTEL_FR_CHECK_PATH": "/data"})
+    with pytest.raises(SettingsError, match=r"^--rdzv-conf check_timeouts is not an option; check_timeout is$"):
+        CheckSettings.read({}, {"check_timeouts": "3", "join_timeout": "5"})
+    with pytest.raises(SettingsError, match=r"^--rdzv-conf attribution_mode is not an option"):
+        AttributionSettings.read({}, {"attribution_mode": "act"})
+
+
+def test_the_known_options_are_those_of_the_documentation() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    text = text.replace(
+        "`..._TOLERANCE_MB`, `..._POLL_SECONDS`",
+        "`OTEL_FR_CHECK_GPU_MEMORY_TOLERANCE_MB`, `OTEL_FR_CHECK_GPU_MEMORY_POLL_SECONDS`",
+    )
+    described = set(re.findall(r"`(OTEL_FR_(?:CHECK|ATTRIBUTION)\w*)`", text))
+    assert described == {*CHECK_OPTIONS, *ATTRIBUTION_OPTIONS}
+
+
+def test_no_path_is_left_out_silently() -> None:
+    with pytest.raises(SettingsError, match=r"^OTEL_FR_CHECK_PATHS names 300 paths; at most 200 are checked$"):
+        CheckSettings.read({"OTEL_FR_CHECK_PATHS": ":".join(f"/data/{number}" for number in range(300))})
+    assert len(CheckSettings.read({"OTEL_FR_CHECK_PATHS": "/data:" * 300}).paths) == 1
+
+
+def test_of_very_many_mounts_a_warning_says_how_many_are_left_out() -> None:
+    found = [
+        task for task in tasks({}, mounts=tuple(f"/home/{number}" for number in range(300))) if task.kind == "mounts"
+    ]
+    assert len(found) == 201
+    assert found[-1].target == "100 more"
+    assert found[-1].is_advisory
+    assert child.check("mounts", dict(found[-1].arguments)).text == "not checked: at most 200 mounts are"
+    assert {task.kind for task in tasks({})} == {"space", "gpu"}
