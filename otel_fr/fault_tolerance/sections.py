@@ -7,6 +7,8 @@ system or raises. Without a recording, which begins with the first process group
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import itertools
 import logging
 import math
@@ -15,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from otel_fr.ring import NO_ROW, ActivityWriter, Body
 from otel_fr.ring.activity_layout import (
@@ -34,6 +36,8 @@ MAX_OPEN: Final = 1024
 MAX_TIMEOUT: Final = 10 * 365 * 86_400.0
 """Seconds; a longer timeout counts as none."""
 MAX_STEP: Final = 2**63 - 1
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _now = time.monotonic_ns
 
@@ -197,11 +201,30 @@ class Section:
         except Exception as error:  # noqa: BLE001
             _failed(error)
 
+    def __call__(self, function: _Function) -> _Function:
+        """A function of which each call is such a section; of a coroutine function, from the first await to the end."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def run(*args: Any, **kwargs: Any) -> Any:
+                with Section(self.name, self.timeout):
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def run(*args: Any, **kwargs: Any) -> Any:
+                with Section(self.name, self.timeout):
+                    return function(*args, **kwargs)
+
+        return cast("_Function", run)
+
 
 def section(name: str, timeout: float | None = None) -> Section:
     """A part of the program with a name: ``with otel_fr.section("dataloading", timeout=30):``.
 
-    Sections nest. However the block is left, the section ends, and so do those that `start_section` began in it.
+    Also a decorator of functions: ``@otel_fr.section("evaluation")``. Sections nest. However the block is left, the
+    section ends, and so do those that `start_section` began in it.
 
     Args:
         name: the first 120 bytes count; a few dozen different ones at most.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import random
@@ -81,6 +82,28 @@ def test_sections_nest_and_know_what_they_are_in(ring: RingWriter) -> None:
     with otel_fr.section("d"):
         (outer,) = reader.open_sections()
         assert outer.parent == step.number
+
+
+def test_a_section_decorates_functions_each_call_of_which_is_one(ring: RingWriter) -> None:
+    sections.attach(ring.activity)
+    reader = reader_of(ring)
+
+    @otel_fr.section("count", timeout=5)
+    def count(number: int) -> list[str]:
+        """Docs."""
+        if number == 0:
+            return names(reader.open_sections())
+        return count(number - 1)
+
+    @otel_fr.section("load")
+    async def load() -> list[str]:
+        await asyncio.sleep(0)
+        return names(reader.open_sections())
+
+    assert count(2) == ["count"] * 3
+    assert count.__name__ == "count"
+    assert asyncio.run(load()) == ["load"]
+    assert reader.open_sections() == []
 
 
 def test_an_exception_leaves_a_section_as_it_must(ring: RingWriter) -> None:
