@@ -33,6 +33,9 @@ HANG_ACTIONS = ("alert", "dump", "kill")
 DEFAULT_SAFETY_FACTOR = 5.0
 """As in NVIDIA's resiliency extension."""
 DEFAULT_HANG_GRACE = 10.0
+POD_VARIABLES = ("K8S_POD_NAME", "POD_NAME", "MY_POD_NAME")
+NODE_VARIABLES = ("K8S_NODE_NAME", "NODE_NAME", "MY_NODE_NAME")
+"""As Kubernetes' and OpenTelemetry's documentation call them in examples of the downward API."""
 MAX_SECONDS = 10 * 365 * 86_400.0
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -67,6 +70,36 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
 def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
     """True if calls are to be ended when a peer has failed (``OTEL_FR_ON_PEER_FAILURE`` is ``abort`` or ``exit``)."""
     return env.get(ON_PEER_FAILURE, "").strip().lower() in PEER_FAILURE_ACTIONS[1:]
+
+
+def resource_attributes(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What ``OTEL_RESOURCE_ATTRIBUTES`` gives, by name; items of another form are left out."""
+    from urllib.parse import unquote  # not where the variable is not set
+
+    given = (item.split("=", 1) for item in env.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",") if "=" in item)
+    return {name.strip(): _sendable(unquote(value.strip())) for name, value in given}
+
+
+def kubernetes_names(env: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The pod that this process is in and the node that the pod is on; "": it is in none, or it is not known.
+
+    ``OTEL_RESOURCE_ATTRIBUTES`` names them, or the variables that a pod's manifest fills from its own fields (the
+    downward API); without either, in a pod the host name is the pod's name, unless the manifest sets another.
+    """
+    resource = resource_attributes(env) if env.get("OTEL_RESOURCE_ATTRIBUTES") else {}
+    inside = bool(env.get("KUBERNETES_SERVICE_HOST"))
+    pod = resource.get("k8s.pod.name") or _first(env, POD_VARIABLES) or (env.get("HOSTNAME", "") if inside else "")
+    node = resource.get("k8s.node.name") or _first(env, NODE_VARIABLES)
+    return _sendable(pod), _sendable(node)
+
+
+def _sendable(text: str) -> str:
+    """A variable's value may be any bytes, telemetry may not."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((text for name in names if (text := env.get(name, "").strip())), "")
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:
@@ -194,7 +227,7 @@ class Config:
             rank=_integer(env, ("RANK",), 0),
             local_rank=_integer(env, ("LOCAL_RANK",), 0),
             world_size=_integer(env, ("WORLD_SIZE",), 1),
-            job_id=job_id.encode("utf-8", "replace").decode(),  # a variable may be any bytes, telemetry may not
+            job_id=_sendable(job_id),
             attempt=_integer(env, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
             buffer_size=int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE)),
             stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),

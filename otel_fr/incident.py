@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TypedDict
 
 from otel_fr import identity
-from otel_fr.match.model import Finding
+from otel_fr.match.model import Finding, Place
 
 
 class ProcessGroupData(TypedDict):
@@ -24,6 +24,17 @@ class StackGroupData(TypedDict):
 
     ranks: list[int]
     frames: list[str]
+
+
+class PlaceData(TypedDict):
+    """Where a rank runs, as `otel_fr.match.Place`; None: not known."""
+
+    host: str | None
+    pid: int | None
+    local_rank: int | None
+    gpu: str | None
+    pod: str | None
+    node: str | None
 
 
 class IncidentData(TypedDict):
@@ -53,6 +64,9 @@ class IncidentData(TypedDict):
     detected_at: str | None
     state: str
     summary: str
+    details: list[str] | None
+    waiting_since: str | None
+    places: dict[str, PlaceData] | None
 
 
 class CulpritData(TypedDict):
@@ -149,6 +163,7 @@ def incident_data(
     started_at: float | None,
     detected_at: float | None,
     state: str,
+    waiting_since: float | None = None,
 ) -> IncidentData:
     """The incident of one finding, ready for `json.dumps`. Pure.
 
@@ -156,6 +171,7 @@ def incident_data(
         run_id: `identity.run_id` of the run; with ``finding.key`` it makes the incident's id.
         started_at, detected_at: Unix seconds: when the fault began, when it was seen; None: unknown.
         state: ``"firing"`` or ``"resolved"``.
+        waiting_since: Unix seconds: since when the longest waiting rank waits; None: no rank waits, or it is not known.
 
     Returns:
         exactly the keys `FIELDS`. ``process_group`` is None if the fault shows in no group; ``caused_by`` is the id of
@@ -186,6 +202,21 @@ def incident_data(
         "detected_at": timestamp(detected_at),
         "state": state,
         "summary": finding.summary,
+        "details": list(finding.details),
+        "waiting_since": timestamp(waiting_since),
+        "places": {str(rank): place_data(place) for rank, place in sorted(finding.places.items())},
+    }
+
+
+def place_data(place: Place) -> PlaceData:
+    """Where a rank runs, as JSON."""
+    return {
+        "host": place.host or None,
+        "pid": place.pid,
+        "local_rank": place.local_rank,
+        "gpu": place.gpu or None,
+        "pod": place.pod or None,
+        "node": place.node or None,
     }
 
 

@@ -101,6 +101,9 @@ class Analysis:
                 started_at=None if run.written_at is None or finding.age is None else run.written_at - finding.age,
                 detected_at=self.made_at,
                 state="firing",
+                waiting_since=None
+                if run.written_at is None or finding.age is None or not finding.is_waiting
+                else run.written_at - finding.age,
             )
             for finding in self.findings
         ]

@@ -13,7 +13,6 @@ import logging
 import os
 import platform
 import secrets
-import socket
 import sys
 import tempfile
 import threading
@@ -31,6 +30,7 @@ from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
 from otel_fr.capture.launch import start_monitor
 from otel_fr.capture.peer_actions import PeerActions
+from otel_fr.capture.place import place_of
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.capture.torchft import Quorum
 from otel_fr.config import Config
@@ -142,7 +142,7 @@ class Session:
         main = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else "")
         meta: dict[str, object] = {
             "local_rank": config.local_rank,
-            "host": socket.gethostname(),
+            **place_of(sys.modules["torch"], world, config.local_rank),
             "pid": os.getpid(),
             "pid_namespace": pid_namespace(),
             "attempt": config.attempt,

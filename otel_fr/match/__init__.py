@@ -15,6 +15,7 @@ from otel_fr.match.case import Case
 from otel_fr.match.diagnose import diagnose
 from otel_fr.match.legal import Difference, compare
 from otel_fr.match.model import (
+    UNPLACED,
     Call,
     CallState,
     Category,
@@ -24,6 +25,7 @@ from otel_fr.match.model import (
     Group,
     NewGroup,
     Overdue,
+    Place,
     Progress,
     Rank,
     Signature,
@@ -33,6 +35,7 @@ from otel_fr.match.model import (
 from otel_fr.match.undecided import Suspects, call_text, lagging_calls, open_questions, suspects
 
 __all__ = [
+    "UNPLACED",
     "Call",
     "CallState",
     "Case",
@@ -44,6 +47,7 @@ __all__ = [
     "Group",
     "NewGroup",
     "Overdue",
+    "Place",
     "Progress",
     "Rank",
     "Signature",

@@ -14,7 +14,18 @@ from otel_fr.match.failures import mark_caught
 from otel_fr.match.gaps import without_gaps
 from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
 from otel_fr.match.mismatch import Mismatch
-from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding
+from otel_fr.match.model import (
+    MAX_PLACED_CULPRITS,
+    MAX_PLACED_WAITING,
+    UNPLACED,
+    Call,
+    CallState,
+    Category,
+    Ending,
+    Evidence,
+    Finding,
+    Place,
+)
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import Node, receivers
@@ -166,7 +177,13 @@ class Case:
         Nothing is added to a summary after this: it becomes one line.
         """
         ranks = self.evidence.ranks
+        in_call = {call.rank for call in self.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)}
         for finding in (*self.causes, *self.consequences):
+            finding.is_waiting = any(
+                rank in in_call and (rank not in ranks or ranks[rank].ending in _NOT_ENDED)
+                for rank in finding.waiting_ranks
+            )
+            finding.places = self._places(finding)
             aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
             if aborted:
                 finding.summary += f"; {sentences.aborted_text(aborted, self.evidence)}"
@@ -176,6 +193,12 @@ class Case:
         for cause in self.causes:
             concerned = {*cause.culprit_ranks, *cause.waiting_ranks} & ranks.keys()
             cause.stack_groups = groups_of(concerned, {rank: ranks[rank].stack for rank in concerned})
+
+    def _places(self, finding: Finding) -> dict[int, Place]:
+        """Where the finding's ranks run, as far as it is known."""
+        wanted = (*finding.culprit_ranks[:MAX_PLACED_CULPRITS], *finding.waiting_ranks[:MAX_PLACED_WAITING])
+        infos = (self.evidence.ranks.get(rank) for rank in sorted(set(wanted)))
+        return {info.rank: info.place for info in infos if info is not None and info.place != UNPLACED}
 
     def unmatched_text(self, instance: Instance, blocker: int, *, has_passed: bool = True) -> str:
         """A message without its other half. ``has_passed``: the rank that owes it went on without, or ended."""

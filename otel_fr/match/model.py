@@ -177,11 +177,39 @@ class Overdue(NamedTuple):
     is_learned: bool = False
 
 
+class Place(NamedTuple):
+    """Where a rank runs. Empty texts and None: not known.
+
+    Attributes:
+        host: the name that the rank's operating system has; in a container that of the container.
+        pid: in the rank's own namespace of process ids.
+        gpu: index or UUID of its GPU on the host, as ``nvidia-smi`` shows it.
+        pod, node: in Kubernetes: its pod, and the machine that this runs on.
+    """
+
+    host: str = ""
+    pid: int | None = None
+    local_rank: int | None = None
+    gpu: str = ""
+    pod: str = ""
+    node: str = ""
+
+    @property
+    def machine(self) -> str:
+        """What an operator calls the machine; "": not known."""
+        return self.node or self.host
+
+
+UNPLACED = Place()
+"""Nothing is known of where a rank runs."""
+
+
 @dataclass(slots=True)
 class Rank:
     """What is known about one rank.
 
     Attributes:
+        place: where it runs.
         ending: how its process ended; ``signal``, ``exit_code`` and ``exception`` have the details.
         kill_reason: why the kernel killed it: ``"out of memory (cgroup limit 4.0 GiB)"``; "": nothing shows
             that it did.
@@ -231,6 +259,7 @@ class Rank:
     ended_by_monitor: bool = False
     doing: str = ""
     kill_reason: str = ""
+    place: Place = UNPLACED
 
     @property
     def is_unheard(self) -> bool:
@@ -312,6 +341,11 @@ _MISMATCHES = frozenset(
 )
 
 
+MAX_PLACED_CULPRITS = 256
+MAX_PLACED_WAITING = 32
+"""Ranks of which a finding says where they run: all culprits of an ordinary fault, and examples of who waits."""
+
+
 class StackGroup(NamedTuple):
     """Ranks whose main threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
 
@@ -335,11 +369,13 @@ class Finding:
             two of their stacks are known, and of a consequence.
         p2p: (source, destination, tag, pair index), global ranks, where the fault shows in a send or receive.
         age: seconds that the longest waiting rank has waited; None: unknown.
+        is_waiting: a waiting rank still waits: it runs, as far as is known, and has a call in flight.
+        places: rank -> where it runs: the first `MAX_PLACED_CULPRITS` culprits and `MAX_PLACED_WAITING` waiting ranks.
         stuck_on: what blocks a culprit, or did until its launcher ended it: ``"host"`` (all its calls completed, and it
             does not enqueue the one its peers wait for) or ``"device"`` (it enqueued a call that it does not complete);
             None: not known.
         ended_ranks: culprits that have ended, and waiting ranks that were aborted while they waited.
-        summary: one sentence for the user.
+        summary: one sentence for the user. details: further sentences about the same evidence.
     """
 
     key: str
@@ -361,6 +397,9 @@ class Finding:
     p2p: tuple[int, int, int, int] | None = None
     stuck_on: Literal["host", "device"] | None = None
     ended_ranks: tuple[int, ...] = ()
+    is_waiting: bool = False
+    places: dict[int, Place] = dataclasses.field(default_factory=dict)
+    details: tuple[str, ...] = ()
 
     @property
     def is_slowness(self) -> bool:

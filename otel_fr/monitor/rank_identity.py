@@ -13,7 +13,7 @@ from opentelemetry.sdk.resources import Resource as SdkResource
 
 from otel_fr import identity
 from otel_fr import semconv as names
-from otel_fr.config import Config
+from otel_fr.config import Config, resource_attributes
 from otel_fr.encodable import encodable
 from otel_fr.otlp_attributes import attributes
 from otel_fr.platform_attributes import platform_attributes
@@ -45,6 +45,10 @@ class RankIdentity:
     """torchft's name of the process's replica, and below, what it says of the quorum that the run is."""
     quorum: int | None = None
     replicas: int = 0
+    gpu: str = ""
+    pod: str = ""
+    node: str = ""
+    """Its GPU, and in Kubernetes its pod and its node; empty: not known."""
 
     @classmethod
     def of(cls, meta: Mapping[str, object], config: Config, pid: int) -> RankIdentity:
@@ -60,13 +64,16 @@ class RankIdentity:
             attempt=attempt,
             run_id=_text(meta, "run_id") or identity.run_id(job_id, attempt, nonce),
             nonce=nonce,
-            host=_text(meta, "host") or encodable(socket.gethostname()),
+            host=resource_attributes().get(names.HOST_NAME) or _text(meta, "host") or encodable(socket.gethostname()),
             pid=pid,
             service=_text(meta, "service_name"),
             session=_integer(meta, "session", 0),
             replica=_text(meta, "replica_id"),
             quorum=_integer(meta, "quorum_id", 0) if "quorum_id" in meta else None,
             replicas=_integer(meta, "replicas", 0),
+            gpu=_text(meta, "gpu"),
+            pod=_text(meta, "pod"),
+            node=_text(meta, "node"),
         )
 
     def name_suffix(self, config: Config) -> str:
@@ -93,6 +100,8 @@ class RankIdentity:
             names.JOB_ATTEMPT: self.attempt,
             names.RUN_ID: self.run_id,
         }
+        known = {names.GPU: self.gpu, names.POD_NAME: self.pod, names.NODE_NAME: self.node}
+        ours |= {name: text for name, text in known.items() if text}
         if self.quorum is not None:
             ours |= {names.REPLICA_ID: self.replica, names.QUORUM_ID: self.quorum}
         for key, text in platform_attributes(env).items():

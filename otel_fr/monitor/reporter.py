@@ -342,6 +342,7 @@ class Reporter:
             "attempt": identity.attempt,
             "run_id": identity.run_id,
             "host": identity.host,
+            **{key: text for key in ("gpu", "pod", "node") if (text := getattr(identity, key))},
             "pid": identity.pid,
             "dropped": rank_report.to_object(self.dropped()),
         }

@@ -23,7 +23,7 @@ from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
 from otel_fr.incident import CollectorIncidentData
-from otel_fr.match import CallState, Category, Finding, Group, Signature
+from otel_fr.match import CallState, Category, Finding, Group, Place, Signature
 from tests.support.waiting import PATIENCE
 
 _T = TypeVar("_T")
@@ -80,7 +80,7 @@ class Stage:
             state = run.rank_state(rank)
             assert state is not None
             state.report = KeptReport(rank, 9, idle=0.1)
-            state.arrived, state.host = now + AHEAD, f"node-{rank // 8}"
+            state.arrived, state.place = now + AHEAD, Place(f"node-{rank // 8}", 4_000 + rank, rank % 8)
 
         async def show() -> None:
             self.service.runs.by_id[run.id] = run

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from otel_fr.incident import CulpritData, incident_id
-from otel_fr.match import Category, Finding
+from otel_fr.match import Category, Finding, Place
 from otel_fr.match.instances import key_of_finding
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
@@ -86,7 +86,7 @@ class IncidentBook(KeptIncidents):
                 matched.add(self._number(run.id, finding.key) if incident is None else incident.id)
                 continue
             matched.add(incident.id)
-            changes.extend(self._renew(run, incident, finding, causes, now, enqueued(finding)))
+            changes.extend(self._renew(run, incident, finding, causes, now, wall, enqueued(finding)))
         return changes + self._overtaken(run.id, findings, keys, now)
 
     def note_slowness(
@@ -112,7 +112,7 @@ class IncidentBook(KeptIncidents):
             if found is None:
                 changes.extend(self._resolve(incident, now) if incident is not None else [])
             elif incident is not None:
-                changes.extend(self._renew(run, incident, self._bounded(found), {found.key}, now, None))
+                changes.extend(self._renew(run, incident, self._bounded(found), {found.key}, now, wall, None))
             else:
                 old = next((one for one in self._by_run.get(run.id, ()) if found.key in one.keys), None)
                 changes.extend(self._open(run, self._bounded(found), old, {found.key}, now, wall, None))
@@ -234,6 +234,7 @@ class IncidentBook(KeptIncidents):
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
             self._note_open(known)
+        known.note_wait(wall)
         known.take_labels()
         known.culprits = culprits_of(finding, run.ranks)
         known.files = first_texts(_files(run), self._file_limit)
@@ -305,7 +306,14 @@ class IncidentBook(KeptIncidents):
         return set(finding.culprit_ranks) <= set(cause.finding.culprit_ranks)
 
     def _renew(
-        self, run: Run, incident: Incident, finding: Finding, causes: set[str], now: float, enqueued: float | None
+        self,
+        run: Run,
+        incident: Incident,
+        finding: Finding,
+        causes: set[str],
+        now: float,
+        wall: float,
+        enqueued: float | None,
     ) -> list[IncidentChange]:
         if finding.key not in incident.keys:
             incident.keys.append(finding.key)
@@ -320,6 +328,7 @@ class IncidentBook(KeptIncidents):
                 finding,
                 stacks={rank: text for rank, text in stacks.items() if rank in finding.culprit_ranks},
                 stack_groups=finding.stack_groups or incident.finding.stack_groups,
+                places={**_still(incident.finding.places, finding), **finding.places},
                 call_sites={**incident.finding.call_sites, **finding.call_sites},
             )
         )
@@ -329,6 +338,7 @@ class IncidentBook(KeptIncidents):
         incident.finding, incident.cause, incident.culprits = finding, cause, culprits
         if enqueued is not None:
             incident.started = enqueued if incident.started is None else min(incident.started, enqueued)
+        incident.note_wait(wall)
         return self._note_change(ChangeKind.UPDATED, incident, now)
 
     def _resolve(self, incident: Incident, now: float) -> list[IncidentChange]:
@@ -372,9 +382,17 @@ def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData
         finding.p2p,
         finding.stuck_on,
         finding.ended_ranks,
+        finding.is_waiting,
+        finding.places,
         cause,
         [culprit["error"] for culprit in culprits if cause is None],
     )
+
+
+def _still(places: Mapping[int, Place], finding: Finding) -> dict[int, Place]:
+    """Those of ranks that a finding is still about."""
+    concerned = {*finding.culprit_ranks, *finding.waiting_ranks}
+    return {rank: place for rank, place in places.items() if rank in concerned}
 
 
 def _is_after(later: Finding, earlier: Finding) -> bool:

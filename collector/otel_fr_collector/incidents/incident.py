@@ -11,6 +11,8 @@ from otel_fr.printable import one_line
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
 
+SAME_WAIT = 1.0
+"""Seconds by which two judgements may place the begin of one wait apart; the first stands then."""
 FIRING, RESOLVED = "firing", "resolved"
 
 
@@ -28,6 +30,7 @@ class Incident:
         keys: every key its findings have had; the first makes its id.
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
+        waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
         culprits: what is known of its first culprits (`otel_fr_collector.incidents.bounds`).
         revision: how often it has changed; 1: only opened.
         labels: its alert's labels; fixed when it opens, so that the same alert resolves.
@@ -46,6 +49,7 @@ class Incident:
     started: float | None
     changed: float = 0.0
     resolved: float | None = None
+    waiting: float | None = None
     revision: int = 0
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
@@ -72,6 +76,7 @@ class Incident:
             started_at=self.started,
             detected_at=self.detected,
             state=self.state,
+            waiting_since=self.waiting,
         )
         return {
             **data,
@@ -88,6 +93,14 @@ class Incident:
             "resolved_at": timestamp(self.resolved),
             "revision": self.revision,
         }
+
+    def note_wait(self, wall: float) -> None:
+        """Since when its ranks wait, as of a judgement at the Unix time ``wall``."""
+        finding = self.finding
+        if not finding.is_waiting or finding.age is None:
+            self.waiting = None
+        elif self.waiting is None or abs(wall - finding.age - self.waiting) > SAME_WAIT:
+            self.waiting = wall - finding.age
 
     def take_labels(self) -> None:
         """The alert's labels, from what the incident is now: few values, valid names."""

@@ -230,7 +230,7 @@ class Ingest:
             return None
         run.note_origin(
             origin.rank,
-            host=origin.host,
+            place=origin.place,
             replica=origin.replica,
             world_size=origin.world_size,
             resource=origin.resource,

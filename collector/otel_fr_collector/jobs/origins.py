@@ -12,6 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import semconv as names
+from otel_fr.match import UNPLACED, Place
 from otel_fr.rank_report import MAX_RANK
 from otel_fr.rank_report.forms import MAX_NAME
 from otel_fr_collector.jobs.bounded import Cache, CacheBudget
@@ -23,8 +24,9 @@ MAX_ATTRIBUTES = 1_024
 MAX_HOST = 256
 """Characters of a host's name; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
-_TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.HOST_NAME, names.REPLICA_ID})
-_NUMBERS = frozenset({names.RANK, names.JOB_ATTEMPT, names.WORLD_SIZE})
+_PLACE = (names.HOST_NAME, names.GPU, names.POD_NAME, names.NODE_NAME)
+_TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.REPLICA_ID, *_PLACE})
+_NUMBERS = frozenset({names.RANK, names.JOB_ATTEMPT, names.WORLD_SIZE, names.LOCAL_RANK, names.PROCESS_PID})
 _KEPT = (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)
 
 
@@ -39,9 +41,13 @@ class Origin:
     run: RunId
     rank: int
     world_size: int | None = None
-    host: str = ""
+    place: Place = UNPLACED
     replica: str = ""
     resource: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def host(self) -> str:
+        return self.place.host
 
 
 @dataclass(frozen=True)
@@ -101,8 +107,10 @@ def read_source(resource: Resource) -> Source:
     world = numbers.get(names.WORLD_SIZE)
     world = world if world is not None and 0 < world <= MAX_RANK + 1 else None
     kept = {key: texts[key] for key in _KEPT if key in texts}
-    host, replica = (texts.get(name, "")[:MAX_HOST] for name in (names.HOST_NAME, names.REPLICA_ID))
-    return Source(run.job, Origin(run, rank, world, host, replica, kept))
+    host, gpu, pod, node = (texts.get(name, "")[:MAX_HOST] for name in _PLACE)
+    place = Place(host, numbers.get(names.PROCESS_PID), numbers.get(names.LOCAL_RANK), gpu, pod, node)
+    replica = texts.get(names.REPLICA_ID, "")[:MAX_HOST]
+    return Source(run.job, Origin(run, rank, world, place, replica, kept))
 
 
 class Sources:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from sys import getsizeof
 
-from otel_fr.match import Ending, ThreadException
+from otel_fr.match import UNPLACED, Ending, Place, ThreadException
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNIT, CompactCall
 from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
@@ -29,7 +29,7 @@ class RankState:
     arrived: float = 0.0
     ending: Ending = Ending.RUNNING
     ended: float | None = None
-    host: str = ""
+    place: Place = UNPLACED
     replica: str = ""
     stack: str = ""
     stack_arrived: float = 0.0
@@ -80,7 +80,7 @@ class RankState:
     def text_weight(self, report: KeptReport) -> int:
         """What its texts take besides those of its report, in units of one call."""
         stack = "" if self.stack in (report.stack, report.exception_stack) else self.stack
-        texts = (stack, self.exception, self.exception_site, self.site, self.file, self.host, self.exit_message)
+        texts = (stack, self.exception, self.exception_site, self.site, self.file, *self.place, self.exit_message)
         size = max(0, sum(map(getsizeof, texts)) - 2 * UNIT)
         if self.thread_exceptions is not report.thread_exceptions:
             size += bytes_of_threads(self.thread_exceptions)
@@ -96,8 +96,14 @@ class RankState:
         self.has_gaps = self.has_gaps or report.hook_errors > 0
         return before
 
-    def note_host(self, host: str, replica: str = "") -> None:
-        self.host = host or self.host
+    @property
+    def host(self) -> str:
+        return self.place.host
+
+    def note_place(self, place: Place, replica: str = "") -> None:
+        """Where it runs, as its latest telemetry says; some of it may come without a host."""
+        if place.host or not self.place.host:
+            self.place = place
         self.replica = replica or self.replica
 
     def note_file(self, path: str) -> None:

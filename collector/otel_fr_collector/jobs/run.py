@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from otel_fr.match import CallState, Ending, Group
+from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
@@ -146,7 +146,7 @@ class Run:
         self,
         rank: int,
         *,
-        host: str,
+        place: Place,
         world_size: int | None,
         resource: dict[str, str],
         now: float,
@@ -160,7 +160,7 @@ class Run:
             self.resource = resource
         state = self.rank_state(rank)
         if state is not None:
-            state.note_host(host, replica)
+            state.note_place(place, replica)
 
     def note_mismatch(self, now: float) -> None:
         """Record that calls mismatch; judged once it has settled."""

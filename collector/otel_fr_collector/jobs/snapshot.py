@@ -153,6 +153,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         ended_by_monitor=report is not None and report.ended_by_monitor and state.ended is not None,
         file=state.file,
         doing=report.doing if report is not None else "",
+        place=state.place,
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
 
 from otel_fr.incident import CollectorIncidentData, timestamp
-from otel_fr.match import Category, Ending, Finding, Group, StackGroup, ThreadException
+from otel_fr.match import Category, Ending, Finding, Group, Place, StackGroup, ThreadException
 from otel_fr.typed_json import typed
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 MAX_STACKS = 64
 """Ranks of a run whose stacks are kept: those of the culprits are in the incident anyway."""
 
-_RANK_FIELDS = ("host", "stack", "site", "python_blocked", "exit_code", "signal", "exception", "exception_site", "file")
+_RANK_FIELDS = ("stack", "site", "python_blocked", "exit_code", "signal", "exception", "exception_site", "file")
 _TRACE_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -58,6 +58,7 @@ class _RankData(TypedDict):
     exit_message: str | None
     exit_site: str | None
     kill_reason: str | None
+    place: list[Any] | None
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class SavedRun:
                 exit_message=item["exit_message"] or "",
                 exit_site=item["exit_site"] or "",
                 kill_reason=item["kill_reason"] or "",
+                place=_place(item["place"]) if item["place"] else Place(item["host"]),
                 **{name: cast("Json", item)[name] for name in _RANK_FIELDS},
             )
             states.append(state)
@@ -128,6 +130,8 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "exit_message": state.exit_message,
             "exit_site": state.exit_site,
             "kill_reason": state.kill_reason,
+            "host": state.host,
+            "place": state.place,
             "stack_age": max(0.0, now - state.stack_arrived),
         }
         ranks.append(item)
@@ -170,6 +174,7 @@ def dump_incident(incident: Incident) -> Json:
         "state": incident.state,
         "files": incident.files,
         "labels": incident.labels,
+        "waiting": incident.waiting,
     }
 
 
@@ -193,10 +198,11 @@ def load_incident(data: Json, published: object) -> Incident:
         revision=int(data["revision"]),
         state=str(data["state"]),
         files=_by_rank(data["files"], str),
+        waiting=data.get("waiting"),
         labels={str(name): str(value) for name, value in data["labels"].items()},
     )
     typed(CollectorIncidentData, incident.data)
-    for seconds in (incident.detected, incident.started, incident.changed, incident.resolved):
+    for seconds in (incident.detected, incident.started, incident.changed, incident.resolved, incident.waiting):
         if seconds is not None and timestamp(seconds) is None:
             raise ValueError("one of its times is none")
     if incident.state not in (FIRING, RESOLVED) or type(incident.finding.age) not in (float, int, type(None)):
@@ -227,6 +233,8 @@ def _finding(data: Json) -> Finding:
             "culprit_ranks": tuple(data["culprit_ranks"]),
             "waiting_ranks": tuple(data["waiting_ranks"]),
             "ended_ranks": tuple(data.get("ended_ranks", ())),
+            "details": tuple(map(str, data.get("details", ()))),
+            "places": {int(rank): _place(place) for rank, place in data.get("places", {}).items()},
             "values": _by_rank(data["values"], str),
             "call_sites": _by_rank(data["call_sites"], str),
             "stacks": _by_rank(data["stacks"], str),
@@ -234,6 +242,13 @@ def _finding(data: Json) -> Finding:
             "p2p": None if p2p is None else (int(p2p[0]), int(p2p[1]), int(p2p[2]), int(p2p[3])),
         }
     )
+
+
+def _place(data: Sequence[Any]) -> Place:
+    match data:
+        case [str() as host, int() | None as pid, int() | None as local, str() as gpu, str() as pod, str() as node]:
+            return Place(host, pid, local, gpu, pod, node)
+    raise ValueError("a place is a host, a pid, a local rank, a GPU, a pod and a node")
 
 
 def _by_rank(values: Mapping[str, object], kind: Callable[[object], _T]) -> dict[int, _T]:

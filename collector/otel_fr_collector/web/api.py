@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from otel_fr.incident import CollectorIncidentData, unix
+from otel_fr_collector.incidents.bounds import MAX_CULPRITS
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
@@ -329,6 +330,9 @@ def _brief(incident: CollectorIncidentData) -> dict[str, object]:
     """The incident without what grows with the number of ranks that wait."""
     heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks", "stack_groups")
     short = {name: value for name, value in incident.items() if name not in heavy}
+    places = incident["places"] or {}
+    first = (str(rank) for rank in incident["culprit_ranks"][:MAX_CULPRITS])
+    short["places"] = {rank: places[rank] for rank in first if rank in places}
     group = incident["process_group"]
     if group is not None:
         short["process_group"] = {name: value for name, value in group.items() if name != "ranks"}

@@ -23,9 +23,23 @@ from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match import overdue
 from otel_fr.match.endings import process_ending
-from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, Overdue, Progress, Rank, ThreadException
+from otel_fr.match.model import (
+    Call,
+    CallState,
+    Ending,
+    Evidence,
+    Group,
+    Overdue,
+    Place,
+    Progress,
+    Rank,
+    ThreadException,
+)
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
+
+MAX_HOST = 256
+"""Characters of the name of a host, as the collector keeps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,9 +275,16 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
     rank.completed_age = _completed_age(dump)
+    rank.place = _place(dump)
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
     return rank
+
+
+def _place(dump: Dump) -> Place:
+    """Where the rank ran."""
+    host, gpu, pod, node = (dump.text(name)[:MAX_HOST] for name in ("host", "gpu", "pod", "node"))
+    return Place(host, dump.integer("pid"), dump.integer("local_rank"), gpu, pod, node)
 
 
 def _overdue(dump: Dump) -> tuple[Overdue, ...]:

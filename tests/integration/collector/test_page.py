@@ -16,7 +16,7 @@ import pytest
 
 from otel_fr import presentation
 from otel_fr.identity import encode_ranks
-from otel_fr.match import Ending
+from otel_fr.match import Ending, Place
 from otel_fr.match.model import Overdue
 from tests.support.collector_process import running
 from tests.support.played_job import Job
@@ -331,7 +331,7 @@ _LOW_CONTRAST = """() => {
 def test_a_hostile_name_is_only_text(stage: Stage, watched: Watched) -> None:
     run = stage.job(8, HOSTILE)
     for state in run.ranks.values():
-        state.host = state.exception = HOSTILE
+        state.place, state.exception = Place(HOSTILE), HOSTILE
     number = stage.hang(run, 5)["id"]
     page = watched.page
     for place in (

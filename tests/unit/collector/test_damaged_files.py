@@ -26,7 +26,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.store import Store
 
-from otel_fr.match import Ending
+from otel_fr.match import Ending, Place
 from tests.support.damaged_files import DAMAGES, spoil_pages
 from tests.support.otlp_messages import spans
 from tests.unit.collector.test_store import NOW, RUN, incident, numbers
@@ -288,7 +288,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     store = Store(folder, Metrics(), wall=lambda: NOW)
     run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": "train"})
     run.ranks = {
-        1: RankState(1, ended=50.0, ending=Ending.KILLED, host="node", stack="File a", progress={"g": [2, 1, 0]})
+        1: RankState(
+            1, ended=50.0, ending=Ending.KILLED, place=Place("node"), stack="File a", progress={"g": [2, 1, 0]}
+        )
     }
     store.save([incident(number, FIRING if number % 2 else "resolved") for number in range(8)], [run])
     store.note("webhook", {f"{number:016x}": "1" for number in range(8)})

@@ -19,7 +19,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
-from otel_fr.match import CallState, Group, Signature
+from otel_fr.match import CallState, Group, Place, Signature
 from tests.support.waiting import PATIENCE
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
@@ -87,7 +87,7 @@ def stalled(service: Service, job: str, world: int, run: str = "") -> None:
     """One rank that waits, of a world in which nobody else was ever heard of."""
     known = service.runs.get(RunId(job, 0, run or job), 0.0)
     assert known is not None
-    known.note_origin(0, host="h", world_size=world, resource={}, now=0.0)
+    known.note_origin(0, place=Place("h"), world_size=world, resource={}, now=0.0)
     known.group_state(Group("g", "0", "default_pg", ()), world)
     waits = RankCall(0, 1, "g", "collective", 1, SIGNATURE, CallState.IN_FLIGHT, enqueued_at=0.0)
     known.add_report(KeptReport(0, 1, stall=1.0, inflight=[waits]), 0.0)

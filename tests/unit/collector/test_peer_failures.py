@@ -12,7 +12,7 @@ from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.peer_failures import MAX_COMMANDS, PeerFailures
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
-from otel_fr.match import CallState, Category, Ending, Finding, Group
+from otel_fr.match import CallState, Category, Ending, Finding, Group, Place
 from tests.unit.collector.test_state import rank_call
 
 RUN = make_run_id("job", 0, "r")
@@ -31,7 +31,7 @@ class Job:
         self.run: Run = run
         run.group_state(Group("g", "0", "default_pg", tuple(range(world))), world)
         for rank in range(world):
-            run.note_origin(rank, host=f"node{rank * hosts // world}", world_size=world, resource={}, now=0.0)
+            run.note_origin(rank, place=Place(f"node{rank * hosts // world}"), world_size=world, resource={}, now=0.0)
         self.world = world
         self.watcher: Watcher | None = None
         self.context = self.control.watch(WatchRequest(job_id="job", run_id="r", rank=0))

@@ -13,7 +13,7 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.web.job_views import detail, summary
 
-from otel_fr.match import CallState, Category, Ending, Finding, Group, Signature
+from otel_fr.match import CallState, Category, Ending, Finding, Group, Place, Signature
 
 RUN = make_run_id("job", 0, "r")
 GROUP = Group("g", "0", "default_pg", ())
@@ -30,7 +30,7 @@ class Job:
         assert run is not None
         self.run: Run = run
         for rank in range(3):
-            run.note_origin(rank, host=f"gpu-{rank}", world_size=3, resource={}, now=0.0)
+            run.note_origin(rank, place=Place(f"gpu-{rank}"), world_size=3, resource={}, now=0.0)
         self.number = 0
         self.now = START
 

@@ -19,7 +19,7 @@ from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.storage.store import Store
 
-from otel_fr.match import Category, Ending, Finding, Group, ThreadException
+from otel_fr.match import Category, Ending, Finding, Group, Place, ThreadException
 
 RUN = RunId("job-7", 1, "0123456789abcdef")
 NOW = 1_800_000_000.0
@@ -192,6 +192,7 @@ def test_open_incidents_are_loaded_before_any_number_of_resolved_ones(tmp_path: 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 ranks = st.integers(0, 10_000)
 by_rank = st.dictionaries(ranks, texts, max_size=3)
+places = st.builds(Place, texts, st.none() | ranks, st.none() | ranks, texts, texts, texts)
 findings = st.builds(
     Finding,
     key=texts,
@@ -210,6 +211,9 @@ findings = st.builds(
     caused_by=st.none() | texts,
     age=st.none() | st.floats(0, 1e6),
     p2p=st.none() | st.tuples(ranks, ranks, ranks, ranks),
+    is_waiting=st.booleans(),
+    places=st.dictionaries(ranks, places, max_size=3),
+    details=st.lists(texts, max_size=3).map(tuple),
 )
 
 
@@ -222,6 +226,7 @@ def test_an_incident_is_read_back_as_it_was_written(
     if not is_open:
         made.state, made.resolved = RESOLVED, NOW
     made.take_labels()
+    made.note_wait(NOW)
     made.data = made.as_data()
     assert load_incident(json.loads(json.dumps(dump_incident(made))), made.data) == made
 
@@ -230,15 +235,23 @@ def test_an_incident_is_read_back_as_it_was_written(
 @given(
     st.sampled_from(Ending),
     texts,
+    places,
     st.none() | ranks,
     st.dictionaries(texts, st.tuples(ranks, ranks, st.sampled_from([0, DESTROYED]), st.just(0), st.just(-1)).map(list)),
 )
 def test_a_rank_that_ended_is_read_back_as_it_was_written(
-    ending: Ending, text: str, number: int | None, progress: dict[str, list[int]]
+    ending: Ending, text: str, place: Place, number: int | None, progress: dict[str, list[int]]
 ) -> None:
     run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": text})
     state = RankState(
-        1, arrived=50.0, ended=50.0, ending=ending, host=text, exception=text, signal=number, exit_message=text
+        1,
+        arrived=50.0,
+        ended=50.0,
+        ending=ending,
+        place=place,
+        exception=text,
+        signal=number,
+        exit_message=text,
     )
     state.progress, state.stack, state.stack_arrived = progress, text, 40.0
     state.thread_exceptions = (ThreadException(text, text, text), ThreadException("loader", "ValueError"))

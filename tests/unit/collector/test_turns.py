@@ -24,7 +24,7 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr.control.v1 import control_pb2
-from otel_fr.match import CallState, Finding, Group, Signature, compare, diagnose
+from otel_fr.match import CallState, Finding, Group, Place, Signature, compare, diagnose
 from tests.support import floods
 
 SIGNATURE = Signature("all_reduce", ((3,),), ((3,),), ("Float",), ("Float",), "sum")
@@ -67,7 +67,7 @@ def stall(service: Service, job: str) -> None:
     """A rank of two waits; nothing was ever heard of the other."""
     run = service.runs.get(RunId(job, 0, job), 0.0)
     assert run is not None
-    run.note_origin(0, host="h", world_size=2, resource={}, now=0.0)
+    run.note_origin(0, place=Place("h"), world_size=2, resource={}, now=0.0)
     run.group_state(Group("g", "0", "default_pg", ()), 2)
     waits = RankCall(0, 1, "g", "collective", 1, SIGNATURE, CallState.IN_FLIGHT, enqueued_at=0.0)
     for number, now in ((1, 0.0), (2, 2.0)):

@@ -1,0 +1,46 @@
+"""Where this rank runs: its host, its GPU, and in Kubernetes its pod and node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from otel_fr.config import kubernetes_names
+
+
+def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The keys ``host``, ``gpu``, ``pod`` and ``node`` of a ring's meta, without those that are not known.
+
+    Args:
+        torch: the module. group: the process group that was created last.
+    """
+    pod, node = kubernetes_names(env)
+    found = {"host": socket.gethostname(), "gpu": "", "pod": pod, "node": node}
+    with contextlib.suppress(Exception):  # a torch without CUDA, a driver that does not answer
+        found["gpu"] = gpu_of(torch, group, local_rank, env.get("CUDA_VISIBLE_DEVICES"))
+    return {key: text for key, text in found.items() if text}
+
+
+def gpu_of(torch: Any, group: Any, local_rank: int, visible: str | None) -> str:
+    """Index or UUID of this rank's GPU among those of its host; "" unless it is certain.
+
+    It is if the process sees one GPU only, if the program has bound the group to a GPU
+    (``init_process_group(device_id=...)``), or if the current GPU is the one of this local rank, as it is after
+    ``torch.cuda.set_device(local_rank)``. Of several GPUs, 0 is also the current one of a rank that has chosen none.
+
+    Args:
+        visible: ``CUDA_VISIBLE_DEVICES``; None: not set.
+    """
+    seen = None if visible is None else [item.strip() for item in visible.split(",") if item.strip()]
+    if seen is not None and len(seen) == 1:
+        return seen[0]
+    bound = getattr(group, "bound_device_id", None)
+    index = bound.index if bound is not None and bound.type == "cuda" else None
+    if index is None and torch.cuda.is_initialized() and torch.cuda.current_device() == local_rank:
+        index = local_rank
+    if index is None or seen is None:
+        return "" if index is None else str(index)
+    return seen[index] if index < len(seen) else ""

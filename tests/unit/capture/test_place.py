@@ -1,0 +1,59 @@
+"""Where a rank runs, as its own process knows it: the GPU only if it is certain."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from otel_fr.capture.place import gpu_of, place_of
+
+
+def torch(current: int | None = None) -> Any:
+    """A stand-in for the module: the current GPU; None: CUDA is not initialised."""
+    cuda = SimpleNamespace(is_initialized=lambda: current is not None, current_device=lambda: current)
+    return SimpleNamespace(cuda=cuda)
+
+
+def group(device: str = "", index: int | None = None) -> Any:
+    """A stand-in for a process group: the device that the program has bound it to."""
+    return SimpleNamespace(bound_device_id=SimpleNamespace(type=device, index=index) if device else None)
+
+
+@pytest.mark.parametrize(
+    # current GPU, bound device, local rank, CUDA_VISIBLE_DEVICES: the GPU
+    ("current", "bound", "local_rank", "visible", "gpu"),
+    [
+        (None, group(), 3, None, ""),
+        (None, group(), 3, "5", "5"),
+        (None, group(), 3, "GPU-8f2c", "GPU-8f2c"),
+        (None, group(), 0, "", ""),
+        (None, group("cuda", 3), 3, None, "3"),
+        (None, group("cuda", 3), 3, "4,5,6,7", "7"),
+        (None, group("cpu"), 3, None, ""),
+        (3, group(), 3, None, "3"),
+        (3, group(), 3, "4,5, 6,7", "7"),
+        (0, group(), 3, None, ""),
+        (0, group("cuda", 2), 3, None, "2"),
+        (9, group(), 9, "4,5", ""),
+    ],
+)
+def test_the_gpu_is_told_only_if_it_is_certain(
+    current: int | None, bound: Any, local_rank: int, visible: str | None, gpu: str
+) -> None:
+    assert gpu_of(torch(current), bound, local_rank, visible) == gpu
+
+
+def test_a_torch_that_fails_leaves_the_gpu_unknown() -> None:
+    assert place_of(object(), None, 0, {}) == {"host": socket.gethostname()}
+
+
+def test_a_pod_knows_its_name_and_its_node() -> None:
+    env = {"K8S_POD_NAME": "llama-worker-3", "K8S_NODE_NAME": "gpu-17"}
+    assert place_of(torch(), group(), 0, env) == {
+        "host": socket.gethostname(),
+        "pod": "llama-worker-3",
+        "node": "gpu-17",
+    }
