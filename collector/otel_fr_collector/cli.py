@@ -21,7 +21,7 @@ from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.forward.spool import Spool
-from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.incidents.links import GRAFANA_DASHBOARD, Links
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tls import ServerTls
@@ -114,8 +114,7 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
     tls = _tls(effective)
     if tls is not None:
         metrics.watch_certificate(lambda: tls.expires.timestamp())
-    page = (effective.external_url or "").rstrip("/")
-    links = Links(page, effective.runbook_url or "", effective.trace_url or "", effective.dashboard_url or "")
+    links = links_of(effective)
     retention = Retention(effective.retention_days * 86_400.0, effective.retention_size)
     store = Store(effective.data, metrics, retention) if effective.data is not None else None
     tokens = _tokens(effective)
@@ -148,6 +147,26 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
     )
     status = 0 if await process.serve() else 1
     leave(status)
+
+
+def links_of(effective: Settings) -> Links:
+    """Where incidents link to: as the options say, else to what this collector knows of."""
+    page = (effective.external_url or _own_url(effective)).rstrip("/")
+    grafana = (effective.grafana or "").rstrip("/")
+    return Links(
+        page=page,
+        runbook=effective.runbook_url or (f"{page}/runbooks/{{category}}" if page else ""),
+        trace=effective.trace_url or "",
+        dashboard=effective.dashboard_url or (grafana + GRAFANA_DASHBOARD if grafana else ""),
+    )
+
+
+def _own_url(effective: Settings) -> str:
+    """The page's URL as far as it shows in the options: browsers may need another one (``--external-url``)."""
+    if not effective.http.port:
+        return ""  # any free port
+    scheme = "http" if effective.tls_cert is None else "https"
+    return f"{scheme}://{effective.http.from_elsewhere()}"
 
 
 def _incidents_file(effective: Settings, metrics: Metrics) -> IncidentsFile | None:

@@ -10,6 +10,8 @@ from otel_fr.incident import CollectorIncidentData
 
 FIELDS = ("category", "incident_id", "job", "attempt", "run_id", "trace_id", "from_ms", "to_ms")
 """What a template may name in braces."""
+GRAFANA_DASHBOARD = "/d/otel-fr-incident?var-job_id={job}&var-trace_id={trace_id}&from={from_ms}&to={to_ms}"
+"""Of a Grafana's URL: deploy/grafana/dashboards/otel-fr-incident.json."""
 MARGIN_MS = 300_000
 """Milliseconds shown before an incident's start and after its end."""
 

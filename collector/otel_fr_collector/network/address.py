@@ -34,6 +34,10 @@ class Address:
     def is_loopback(self) -> bool:
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
+    def from_elsewhere(self) -> Address:
+        """The address for another machine, if this one listens on all interfaces: by the host's name."""
+        return Address(socket.gethostname(), self.port) if self.host in ("0.0.0.0", "::") else self  # noqa: S104
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from otel_fr.incident import CollectorIncidentData, unix
@@ -24,6 +24,7 @@ from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.store import MAX_PAGE
+from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, FullError, full, owner_of
 from otel_fr_collector.web.job_views import detail, job_key, summary
 
@@ -86,6 +87,8 @@ def routes(service: Service, answers: Answers) -> list[BaseRoute]:
     ]
     names = sorted(path.name for path in PAGE.iterdir() if path.suffix in _TYPES and path.name != "index.html")
     found += [Route(f"/page/{name}", page_file(name)) for name in names]
+    # Also with .md, as the files are called where a site publishes them itself.
+    found += [Route(f"/runbooks/{name}{end}", runbook(name)) for name in runbooks.names() for end in ("", ".md")]
     return found
 
 
@@ -95,6 +98,15 @@ def page_file(name: str) -> _Handler:
 
     async def serve(_: Request) -> Response:
         return FileResponse(path, media_type=_TYPES[path.suffix], headers=_HEADERS)
+
+    return serve
+
+
+def runbook(name: str) -> _Handler:
+    """A handler that serves one runbook."""
+
+    async def serve(_: Request) -> Response:
+        return HTMLResponse(runbooks.as_html(name), headers=_HEADERS)
 
     return serve
 

@@ -23,9 +23,9 @@ from otel_fr_collector.web import api
 from otel_fr_collector.web.answers import Answers, BoundedAnswers
 
 _API = "/api/"
-OPEN_PATHS = re.compile(r"/|/healthz|/page/.*")
+OPEN_PATHS = re.compile(r"/|/healthz|/page/.*|/runbooks/.*")
 """Paths that need no token: a supervisor must be able to check that the collector runs, and the page contains no data:
-it asks for a token itself and shows what the API returns."""
+it asks for a token itself and shows what the API returns. Runbooks are the same for all."""
 
 
 def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:

@@ -174,6 +174,17 @@ def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage,
     expect(page.locator("main")).to_contain_text("A consequence of incident")
 
 
+def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> None:
+    number = stage.hang(stage.job(8), 5)["id"]
+    page = watched.page
+    page.goto(f"{stage.url}/#/incidents/{number}")
+    page.get_by_role("link", name="Runbook").click()
+    expect(page.locator("h1")).to_have_text("missing_rank: a rank that is alive did not join")
+    expect(page.locator("h2#typical-causes")).to_be_visible()
+    page.get_by_role("link", name="Incidents").click()
+    expect(page.locator("#incidents [data-item]")).to_have_count(1)
+
+
 def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> None:
     """The step, an overdue section, and an error that is longer than a row."""
     run = stage.job(8)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
+from otel_fr_collector.cli import links_of
 from otel_fr_collector.incidents.links import Links, check_template
 from otel_fr_collector.outlets.webhook import read_secret, sign
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.support.incident_data import incident_data
+from tests.support.settings import load_settings
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 """Standard Webhooks' own example."""
@@ -43,3 +46,18 @@ def test_a_link_that_needs_what_the_incident_lacks_is_left_out() -> None:
     data = incident_data(id="ab", job="j/k", trace_id=None)
     links = Links("https://fr/{x}", "https://wiki/{job}", "https://jaeger/{trace_id}")
     assert links.of(data, 1.0, 2.0) == {"page": "https://fr/{x}/#/incidents/ab", "runbook": "https://wiki/j%2Fk"}
+
+
+def test_without_options_incidents_link_to_what_the_collector_knows_of() -> None:
+    def links(*options: str) -> Links:
+        return links_of(load_settings(" ".join(options)))
+
+    own = links("--http", "127.0.0.1:8080")
+    assert (own.page, own.runbook) == ("http://127.0.0.1:8080", "http://127.0.0.1:8080/runbooks/{category}")
+    assert links("--http", ":8080").page == f"http://{socket.gethostname()}:8080"
+    assert links("--http", "127.0.0.1:0").page == links("--http", "127.0.0.1:0").runbook == ""
+    assert links("--external-url", "https://fr.example/").runbook == "https://fr.example/runbooks/{category}"
+    assert links("--runbook-url", "https://wiki/{category}").runbook == "https://wiki/{category}"
+    assert own.dashboard == own.trace == ""
+    assert links("--grafana", "http://grafana:3000/").dashboard.startswith("http://grafana:3000/d/otel-fr-incident?")
+    assert links("--dashboard-url", "https://g/{job}", "--grafana", "http://g").dashboard == "https://g/{job}"

@@ -143,8 +143,9 @@ function folded(parts) {
 
 const NAMES = { page: "this page", runbook: "Runbook", trace: "Trace", dashboard: "Dashboard" };
 
-export function linkLine(links) {
-  const found = Object.entries(links ?? {}).filter(([name]) => name !== "page");
-  if (!found.length) return [];
-  return [h("p", {}, found.flatMap(([name, url], i) => [i ? " · " : "", link(url, NAMES[name] ?? name)]))];
+// The collector has runbooks of its own, for where the site names no others.
+export function linkLine({ links, category }) {
+  const found = Object.entries(links ?? {}).filter(([name]) => name !== "page").map(([name, url]) => link(url, NAMES[name] ?? name));
+  if (!links?.runbook) found.unshift(h("a", { href: `runbooks/${encodeURIComponent(category)}` }, NAMES.runbook));
+  return [h("p", {}, found.flatMap((one, i) => [i ? " · " : "", one]))];
 }

@@ -114,7 +114,7 @@ export function incidentView(id) {
       h("h1", {}, incidentTitle(data)),
       h("div", { class: `card ${data.state}` }, ...incidentLead(data),
         ...(data.caused_by ? [h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),
-        ...linkLine(data.links)),
+        ...linkLine(data)),
       ...incidentBody(data),
       ...(consequences.length ? [h("h3", {}, "Consequences"), list] : []),
       h("p", {}, h("a", { href: `api/v1/incidents/${encodeURIComponent(id)}` }, "As JSON")));

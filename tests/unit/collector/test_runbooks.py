@@ -1,0 +1,23 @@
+"""Runbooks as pages."""
+
+from __future__ import annotations
+
+import pytest
+from otel_fr_collector.web import runbooks
+from otel_fr_collector.web.app import OPEN_PATHS
+
+from otel_fr.match import Category
+
+
+@pytest.mark.parametrize("name", [*(category.value for category in Category), "collector"])
+def test_each_category_has_a_page_with_sections_that_alerts_can_link_to(name: str) -> None:
+    page = runbooks.as_html(name)
+    assert "<h1 " in page
+    assert '<h2 id="how-to-silence">How to silence</h2>' in page
+    assert OPEN_PATHS.fullmatch(f"/runbooks/{name}")
+
+
+def test_what_is_no_runbook_is_not_read() -> None:
+    for name in ("../app", "nothing", ""):
+        with pytest.raises(KeyError):
+            runbooks.as_html(name)
