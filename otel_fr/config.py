@@ -29,6 +29,7 @@ ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
 DEFAULT_PEER_TIMEOUT = 5.0
 DEFAULT_EXIT_GRACE = 10.0
 SPAN_NAMES = ("auto", "always", "never")
+NATIVE_STACKS = ("auto", "off")
 HANG_ACTIONS = ("alert", "dump", "kill")
 DEFAULT_SAFETY_FACTOR = 5.0
 """As in NVIDIA's resiliency extension."""
@@ -177,6 +178,7 @@ class Config:
         learn_steps: times that something is seen before its limit is learned; 0: none is.
         safety_factor: of a learned limit: so many times the longest time seen.
         state_dir: folder of what is learned, for the next start; None: it is not kept.
+        native_stacks: one of `NATIVE_STACKS`; "auto": those of a stuck rank, where py-spy is installed.
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
         hang_grace: seconds from SIGTERM to SIGKILL.
         rank_in_span_names: one of `SPAN_NAMES`.
@@ -202,6 +204,7 @@ class Config:
     learn_steps: int = 0
     safety_factor: float = DEFAULT_SAFETY_FACTOR
     state_dir: Path | None = None
+    native_stacks: str = "auto"
     on_hang: str = "alert"
     hang_grace: float = DEFAULT_HANG_GRACE
     export: bool = True
@@ -251,6 +254,7 @@ class Config:
             learn_steps=_integer(env, ("OTEL_FR_LEARN_STEPS",), 0),
             safety_factor=_number(env, ("OTEL_FR_SAFETY_FACTOR",), DEFAULT_SAFETY_FACTOR, 1.0, 1000.0),
             state_dir=Path(state_dir) if state_dir else None,
+            native_stacks=_choice(env, "OTEL_FR_NATIVE_STACKS", NATIVE_STACKS),
             on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
             hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
             rank_in_span_names=_choice(env, "OTEL_FR_RANK_IN_SPAN_NAMES", SPAN_NAMES),

@@ -20,6 +20,7 @@ from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.capture.operations import NAMES
 from otel_fr.config import ENDPOINTS, Config, endpoint_address, is_enabled
+from otel_fr.monitor import native_stacks
 from otel_fr.printable import one_line
 from otel_fr.ring import RingReader
 from otel_fr.ring.files import ring_files
@@ -45,7 +46,7 @@ def run(_: argparse.Namespace) -> int:
     good = True
     for topic, text, fine in findings(os.environ):
         good = good and fine
-        print(f"{topic + ':':14}{one_line(text)}")
+        print(f"{topic + ':':15}{one_line(text)}")
     return 0 if good else 1
 
 
@@ -61,6 +62,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     else:
         yield "torch", str(torch.__version__), True
         yield from _of_torch(torch, config)
+    yield "native stacks", _native_stacks(config), True
     enabled = is_enabled(env)
     text = "yes" if enabled else "no: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_FR_ENABLED=1 to record without sending"
     yield "enabled", text, enabled
@@ -83,6 +85,10 @@ def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
     if not reduce_ops_are_readable(torch) and engine.name == engines.PYTHON:
         text += "; reduce ops are not recorded: the Python engine cannot read them in this torch"
     yield "operators", text, bool(found)
+
+
+def _native_stacks(config: Config) -> str:
+    return "none: OTEL_FR_NATIVE_STACKS=off" if config.native_stacks == "off" else native_stacks.outlook()
 
 
 def _folders(config: Config) -> list[Path]:

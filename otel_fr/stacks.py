@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+NATIVE_HEADING = "Native stacks, by py-spy:"
+"""Begins the part of a stack's text with native frames, which comes last."""
 _FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+),? in (?P<name>[^\n]+)')
 _THREAD = re.compile(r"^(?:Current thread|Thread|Stack) ", re.MULTILINE)
 _LIBRARIES = ("/torch/", "/otel_fr/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>")

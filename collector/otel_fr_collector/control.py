@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from otel_fr.control.v1 import control_pb2
 from otel_fr_collector.jobs.origins import make_run_id
@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 
 MAX_PENDING = 16
 """Commands queued for one monitor; when it does not read, the oldest are dropped."""
+MAX_CULPRITS = 64
+"""Ranks that a command names; if there are more, they are stuck for the same reason."""
 MAX_WATCHERS = 65_536
 
 
@@ -120,6 +122,11 @@ class Control:
     def dump(self, run: RunId, incident: str, reason: str) -> int:
         """Ask all monitors of a run for their flight-recorder files; returns how many monitors."""
         return self.send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
+
+    def inspect(self, run: RunId, incident: str, ranks: Sequence[int]) -> None:
+        """Ask the monitors of the first `MAX_CULPRITS` of these ranks for native stacks."""
+        inspect = control_pb2.Inspect(incident_id=incident, ranks=ranks[:MAX_CULPRITS])
+        self.send(run, control_pb2.Command(inspect=inspect))
 
     def send(self, run: RunId, command: control_pb2.Command) -> int:
         """Send all monitors of a run a command; returns how many monitors."""

@@ -222,16 +222,25 @@ class Service:
             run = self.runs.by_id.get(change.incident.run)
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
             self.outlets.publish(change, now, has_files=has_files)
-            if change.kind is ChangeKind.OPENED and change.incident.cause is None:
+            is_new = change.kind is ChangeKind.OPENED
+            if is_new and change.incident.cause is None:
                 self.metrics.incidents_opened.labels(change.data["category"]).inc()
+            if change.kind is not ChangeKind.RESOLVED and change.incident.cause is None:
                 with self._faults.caught("control", "commands could not be sent to monitors"):
-                    self._command_monitors(change.incident)
+                    self._command_monitors(change.incident, is_new)
             if self._traces is not None:
                 with self._faults.caught("forward", "an incident's trace could not be sent"):
                     self._traces.publish(change)
 
-    def _command_monitors(self, incident: Incident) -> None:
-        """Ask the run's monitors for their flight-recorder files, unless nothing is blocked."""
-        if incident.finding.is_slowness:
+    def _command_monitors(self, incident: Incident, is_new: bool) -> None:
+        """Ask the run's monitors for their files, once, and those of the culprits for native stacks.
+
+        Not if nothing is blocked.
+        """
+        finding = incident.finding
+        if finding.is_slowness:
             return
-        self.control.dump(incident.run, incident.id, incident.finding.summary[:500])
+        if is_new:
+            self.control.dump(incident.run, incident.id, finding.summary[:500])
+        if finding.culprit_ranks:
+            self.control.inspect(incident.run, incident.id, finding.culprit_ranks)

@@ -28,6 +28,7 @@ class Commands:
     Args:
         link: the socket to the rank, if there is one.
         dump: called with a reason to write the flight-recorder file.
+        named_as_culprit: called if an incident names this rank.
     """
 
     def __init__(
@@ -37,12 +38,14 @@ class Commands:
         link: Link | None,
         config: Config,
         dump: Callable[[str], None],
+        named_as_culprit: Callable[[], None],
     ) -> None:
         self._control = control
         self._reporter = reporter
         self._link = link
         self._config = config
         self._dump = dump
+        self._named_as_culprit = named_as_culprit
         self._run_id = reporter.identity.run_id
         self._peers = PeerWatch(config.stall_seconds)
         self._incidents: deque[str] = deque(maxlen=256)
@@ -71,6 +74,9 @@ class Commands:
                 self._incidents.append(dump.incident_id)
                 _log.warning("the collector has opened an incident: %s", dump.reason[:_MAX_REASON])
             self._dump(dump.reason[:200] or REASON_REQUEST)
+        elif command.HasField("inspect"):
+            if self._reporter.identity.rank in command.inspect.ranks:
+                self._named_as_culprit()
         elif command.HasField("peer_failed"):
             self._take_failure(command.peer_failed)
         elif command.HasField("peer_recovered"):

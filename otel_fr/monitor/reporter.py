@@ -217,8 +217,11 @@ class Reporter:
         self._stacks = stacks
         self._stacks_of = self.tail.moved_ns
 
-    def _known_stacks(self) -> Stacks | None:
-        """An interpreter that ends, or has told of the exception that ends it, need not answer: it is not blocked."""
+    def known_stacks(self) -> Stacks | None:
+        """The stacks that were last remembered; None: there are none, or the rank has moved on.
+
+        An interpreter that ends, or has told of the exception that ends it, need not answer: it is not blocked.
+        """
         known = self._stacks if self._stacks_of == self.tail.moved_ns else None
         if known is None or not known.python_blocked:
             return known
@@ -241,7 +244,7 @@ class Reporter:
             del self.tail.uncertain[id_]
         self.tail.forget(self.tail.reached.keys() - {group.id for group in groups})
         in_flight, in_flight_more = report_builder.in_flight(self.tail.in_flight, self.tail.uncertain, now_ns)
-        known = self._known_stacks()
+        known = self.known_stacks()
         step = self.activity.step
         return RankReport(
             rank=self.identity.rank,
@@ -349,7 +352,7 @@ class Reporter:
         started = self._reader.meta.get("session_started_at")
         if identity.session:
             info |= {SESSION: identity.session, STARTED_AT: started}
-        known = self._known_stacks()
+        known = self.known_stacks()
         if known is not None:
             info["python_blocked"] = known.python_blocked
             info.update({key: text for key, text in _texts(known) if text})

@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
-from otel_fr.monitor.process_state import Look
 from otel_fr.monitor.reporter import Reporter
-from otel_fr.monitor.stacks import StackRequest
+from otel_fr.monitor.stack_watch import StackWatch
 from otel_fr.monitor.termination import Termination
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
@@ -52,7 +50,6 @@ ERROR_LOG_SECONDS = 60.0
 EXIT_WAIT_SECONDS = 30.0
 """Longest wait for a process's exit status after it has announced a clean end."""
 
-REASON_STALL = "stall"
 REASON_FAILED = "collective failed"
 REASON_RECOVERED = "recovered"
 REASON_OVERDUE = "overdue"
@@ -99,10 +96,9 @@ class Monitor:
         self._episodes = rules.Episodes()
         self._recovery = rules.Recovery()
         self._quorum_of_file: int | None = None
-        self._stacks: StackRequest | None = None
-        self._stacks_id = 0
-        self._look: Look | None = None
-        self._stacks_for: str = ""
+        self._stacks = StackWatch(
+            process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
+        )
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
@@ -112,7 +108,14 @@ class Monitor:
         self._stop_at: float | None = None
         self._exit: ReportedExit | None = None
         self._last_file = ""
-        self._commands = Commands(control, reporter, link, config, lambda reason: self._dump(reason, of_fault=True))
+        self._commands = Commands(
+            control,
+            reporter,
+            link,
+            config,
+            dump=lambda reason: self._dump(reason, of_fault=True),
+            named_as_culprit=self._stacks.named_as_culprit,
+        )
         self._log_error_at = float("-inf")
 
     # ---- called from elsewhere
@@ -154,7 +157,7 @@ class Monitor:
     def _pause(self) -> float:
         now = time.monotonic()
         pause = min(TICK_SECONDS, max(0.0, self._report_at - now))
-        if self._stacks is not None or self._flush_until is not None:
+        if self._stacks.is_busy or self._flush_until is not None:
             pause = min(pause, SHORT_TICK_SECONDS)
         return pause
 
@@ -194,13 +197,13 @@ class Monitor:
         if reporter.clean_so_far:
             pass  # a rank that has said that it ends cleanly neither stalls nor idles
         elif self._episodes.new_stall(situation, stall_seconds) is not None:
-            self._ask_for_stacks(names.EVENT_STALLED, now)
+            self._stacks.ask(names.EVENT_STALLED, now)
         elif reporter.activity.new_overdue(now_ns):
             self._is_action_due = True
-            self._ask_for_stacks(names.EVENT_OVERDUE, now)
+            self._stacks.ask(names.EVENT_OVERDUE, now)
         elif self._episodes.new_idle(situation, stall_seconds):
-            self._ask_for_stacks(names.EVENT_IDLE, now)
-        self._step_stacks(now)
+            self._stacks.ask(names.EVENT_IDLE, now)
+        self._stacks.step(now)
         self._act_on_hang(now_ns)
         self._take_results()
         self._commands.step(now_ns)
@@ -217,33 +220,11 @@ class Monitor:
         self._report_at = min(self._report_at, self._reported_at + interval)
         self._step_last_flush(now)
 
-    # ---- stacks
-
-    def _ask_for_stacks(self, event: str, now: float) -> None:
-        if self._stacks is not None:
-            # Another event waits for the same answer: it is sent with the stacks known so far.
-            self._reporter.send(self._stacks_for, stacks=True)
-        self._stacks_id += 1
-        asked = self._link is not None and self._link.send({"cmd": "stacks", "id": self._stacks_id})
-        self._stacks = StackRequest(self._process, self._reader.meta, now, asked)
-        self._stacks_for = event
-        self._look = Look(self._process.pid, now)
-
-    def _step_stacks(self, now: float) -> None:
-        if self._stacks is None or self._look is None:
-            return
-        self._stacks.step(now)
-        if self._stacks.result is None or not self._look.is_over(now):
-            return
-        self._reporter.remember_stacks(replace(self._stacks.result, doing=self._look.text or ""))
-        self._stacks = None
-        self._reporter.send(self._stacks_for, stacks=True)
-        if self._stacks_for == names.EVENT_STALLED:
-            self._dump(REASON_STALL, of_fault=True)
+    # ---- limits
 
     def _act_on_hang(self, now_ns: int) -> None:
         """Do what `Config.on_hang` says, once the stacks of an overdue rank are known."""
-        if self._is_action_due and self._stacks is None:
+        if self._is_action_due and not self._stacks.is_busy:
             self._is_action_due = False
             if self._config.on_hang != "alert":
                 self._dump(REASON_OVERDUE, of_fault=True)
@@ -266,8 +247,8 @@ class Monitor:
 
     def _handle_message(self, message: dict[str, Any]) -> None:
         command = message.get("cmd")
-        if "stacks" in message and message.get("id") == self._stacks_id and self._stacks is not None:
-            self._stacks.answered(str(message["stacks"]), str(message.get("site") or ""))
+        if "stacks" in message:
+            self._stacks.answered(message)
         elif command == "dump":
             self._dump(str(message.get("reason") or REASON_REQUEST)[:200])
         elif command == "workload_control":

@@ -325,7 +325,12 @@ class RankReport(NamedTuple):
     ] = ""
     stack: Annotated[
         str,
-        Key("stack", _STACK, "stacks, main thread first: stalled, idle, exception, exited", optional=True),
+        Key(
+            "stack",
+            _STACK,
+            "stacks, main thread first, native ones last: stalled, idle, exception, exited",
+            optional=True,
+        ),
     ] = ""
     exit: Annotated[
         ReportedExit | None, Key("exit", object_of(ReportedExit, "EXIT"), "how the process ended", optional=True)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from otel_fr.dumps.read import load
+from otel_fr.monitor import native_stacks
+from otel_fr.stacks import NATIVE_HEADING
 from tests.support import torchrun
 from tests.support.waiting import until
 
@@ -22,6 +24,12 @@ WORDS = {
     "connect": ("missing_rank", "it is connecting to {address}"),
     "gil": ("rank_stuck", "its Python threads do not run (GIL held in C code); it is sleeping"),
 }
+NATIVE = {"fifo": "read (libc", "gil": "sleep (libc"}
+"""What native stacks show, where py-spy is installed."""
+
+
+def native_part(stack: str) -> str:
+    return stack.partition(NATIVE_HEADING)[2]
 
 
 @pytest.mark.parametrize("fault", WORDS)
@@ -39,12 +47,17 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
             (merged,) = until(lambda: [one for one in running.causes() if len(one["stack_groups"]) == 2])
             assert [group["ranks"] for group in merged["stack_groups"]] == [[0, 2], [1]]
             assert "stuck.py" in merged["stack_groups"][1]["frames"][-1]
+        if fault in NATIVE and native_stacks.executable():
+            until(lambda: [one for one in running.causes() if NATIVE[fault] in native_part(one["stacks"]["1"])])
+        (tmp_path / "end").touch()
         job.communicate(timeout=60)
     address = (tmp_path / "address").read_text() if fault == "connect" else ""
     assert (incident["category"], incident["culprit_ranks"]) == (category, [1]), incident["summary"]
     assert words.format(folder=tmp_path, address=address) in incident["summary"]
     (found,) = [load(path) for path in (tmp_path / "job" / "dumps").glob("otel_fr_rank_1")]
     assert found.text("doing").split(" (")[0] in incident["summary"]
+    if fault in NATIVE and native_stacks.executable():
+        assert NATIVE[fault] in native_part(found.text("stack"))
 
 
 def made_cgroup() -> Path | None:

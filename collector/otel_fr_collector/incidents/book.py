@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from otel_fr.incident import CulpritData, incident_id
 from otel_fr.match import Category, Finding, Place
 from otel_fr.match.instances import key_of_finding
+from otel_fr.stacks import NATIVE_HEADING
 from otel_fr_collector.incidents.bounds import bounded, culprits_of, first_texts
 from otel_fr_collector.incidents.incident import FIRING, RESOLVED, ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS, KeptIncidents
@@ -377,7 +378,7 @@ def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData
         finding.field,
         sorted(finding.values.items()),
         sorted(finding.call_sites.items()),
-        sorted(finding.stacks),
+        sorted((rank, NATIVE_HEADING in text) for rank, text in finding.stacks.items()),
         _places_known(finding),
         finding.p2p,
         finding.stuck_on,

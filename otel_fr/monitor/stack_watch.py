@@ -1,0 +1,145 @@
+"""When the monitor gets the rank's stacks, and what is sent then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from otel_fr import semconv as names
+from otel_fr.config import Config
+from otel_fr.monitor.ending import RankProcess
+from otel_fr.monitor.link import Link
+from otel_fr.monitor.native_stacks import Native, NativeLook
+from otel_fr.monitor.process_state import Look
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.stacks import MAX_STACK, StackRequest
+from otel_fr.stacks import NATIVE_HEADING
+
+_log = logging.getLogger("otel_fr.monitor")
+
+NATIVE_EVERY_SECONDS: Final = 30.0
+"""Shortest time between two looks with py-spy, which stops the rank for as long as it takes."""
+
+REASON_STALL = "stall"
+REASON_NATIVE = "native stacks"
+
+
+class StackWatch:
+    """Requests of stacks, one after the other, driven by the watch loop: nothing in it blocks.
+
+    Native stacks follow those of Python for a rank that is stuck: its GIL is held, or it has passed a limit, or an
+    incident names it as the culprit. A rank that only waits for others is not stopped for them.
+
+    Args:
+        meta: of the ring. link: the socket to the rank, if there is one.
+        dump: called with a reason to write the flight-recorder file of a fault.
+    """
+
+    def __init__(
+        self,
+        process: RankProcess,
+        meta: Callable[[], Mapping[str, object]],
+        link: Link | None,
+        config: Config,
+        reporter: Reporter,
+        dump: Callable[[str], None],
+    ) -> None:
+        self._process = process
+        self._meta = meta
+        self._link = link
+        self._takes_native = config.native_stacks == "auto"
+        self._reporter = reporter
+        self._dump = dump
+        self._request: StackRequest | None = None
+        self._look: Look | None = None
+        self._number = 0
+        self._event = ""
+        self._native: NativeLook | None = None
+        self._native_at = float("-inf")
+        self._is_culprit = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Stacks of Python have been asked for and are not there yet."""
+        return self._request is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Some stacks are not there yet."""
+        return self._request is not None or self._native is not None
+
+    def ask(self, event: str, now: float) -> None:
+        """Get the stacks, then send ``event`` with them."""
+        if self._request is not None:
+            # Another event waits for the same answer: it is sent with the stacks known so far.
+            self._reporter.send(self._event, stacks=True)
+        self._number += 1
+        asked = self._link is not None and self._link.send({"cmd": "stacks", "id": self._number})
+        self._request = StackRequest(self._process, self._meta(), now, asked)
+        self._event = event
+        self._look = Look(self._process.pid, now)
+
+    def answered(self, message: Mapping[str, Any]) -> None:
+        """Take the rank's answer."""
+        if message.get("id") == self._number and self._request is not None:
+            self._request.answered(str(message["stacks"]), str(message.get("site") or ""))
+
+    def named_as_culprit(self) -> None:
+        """An incident names this rank."""
+        self._is_culprit = True
+
+    def step(self, now: float) -> None:
+        """Continue. ``now``: monotonic seconds."""
+        self._step_python(now)
+        known = self._reporter.known_stacks()
+        if self._is_culprit and self._request is None:
+            self._is_culprit = False
+            if known is not None and NATIVE_HEADING not in known.text:
+                self._look_at_native(now)
+        self._step_native()
+
+    def _step_python(self, now: float) -> None:
+        if self._request is None or self._look is None:
+            return
+        self._request.step(now)
+        if self._request.result is None or not self._look.is_over(now):
+            return
+        self._reporter.remember_stacks(replace(self._request.result, doing=self._look.text or ""))
+        self._request = None
+        self._reporter.send(self._event, stacks=True)
+        if self._event == names.EVENT_STALLED:
+            self._dump(REASON_STALL)
+        known = self._reporter.known_stacks()
+        if known is not None and (known.python_blocked or self._event == names.EVENT_OVERDUE):
+            self._look_at_native(now)
+
+    def _look_at_native(self, now: float) -> None:
+        """Begin, unless it was done a short time ago, or there is nothing that could be read."""
+        if not self._takes_native or self._native is not None or now - self._native_at < NATIVE_EVERY_SECONDS:
+            return
+        if self._reporter.clean_so_far or not self._process.alive():
+            return
+        self._native_at = now
+        self._native = NativeLook(self._process.pid)
+
+    def _step_native(self) -> None:
+        if self._native is None or self._native.result is None:
+            return
+        found, self._native = self._native.result, None
+        if found.error:
+            _log.debug("no native stacks: %s", found.error)
+        if self._add(found):
+            self._reporter.send(self._event, stacks=True)
+            self._dump(REASON_NATIVE)
+
+    def _add(self, found: Native) -> bool:
+        """Add native stacks to those that are known; False: the rank has gone on."""
+        known = self._reporter.known_stacks()
+        if known is None or not found.text:
+            return False
+        python = known.text.partition(NATIVE_HEADING)[0].rstrip()[: MAX_STACK - len(found.text) - 2]
+        text = "\n\n".join(part for part in (python, found.text) if part)
+        self._reporter.remember_stacks(replace(known, text=text))
+        return True
