@@ -1,4 +1,5 @@
-"""What the checks read of the environment and of torchrun's ``--rdzv-conf``: every option of theirs, in one place.
+"""What the checks and the rendezvous handler read of the environment and of torchrun's ``--rdzv-conf``: every option of
+theirs, in one place.
 
 An option ``OTEL_FR_CHECK_PATHS`` is ``check_paths`` in ``--rdzv-conf``, which is preferred. docs/configuration.md lists
 them. The collector's address and the OTLP endpoints are those of `otel_fr.config`.
@@ -61,6 +62,8 @@ CHECK_OPTIONS: Final = (
     "OTEL_FR_CHECK_CLOCK_SECONDS",
 )
 ATTRIBUTION_OPTIONS: Final = ("OTEL_FR_ATTRIBUTION", "OTEL_FR_ATTRIBUTION_SECONDS")
+_MAX_NODES: Final = 1e9
+_NODE_NUMBERS: Final = ("SLURM_PROCID", "JOB_COMPLETION_INDEX")
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
@@ -161,6 +164,21 @@ class AttributionSettings:
             given.number("OTEL_FR_ATTRIBUTION_SECONDS", ATTRIBUTION_SECONDS, 0.0, _MAX_SECONDS),
             known,
         )
+
+
+def node_rank(env: Mapping[str, str] = os.environ, conf: Mapping[str, object] | None = None) -> int | None:
+    """The number of this node in its infrastructure, which orders the nodes; None: not known.
+
+    ``OTEL_FR_NODE_RANK``, else Slurm's number of the task, else the index of a pod of a Kubernetes Job.
+
+    Raises:
+        SettingsError: ``OTEL_FR_NODE_RANK`` is no number. The others count only if they are.
+    """
+    given = _Given(env, conf or {})
+    if given.text("OTEL_FR_NODE_RANK"):
+        return int(given.number("OTEL_FR_NODE_RANK", 0.0, 0.0, _MAX_NODES))
+    texts = (env.get(name, "").strip() for name in _NODE_NUMBERS)
+    return next((int(text) for text in texts if text.isdecimal()), None)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from torch.distributed.elastic.rendezvous import (
 
 from otel_fr.checks import plan, report, runner
 from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED, Result, Status
-from otel_fr.checks.settings import AttributionSettings, CheckSettings
+from otel_fr.checks.settings import AttributionSettings, CheckSettings, node_rank
 from otel_fr.config import Config
 from otel_fr.rendezvous import BACKEND
 from otel_fr.rendezvous.advice import EXCLUDE_NODE, STOP, Advice, Adviser
+from otel_fr.rendezvous.order import NodeOrder
 
 _log = logging.getLogger("otel_fr")
 
@@ -58,7 +59,8 @@ def create(parameters: RendezvousParameters) -> RendezvousHandler:
 
     # The ranks get this run id from torchrun, and find their job's name in the same way.
     job = Config.from_env({**os.environ, "TORCHELASTIC_RUN_ID": parameters.run_id}).job_id
-    return CheckedRendezvous(rendezvous_handler_registry.create_handler(inner), check, Adviser.of(advice, job))
+    order = NodeOrder(node_rank(conf=parameters.config), parameters.local_addr or "")
+    return CheckedRendezvous(rendezvous_handler_registry.create_handler(inner), check, Adviser.of(advice, job), order)
 
 
 class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is not analysed
@@ -67,12 +69,16 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
     Args:
         check: what runs before each rendezvous.
         adviser: asked before each but the first; None: nobody is.
+        order: ranks the nodes; None: the other handler does.
     """
 
-    def __init__(self, inner: RendezvousHandler, check: Checks, adviser: Adviser | None = None) -> None:
+    def __init__(
+        self, inner: RendezvousHandler, check: Checks, adviser: Adviser | None = None, order: NodeOrder | None = None
+    ) -> None:
         self._inner = inner
         self._check = check
         self._adviser = adviser
+        self._order = order
         self._has_joined = False
         self._stays_out = False
 
@@ -103,7 +109,7 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         self._forget_address()
         info = self._inner.next_rendezvous()
         self._has_joined = True
-        return info
+        return info if self._order is None else self._order.apply(info, self.use_agent_store)
 
     def _forget_address(self) -> None:
         """Have the nodes agree anew on the address of the ranks' store.

@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED
 from tests.support import mounts, torchrun
 from tests.support.commands import BIN
@@ -78,6 +80,15 @@ def test_two_nodes_train_together_and_restart_together(tmp_path: Path) -> None:
     assert [status for status, _, _ in ended] == [0, 0], ended
     lines = sorted(line for _, out, _ in ended for line in out.splitlines())
     assert lines == [f"attempt {attempt}: rank {rank} of 2 has the sum 2" for attempt in (0, 1) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("numbers", [("10", "9"), ("9", "10")])
+def test_nodes_have_the_order_of_slurm_in_each_attempt(tmp_path: Path, numbers: tuple[str, str]) -> None:
+    first, second = ({"SLURM_PROCID": number} for number in numbers)
+    ended = two(tmp_path, "raise", tmp_path, first=first, second=second)
+    ranks = (1, 0) if numbers == ("10", "9") else (0, 1)
+    for rank, (status, out, err) in zip(ranks, ended, strict=True):
+        assert (status, out.splitlines()) == (0, [f"attempt {n}: rank {rank} of 2 has the sum 2" for n in (0, 1)]), err
 
 
 def test_a_node_that_fails_a_check_stays_out_and_the_other_trains(tmp_path: Path) -> None:
