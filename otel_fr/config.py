@@ -68,6 +68,18 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
     return own in _TRUE or has_endpoint(env)
 
 
+def service_name(env: Mapping[str, str] = os.environ) -> str:
+    """``service.name`` as the user gives it; "": it is not given."""
+    given = env.get("OTEL_SERVICE_NAME", "").strip()
+    for item in env.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        name, _, value = item.partition("=")
+        if not given and name.strip() == "service.name":
+            from urllib.parse import unquote  # not where only a training process reads this module
+
+            given = unquote(value.strip())
+    return given
+
+
 def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
     """True if calls are to be ended when a peer has failed (``OTEL_FR_ON_PEER_FAILURE`` is ``abort`` or ``exit``)."""
     return env.get(ON_PEER_FAILURE, "").strip().lower() in PEER_FAILURE_ACTIONS[1:]

@@ -103,5 +103,10 @@ def activity_span_id(trace: bytes, number: int) -> bytes:
 
 
 def root_span_id(trace: bytes) -> bytes:
-    """Id (8 bytes) of the parent of every rank's span, which the collector sends if there is an incident."""
+    """Id (8 bytes) of the root span that the collector sends if there is an incident in a trace."""
     return _digest(8, "root", trace.hex())
+
+
+def incident_span_id(trace: bytes, *of: object) -> bytes:
+    """Id (8 bytes) of another span about an incident in a trace. ``of``: who tells, and of what."""
+    return _digest(8, "incident", trace.hex(), *of)

@@ -1,8 +1,15 @@
-"""The incident trace: one root span above the ranks' spans of the collective in which the fault shows."""
+"""An incident as spans in the trace of its collective: what is known while it lasts, and at its end how long it lasted.
+
+A span cannot be changed once it was sent, and backends show each copy that they get. So each fact is a span of its own,
+which is sent once, and ids say of what (`otel_fr.identity.incident_span_id`): the incident as the root, below it the
+ranks that wait and the culprits, later what has changed, and the end. The ranks' own spans have other ids.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
@@ -12,63 +19,272 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.incident import IncidentData
+from otel_fr.match import Category
 from otel_fr.otlp_attributes import attributes, utf8
+from otel_fr.presentation import ranks_text
 
 MAX_SECONDS = 2.0**62 / 1e9
 """Unix time (in 2116) above which a time is taken for damage; as nanoseconds it fits OTLP's fixed64."""
+MAX_WAITING: Final = 128
+"""Waiting ranks that have a span; the root names all of them. A trace is read by a person."""
+MAX_CULPRITS: Final = 64
+MAX_STACK: Final = 8_192
+"""Characters of a stack; with these limits a trace has less than 2 MB, and OTLP's servers take 4."""
+MAX_TEXT: Final = 1_000
+MAX_NAME: Final = 120
+LEAD: Final = 0.1
+"""Seconds by which the root begins before the first call: backends name a trace by the root span that begins first, and
+the collector knows a call's begin only as well as a rank report took to arrive."""
+
+LIVE: Final = "live"
+FILES: Final = "files"
+"""Who tells: the collector, or ``otel-fr analyze --otlp``. Ids differ, so that a trace may have both."""
+
+_FAULTS: Final = {
+    Category.MISSING_RANK.value: "not here",
+    Category.RANK_STUCK.value: "stuck",
+    Category.RANK_DEAD.value: "dead",
+    Category.UNMATCHED_P2P.value: "no matching call",
+    Category.DEADLOCK.value: "in the cycle",
+    Category.STALLED_COLLECTIVE.value: "stalled",
+    Category.STRAGGLER.value: "late",
+    Category.HEARTBEAT_MISSED.value: "no heartbeat",
+    Category.SECTION_OVERRUN.value: "section too long",
+}
 
 
-def incident_trace(
-    data: IncidentData, resource: Mapping[str, object], started: float | None, detected: float
-) -> bytes | None:
-    """The OTLP request that carries an incident's root span; None: the incident shows in no collective.
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """What is known of one rank. Texts are empty and times None where nothing is.
+
+    Attributes:
+        resource: attributes of the rank's resource.
+        call: operation and group of the call that it is in. sequence_id: of that call.
+        started: Unix seconds at which it enqueued the call.
+        site: ``"file:line function"``: of a waiting rank its call, of a culprit where it is.
+        error: the exception that ended it, ``"Type: message"``.
+    """
+
+    rank: int
+    resource: Mapping[str, object] = field(default_factory=dict)
+    call: str = ""
+    sequence_id: int | None = None
+    started: float | None = None
+    site: str = ""
+    stack: str = ""
+    error: str = ""
+
+
+def headline(data: IncidentData) -> str:
+    """``"INCIDENT missing_rank: rank 2"``; of a consequence, which has no culprits, ``"CONSEQUENCE missing_rank"``."""
+    word = "INCIDENT" if data["caused_by"] is None else "CONSEQUENCE"
+    culprits = data["culprit_ranks"] if data["caused_by"] is None else []
+    return f"{word} {data['category']}" + (f": {ranks_text(culprits)}" if culprits else "")
+
+
+class IncidentSpans:
+    """Makes the spans of one incident. They have no process group id: by that key, collectors know the calls of ranks.
 
     Args:
-        resource: attributes of the job's resource; ``service.name`` among them groups it with the ranks' spans.
-        started, detected: Unix seconds.
+        started: Unix seconds at which the fault began; None: unknown.
+        source: `LIVE` or `FILES`.
+        is_first: False: the trace is that of another incident, too, which has its root span.
+        cause: the trace of the incident that this one follows from, if it has another one.
     """
-    span = root_span(data, started, detected)
-    if span is None:
-        return None
-    return ExportTraceServiceRequest(resource_spans=[resource_spans(resource, [span])]).SerializeToString()
 
+    def __init__(
+        self,
+        data: IncidentData,
+        started: float | None,
+        *,
+        source: str = LIVE,
+        is_first: bool = True,
+        cause: bytes | None = None,
+    ) -> None:
+        assert data["trace_id"] is not None
+        self.trace = bytes.fromhex(data["trace_id"])
+        self._data = data
+        self._started = started
+        self._source = source
+        self._cause = cause
+        root = self._root_id(self.trace)
+        self._id = root if is_first else self._new_id("incident", data["id"])
+        self._parent = b"" if is_first else root
 
-def root_span(data: IncidentData, started: float | None, detected: float) -> Span | None:
-    """The root of an incident's trace, parent of every rank's span; None: the incident shows in no collective."""
-    group = data["process_group"]
-    if data["trace_id"] is None or group is None:
-        return None
-    trace = bytes.fromhex(data["trace_id"])
-    start = detected if started is None else min(started, detected)
-    span = Span(
-        trace_id=trace,
-        span_id=identity.root_span_id(trace),
-        name=utf8(f"{data['operation']} {group['description'] or group['name']}"),
-        kind=Span.SPAN_KIND_INTERNAL,
-        start_time_unix_nano=_nanoseconds(start),
-        end_time_unix_nano=_nanoseconds(detected),
-        status=Status(code=Status.STATUS_CODE_ERROR, message=utf8(data["summary"])),
-    )
-    span.attributes.extend(
-        attributes(
-            {
-                names.INCIDENT_ID: data["id"],
-                names.INCIDENT_CATEGORY: data["category"],
-                names.INCIDENT_CULPRITS: data["culprit_ranks"] if data["caused_by"] is None else None,
-                names.INCIDENT_CAUSED_BY: data["caused_by"],
-                names.INCIDENT_WAITING: data["waiting_ranks"],
-                names.INCIDENT_STUCK_ON: data["stuck_on"],
-                names.ERROR_TYPE: data["category"],
-                names.OPERATION: data["operation"],
-                names.SEQUENCE_ID: data["sequence_id"],
-                names.GROUP_ID: group["id"],
-                names.GROUP_NAME: group["name"],
-                names.GROUP_DESCRIPTION: group["description"],
-                names.GROUP_SIZE: len(group["ranks"]) or None,
-            }
+    def incident(self, now: float, first: float | None = None) -> Span:
+        """The incident up to now: the trace's root, unless it is not its first.
+
+        Args:
+            first: Unix seconds at which the first of its other spans begins.
+        """
+        data = self._data
+        begins = [time for time in (self._started, first, now) if time is not None]
+        start = min(begins) - (LEAD if self._source == LIVE else 0.0)
+        name = headline(data) + ("" if self._source == LIVE else " (from files)")
+        span = self._span(self._id, self._parent, name, start, now, data["summary"])
+        group = data["process_group"]
+        values: dict[str, object] = {
+            names.INCIDENT_ID: data["id"],
+            names.INCIDENT_CATEGORY: data["category"],
+            names.INCIDENT_CULPRITS: data["culprit_ranks"] if data["caused_by"] is None else None,
+            names.INCIDENT_CAUSED_BY: data["caused_by"],
+            names.INCIDENT_WAITING: data["waiting_ranks"],
+            names.INCIDENT_STUCK_ON: data["stuck_on"],
+            names.ERROR_TYPE: data["category"],
+            **self._of_collective(),
+        }
+        if group is not None:
+            values[names.GROUP_ID] = group["id"]
+            values[names.GROUP_NAME] = group["name"]
+            values[names.GROUP_SIZE] = len(group["ranks"]) or None
+        span.attributes.extend(attributes(values))
+        if self._cause is not None:
+            span.links.add(trace_id=self._cause, span_id=self._root_id(self._cause))
+        return span
+
+    def waiting(self, facts: RankFacts, now: float, parent: bytes | None = None) -> Span:
+        """A rank that waits, up to now. It is provisional: the rank sends the span of its call when that ends.
+
+        Args:
+            parent: the change by which it has become known; None: the incident.
+        """
+        data = self._data
+        call = facts.call or f"{data['operation']} {self._group()}"
+        start = facts.started if facts.started is not None else self._started
+        name = f"waits: {call} [rank {facts.rank}]"
+        span = self._span(self._new_id("waiting", facts.rank), parent or self._id, name, start, now)
+        values = {**self._of_rank(facts), names.PROVISIONAL: True, names.SEQUENCE_ID: facts.sequence_id}
+        span.attributes.extend(attributes({**self._of_collective(), **values}))
+        _add_stack(span, facts)
+        return span
+
+    def culprit(self, facts: RankFacts, now: float, parent: bytes | None = None) -> Span:
+        """A culprit: what is wrong with it, and where it is. ``parent``: as for `waiting`."""
+        what, where = self._fault(facts.rank), place(facts.site)
+        if not where and facts.error:
+            where = facts.error.split(":", 1)[0]
+        name = f"rank {facts.rank}: {what}" + (f", {where}" if where else "")
+        message = f"{what}: {facts.error}" if facts.error else f"{what}, at {facts.site or 'a place that is not known'}"
+        of = ("culprit", facts.rank, bool(facts.site or facts.stack or facts.error))
+        span = self._span(self._new_id(*of), parent or self._id, name[:MAX_NAME], self._started, now, message)
+        span.attributes.extend(attributes({**self._of_rank(facts), names.ERROR_TYPE: self._data["category"]}))
+        _add_stack(span, facts)
+        return span
+
+    def change(self, revision: int, now: float) -> Span:
+        """The incident as it is known now; below it are the ranks that have become known.
+
+        It lasts longer than the root, which says what was known before: Jaeger warns of a wrong clock where a child is
+        shorter than its parent and ends later.
+        """
+        data = self._data
+        number = self._new_id("change", data["id"], revision)
+        span = self._span(number, self._id, headline(data), self._started, now, data["summary"])
+        span.attributes.extend(attributes(self._of_revision(revision)))
+        return span
+
+    def end(self, revision: int, resolved: float) -> Span:
+        """The incident from its begin to its end."""
+        data = self._data
+        name = headline(data).replace("INCIDENT", "RESOLVED", 1)
+        span = self._span(self._new_id("end", data["id"], revision), self._id, name, self._started, resolved)
+        span.attributes.extend(
+            attributes({names.INCIDENT_RESOLVED: data["id"], **self._of_revision(revision), **self._of_collective()})
         )
-    )
-    return span
+        return span
+
+    # ---- parts of spans
+
+    def _root_id(self, trace: bytes) -> bytes:
+        return identity.root_span_id(trace) if self._source == LIVE else identity.incident_span_id(trace, self._source)
+
+    def _new_id(self, *of: object) -> bytes:
+        return identity.incident_span_id(self.trace, self._source, *of)
+
+    def _span(
+        self, number: bytes, parent: bytes, name: str, start: float | None, end: float, error: str | None = None
+    ) -> Span:
+        """``error``: its message; None: the span is no error."""
+        begin = end if start is None else min(start, end)
+        span = Span(
+            trace_id=self.trace,
+            span_id=number,
+            parent_span_id=parent,
+            name=utf8(name),
+            kind=Span.SPAN_KIND_INTERNAL,
+            start_time_unix_nano=_nanoseconds(begin),
+            end_time_unix_nano=_nanoseconds(end),
+        )
+        if error is not None:
+            span.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=utf8(error)))
+        return span
+
+    def _group(self) -> str:
+        group = self._data["process_group"]
+        return "" if group is None else group["description"] or group["name"]
+
+    def _of_collective(self) -> dict[str, object]:
+        data = self._data
+        return {
+            names.OPERATION: data["operation"],
+            names.SEQUENCE_ID: data["sequence_id"],
+            names.GROUP_DESCRIPTION: self._group() or None,
+        }
+
+    def _of_revision(self, revision: int) -> dict[str, object]:
+        return {names.INCIDENT_CATEGORY: self._data["category"], names.INCIDENT_REVISION: revision}
+
+    @staticmethod
+    def _of_rank(facts: RankFacts) -> dict[str, object]:
+        file, line, function = parts_of(facts.site)
+        return {
+            names.RANK: facts.rank,
+            names.HOST_NAME: facts.resource.get(names.HOST_NAME) or None,
+            names.CODE_FILE: file or None,
+            names.CODE_LINE: line,
+            names.CODE_FUNCTION: function or None,
+        }
+
+    def _fault(self, rank: int) -> str:
+        data = self._data
+        value = data["values"].get(str(rank))
+        if data["field"] is not None and value is not None:
+            return f"{data['field']} is {value}"[:MAX_NAME]
+        return _FAULTS.get(data["category"], "differs from the others")
+
+
+def parts_of(site: str) -> tuple[str, int | None, str]:
+    """File, line and function of ``"file:line function"``; empty or None where it is no such text."""
+    file, _, rest = site.rpartition(":")
+    line, _, function = rest.partition(" ")
+    if not file or not line.isdigit() or len(line) > 9:
+        return "", None, ""
+    return file, int(line), function
+
+
+def place(site: str) -> str:
+    """``"/job/ddp.py:40 load_shard"`` as ``"load_shard ddp.py:40"``; "" if it is no such text."""
+    file, line, function = parts_of(site)
+    return "" if line is None else f"{function} {file.rpartition('/')[2]}:{line}".strip()
+
+
+def _add_stack(span: Span, facts: RankFacts) -> None:
+    """The rank's stack, or the exception that ended it, as an event at the span's end."""
+    stack = facts.stack[:MAX_STACK] or None
+    values: dict[str, object]
+    if facts.error:
+        kind, _, message = facts.error.partition(":")
+        values = {
+            names.EXCEPTION_TYPE: kind.strip()[:MAX_TEXT],
+            names.EXCEPTION_MESSAGE: message.strip()[:MAX_TEXT],
+            names.EXCEPTION_STACKTRACE: stack,
+        }
+        name = "exception"
+    elif stack is not None:
+        name, values = f"stack of rank {facts.rank}", {names.CODE_STACKTRACE: stack}
+    else:
+        return
+    span.events.add(time_unix_nano=span.end_time_unix_nano, name=name, attributes=attributes(values))
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -80,3 +296,9 @@ def resource_spans(resource: Mapping[str, object], spans: Iterable[Span]) -> Res
     """Spans of one resource, in otel-fr's scope."""
     scope = ScopeSpans(scope=InstrumentationScope(name=names.SCOPE_NAME), spans=spans)
     return ResourceSpans(resource=Resource(attributes=attributes(resource)), scope_spans=[scope])
+
+
+def request_of(spans: Iterable[tuple[Mapping[str, object], Span]]) -> bytes:
+    """The OTLP request of these spans, each with its resource."""
+    parts = [resource_spans(resource, [span]) for resource, span in spans]
+    return ExportTraceServiceRequest(resource_spans=parts).SerializeToString()

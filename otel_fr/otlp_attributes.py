@@ -16,7 +16,7 @@ _INT64 = 1 << 63
 
 
 def attribute(key: str, value: object) -> KeyValue:
-    """One attribute: an integer, a list of such values, or text; anything else is sent as its text."""
+    """One attribute: an integer, a truth value, a list of such values, or text; anything else is sent as its text."""
     return KeyValue(key=encodable(key), value=_any_value(value))
 
 
@@ -31,6 +31,8 @@ def utf8(value: object) -> str:
 
 
 def _any_value(value: object) -> AnyValue:
+    if isinstance(value, bool):
+        return AnyValue(bool_value=value)
     if isinstance(value, int) and -_INT64 <= value < _INT64:
         return AnyValue(int_value=value)
     if isinstance(value, (list, tuple)):

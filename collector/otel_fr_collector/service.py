@@ -90,7 +90,7 @@ class Service:
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
         self._traces = None
         if forwarder is not None:
-            self._traces = IncidentTraces(self.runs, forwarder, store)
+            self._traces = IncidentTraces(self.runs, forwarder, store, clock)
         self._persistence = None
         metrics.registry.register(JobGauges(self.runs, self.book.open_data))
         if store is not None:
@@ -136,6 +136,9 @@ class Service:
         await self.judge.finish(seconds)
         while not self._cleaned(self._clock()):
             await asyncio.sleep(0)
+        if self._traces is not None:
+            with self._faults.caught("forward", "the traces of incidents could not be sent"):
+                self._traces.finish()
         self.outlets.step(self._clock(), final=True)
 
     def step(self) -> bool:

@@ -33,7 +33,7 @@ from otel_fr.capture.peer_actions import PeerActions
 from otel_fr.capture.place import place_of
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.capture.torchft import Quorum
-from otel_fr.config import Config
+from otel_fr.config import Config, service_name
 from otel_fr.fault_tolerance import sections, steps
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import peers
@@ -146,7 +146,7 @@ class Session:
             "pid": os.getpid(),
             "pid_namespace": pid_namespace(),
             "attempt": config.attempt,
-            "service_name": os.path.basename(sys.argv[0] if sys.argv else "") or "python",
+            "service_name": service_name() or os.path.basename(sys.argv[0] if sys.argv else "") or "python",
             "torch_version": str(sys.modules["torch"].__version__),
             "otel_fr_version": __version__,
             "python_version": platform.python_version(),

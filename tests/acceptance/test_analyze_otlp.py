@@ -21,12 +21,13 @@ def test_the_incident_and_the_ranks_calls_are_one_trace(tmp_path: Path, jaeger: 
     assert "sent 1 trace to" in done.stderr, done.stderr
     (incident,) = load(folder).incidents
     trace_id = str(incident["trace_id"])
-    assert wait_for(lambda: len(jaeger.spans(trace_id)) == 4)
+    assert wait_for(lambda: len(jaeger.spans(trace_id)) == 5)
     spans = jaeger.spans(trace_id)
     (root,) = [span for span in spans if not span["references"]]
-    assert root["operationName"] == "all_reduce default_pg"
+    assert root["operationName"] == "INCIDENT missing_rank: rank 2 (from files)"
     assert tags(root)["torch.incident.category"] == "missing_rank"
-    children = [span for span in spans if span["references"]]
+    (culprit,) = [span for span in spans if span["operationName"].startswith("rank 2: not here")]
+    children = [span for span in spans if span["references"] and span is not culprit]
     assert sorted(int(str(tags(span)["torch.rank"])) for span in children) == [0, 1, 3]
     for span in children:
         assert span["references"][0]["spanID"] == root["spanID"]

@@ -1,13 +1,17 @@
-"""The chain to a real Jaeger: a hung job's collective is one trace there, with the missing rank named at its root."""
+"""The chain to a real Jaeger: what an SRE sees there while a job hangs, when it goes on, and of a healthy run."""
 
 from __future__ import annotations
 
+import socket
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from tests.support import torchrun
+from tests.support.commands import otel_fr
 from tests.support.external_programs import needs_jaeger
 from tests.support.jaeger import Jaeger, tags
-from tests.support.waiting import until, wait_for
+from tests.support.waiting import PATIENCE, until, wait_for
 
 pytestmark = [
     *torchrun.needed,
@@ -15,21 +19,94 @@ pytestmark = [
 ]
 
 
-def test_the_incident_is_the_root_of_the_ranks_spans(tmp_path: Path, jaeger: Jaeger) -> None:
+def missing_parents(traces: list[dict[str, Any]]) -> list[str]:
+    """Spans that name a span of their trace which is not there, and what Jaeger itself has to say of spans."""
+    found = []
+    for trace in traces:
+        known = {span["spanID"] for span in trace["spans"]}
+        for span in trace["spans"]:
+            own = [ref for ref in span["references"] if ref["traceID"] == trace["traceID"]]
+            if any(ref["spanID"] not in known for ref in own) or span["warnings"]:
+                found.append(f"{span['operationName']}: {span['references']} {span['warnings']}")
+    return found
+
+
+def test_while_a_job_hangs_its_trace_names_who_waits_and_who_is_not_there(tmp_path: Path, jaeger: Jaeger) -> None:
+    go_on = tmp_path / "go_on"
     with torchrun.collector(tmp_path / "collector", "--forward", f"http://{jaeger.otlp}") as running:
-        torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
+        env = torchrun.endpoint(running, torchrun.UNHURRIED)
+        job = torchrun.start(tmp_path, "hung.py", str(go_on), nproc=4, env=env)
+        try:
+            (incident,) = until(running.causes)
+            trace_id = str(incident["trace_id"])
+            spans = until(lambda: found if len(found := jaeger.spans(trace_id)) >= 5 else None)
+            assert job.poll() is None, "it is to hang now"
+            of = {span["operationName"]: span for span in spans}
+            root = of["INCIDENT missing_rank: rank 2"]
+            assert not root["references"]
+            assert tags(root)["error.type"] == "missing_rank"
+            assert str(tags(root)["otel.status_description"]).startswith("rank 2")
+            (culprit,) = [span for name, span in of.items() if name.startswith("rank 2: not here, load_shard hung.py:")]
+            waiting = [of[f"waits: all_reduce default_pg [rank {rank}]"] for rank in (0, 1, 3)]
+            for span in (culprit, *waiting):
+                assert [ref["spanID"] for ref in span["references"]] == [root["spanID"]]
+                assert tags(span)["host.name"] == socket.gethostname()
+            assert [tags(span)["torch.rank"] for span in waiting] == [0, 1, 3]
+            assert all(tags(span)["torch.span.provisional"] is True for span in waiting)
+            assert tags(culprit)["error"] is True
+            (event,) = culprit["logs"]
+            assert "in load_shard" in {field["key"]: field["value"] for field in event["fields"]}["code.stacktrace"]
+            assert missing_parents(jaeger.traces("e2e")) == []
+        finally:
+            go_on.touch()
+            output, _ = job.communicate(timeout=PATIENCE)
+        assert job.returncode == 0, output
+        ended = "RESOLVED missing_rank: rank 2"
+        calls = {f"all_reduce default_pg [rank {rank}]" for rank in range(4)}
+        assert wait_for(lambda: {*calls, ended} <= {span["operationName"] for span in jaeger.spans(trace_id)})
+    spans = jaeger.spans(trace_id)
+    assert max(Counter(span["spanID"] for span in spans).values()) == 1
+    of = {span["operationName"]: span for span in spans}
+    assert of[ended]["duration"] > of["INCIDENT missing_rank: rank 2"]["duration"]
+    assert missing_parents(jaeger.traces("e2e")) == []
+
+
+def test_a_healthy_run_has_whole_traces(tmp_path: Path, jaeger: Jaeger) -> None:
+    with torchrun.collector(tmp_path / "collector", "--forward", f"http://{jaeger.otlp}") as running:
+        env = torchrun.endpoint(running, torchrun.UNHURRIED)
+        job = torchrun.run(tmp_path / "job", "fault.py", "healthy", env=env)
+        assert job.returncode == 0, job.output
+        assert wait_for(lambda: any(len(trace["spans"]) == 3 for trace in jaeger.traces("e2e")))
+        assert running.causes() == []
+    traces = jaeger.traces("e2e")
+    assert len(traces) > 200
+    assert missing_parents(traces) == []
+    for trace in traces:
+        ranks = [tags(span)["torch.rank"] for span in trace["spans"]]
+        names = [span["operationName"] for span in trace["spans"]]
+        assert all(name.endswith(f" [rank {rank}]") for name, rank in zip(names, ranks, strict=True))
+
+
+def test_files_of_a_job_that_ended_add_to_its_trace_and_repeat_nothing(tmp_path: Path, jaeger: Jaeger) -> None:
+    with torchrun.collector(tmp_path / "collector", "--forward", f"http://{jaeger.otlp}") as running:
+        job = torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
         (incident,) = until(running.causes)
         trace_id = str(incident["trace_id"])
-        # The root, and the two waiting ranks' spans, which end when their ranks do.
-        assert wait_for(lambda: len(jaeger.spans(trace_id)) >= 3)
+        # The waiting ranks' spans, which end when their ranks do.
+        calls = {f"all_reduce default_pg [rank {rank}]" for rank in (0, 2)}
+        assert wait_for(lambda: calls <= {span["operationName"] for span in jaeger.spans(trace_id)})
     spans = jaeger.spans(trace_id)
     (incident_span,) = [span for span in spans if "torch.incident.id" in tags(span)]
     root = tags(incident_span)
     assert root["error"] is True
     assert root["error.type"] == "missing_rank"
     assert "rank 1 did not join" in str(root["otel.status_description"])
-    calls = [span for span in spans if span is not incident_span]
-    assert sorted(span["operationName"] for span in calls) == [
-        f"all_reduce default_pg [rank {rank}]" for rank in (0, 2)
-    ]
-    assert not any(span["warnings"] for span in spans)
+    assert missing_parents(jaeger.traces("e2e")) == []
+    done = otel_fr("analyze", job.dumps, "--otlp", f"http://{jaeger.otlp}")
+    assert "sent 1 trace to" in done.stderr, done.stderr
+    from_files = "INCIDENT missing_rank: rank 1 (from files)"
+    assert wait_for(lambda: from_files in {span["operationName"] for span in jaeger.spans(trace_id)})
+    spans = jaeger.spans(trace_id)
+    assert max(Counter(span["spanID"] for span in spans).values()) == 1
+    assert jaeger.services() == ["e2e"]
+    assert missing_parents(jaeger.traces("e2e")) == []

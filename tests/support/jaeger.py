@@ -25,6 +25,17 @@ class Jaeger:
         found: list[dict[str, Any]] = traces[0]["spans"] if traces else []
         return found
 
+    def traces(self, service: str) -> list[dict[str, Any]]:
+        """All traces of a service that it has by now."""
+        found: list[dict[str, Any]] = (
+            get(f"http://{self.query}/api/traces?service={service}&limit=5000&lookback=1h") or {}
+        ).get("data") or []
+        return found
+
+    def services(self) -> list[str]:
+        """Names of the services of which it has traces."""
+        return sorted((get(f"http://{self.query}/api/services") or {}).get("data") or [])
+
 
 def tags(span: dict[str, Any]) -> dict[str, Any]:
     return {tag["key"]: tag["value"] for tag in span["tags"]}

@@ -1,14 +1,19 @@
-"""Incident traces: the root span of each incident's trace, sent to the backends once."""
+"""Incident traces: each incident as spans in the trace of its collective, sent to the backends once each."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_fr.incident import CollectorIncidentData
-from otel_fr.incident_trace import incident_trace
+from otel_fr.incident_trace import MAX_CULPRITS, MAX_WAITING, IncidentSpans, headline, request_of
 from otel_fr_collector.forward.forwarder import Forwarder
-from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.forward.rank_facts import culprit_facts, is_known, waiting_facts
+from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.storage.store import Store
@@ -17,68 +22,219 @@ NOTE = "trace"
 """Name under which the store notes the trace whose root span is in the queue, by incident."""
 MAX_SENT = 10_000
 """Traces remembered as sent: ten times the incidents that are kept."""
+HOLD = 2.0
+"""Seconds for which a new incident is held back while it is not known where its culprits are: their stacks arrive some
+tenths of a second after the incident opens, and a span cannot be changed."""
+MAX_CHANGES = 16
+"""Changes of category or culprits of one incident that are sent."""
+
+_Spans = list[tuple[Mapping[str, object], Span]]
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What was sent of one trace.
+
+    Attributes:
+        headlines: by incident, its headline as sent last; the first has the root span.
+        waiting: ranks with a span. named: culprits with one. culprits: those with one that says where they are.
+        changes: changes sent.
+    """
+
+    headlines: dict[str, str] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+    culprits: set[int] = field(default_factory=set)
+    named: set[int] = field(default_factory=set)
+    changes: int = 0
 
 
 class IncidentTraces:
-    """Sends root spans, once for each trace, because a span cannot be changed afterwards.
+    """Sends the spans of incidents.
 
-    It owns the traces whose root span was sent, and the incidents whose root span is still to be sent.
+    It owns what was sent of each trace, and the incidents that are still to be sent.
 
     Args:
         store: where it is noted what was sent; None: a restart forgets it.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, runs: Runs, forwarder: Forwarder, store: Store | None) -> None:
+    def __init__(
+        self, runs: Runs, forwarder: Forwarder, store: Store | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._runs = runs
         self._forwarder = forwarder
         self._store = store
-        self._sent: dict[tuple[str, str], None] = {}
-        """Job and trace: run ids come from clients, and no job may keep the root span of another from being sent."""
-        self._missing: list[Incident] = []
-        """Published by a collector that ended before their root spans were queued."""
+        self._clock = clock
+        self._traces: dict[tuple[str, str], _Trace] = {}
+        """By job and trace: run ids come from clients, and no job may keep the root span of another from being sent."""
+        self._trace_of: dict[str, str] = {}
+        """By incident: the trace it was sent in, for its consequences to link to."""
+        self._held: dict[str, tuple[Incident, float]] = {}
+        """By id, incidents to be sent, and when they will be at the latest."""
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Take the incidents known from before a restart, oldest first."""
+        """Take the incidents known from before a restart, oldest first.
+
+        Of one whose root span was noted, all that was published counts as sent.
+        """
         noted = self._store.notes(NOTE) if self._store is not None else {}
         for incident in incidents:
-            trace = incident.data["trace_id"]
-            if trace is None:
+            data = incident.data
+            if data["trace_id"] is None:
                 continue
-            if incident.is_open and noted.get(incident.id) != trace and (incident.run.job, trace) not in self._sent:
-                self._missing.append(incident)
+            is_sent = noted.get(incident.id) == data["trace_id"] or (incident.run.job, data["trace_id"]) in self._traces
+            if incident.is_open and not is_sent:
+                self._held[incident.id] = (incident, self._clock() + HOLD)
             else:
-                self._sent[incident.run.job, trace] = None
+                self._note_as_sent(incident, data)
             # Its ranks' spans come when their calls end, so mostly after the restart.
-            self._forwarder.keep_trace(bytes.fromhex(trace))
+            self._forwarder.keep_trace(bytes.fromhex(data["trace_id"]))
 
     def publish(self, change: IncidentChange) -> None:
-        """Send the incident's root span if none was sent yet."""
-        self._send(change.incident, change.data)
+        """Send what is new of an incident; a new one once it is known where its culprits are."""
+        incident, data = change.incident, change.data
+        if data["trace_id"] is None:
+            return
+        self._forwarder.keep_trace(bytes.fromhex(data["trace_id"]))
+        trace = self._traces.get((incident.run.job, data["trace_id"]))
+        if trace is None or incident.id not in trace.headlines:
+            deadline = self._held.get(incident.id, (incident, self._clock() + HOLD))[1]
+            self._held[incident.id] = (incident, deadline)
+            if change.kind is ChangeKind.RESOLVED or self._is_ready(incident):
+                self._open(incident)
+        elif change.kind is not ChangeKind.RESOLVED:
+            self._update(incident, data, is_opened=change.kind is ChangeKind.OPENED)
+        if change.kind is ChangeKind.RESOLVED:
+            self._end(incident, data)
 
     def step(self) -> None:
-        """Send missing root spans, each once the job's resource, by which backends group spans, is known."""
-        for incident in list(self._missing):
+        """Send what was held back for long enough, once the job's resource, by which backends group spans, is known."""
+        now = self._clock()
+        for incident, deadline in list(self._held.values()):
             run = self._runs.by_id.get(incident.run)
-            if incident.is_open and run is not None and not run.resource:
+            if incident.is_open and ((run is not None and not run.resource) or now < deadline):
                 continue
-            self._missing.remove(incident)
-            self._send(incident, incident.data)
+            self._open(incident)
 
-    def _send(self, incident: Incident, data: CollectorIncidentData) -> None:
-        trace = data["trace_id"]
-        if trace is None or (incident.run.job, trace) in self._sent:
+    def finish(self) -> None:
+        """Send what is held back: the collector stops."""
+        for incident, _ in list(self._held.values()):
+            self._open(incident)
+
+    # ---- what is sent
+
+    def _is_ready(self, incident: Incident) -> bool:
+        if incident.cause in self._held:
+            return False
+        run, data = self._runs.by_id.get(incident.run), incident.data
+        return all(is_known(run, rank) for rank in (*data["culprit_ranks"][:MAX_CULPRITS], *_waiting(data)))
+
+    def _open(self, incident: Incident) -> None:
+        """Send an incident for the first time, as the root of its trace, with its ranks."""
+        del self._held[incident.id]
+        data = incident.data
+        if data["trace_id"] is None:
             return
+        trace = self._trace(incident, data)
+        is_first = not trace.headlines
+        if not is_first and incident.cause is not None:
+            return  # it follows from what the trace shows already
+        now = incident.changed or incident.detected
+        cause = self._trace_of.get(incident.cause or "")
+        made = self._spans(incident, data, is_first=is_first, cause=cause)
+        ranks = self._new_ranks(incident, data, trace, made, now)
+        trace.headlines[incident.id] = headline(data)
+        self._trace_of[incident.id] = data["trace_id"]
+        first = min(span.start_time_unix_nano for _, span in ranks) / 1e9 if ranks else None
+        spans = [(self._resource(incident), made.incident(now, first)), *ranks]
+        self._offer(spans, functools.partial(self._note, incident.id, data["trace_id"]))
+
+    def _update(self, incident: Incident, data: CollectorIncidentData, *, is_opened: bool) -> None:
+        """Send what has been learned of an incident since. ``is_opened``: again, after it was resolved."""
+        trace = self._trace(incident, data)
+        if incident.id not in trace.headlines:
+            return
+        made = self._spans(incident, data, is_first=incident.id == next(iter(trace.headlines)))
+        if trace.changes >= MAX_CHANGES:
+            return
+        change = made.change(incident.revision, incident.changed)
+        ranks = self._new_ranks(incident, data, trace, made, incident.changed, change.span_id)
+        if ranks or is_opened or headline(data) != trace.headlines[incident.id]:
+            trace.changes += 1
+            trace.headlines[incident.id] = headline(data)
+            self._offer([(self._resource(incident), change), *ranks])
+
+    def _end(self, incident: Incident, data: CollectorIncidentData) -> None:
+        trace = self._trace(incident, data)
+        if incident.id not in trace.headlines or incident.resolved is None:
+            return
+        made = self._spans(incident, data, is_first=incident.id == next(iter(trace.headlines)))
+        self._offer([(self._resource(incident), made.end(incident.revision, incident.resolved))])
+
+    def _new_ranks(
+        self,
+        incident: Incident,
+        data: CollectorIncidentData,
+        trace: _Trace,
+        made: IncidentSpans,
+        now: float,
+        parent: bytes | None = None,
+    ) -> _Spans:
+        """Spans of the ranks that have none yet, culprits first."""
         run = self._runs.by_id.get(incident.run)
-        resource = run.resource if run is not None else {}
-        request = incident_trace(data, resource, incident.started, incident.detected)
-        self._forwarder.keep_trace(bytes.fromhex(trace))
-        if request is None:
-            return
-        self._sent[incident.run.job, trace] = None
-        if len(self._sent) > MAX_SENT:
-            del self._sent[next(iter(self._sent))]
-        self._forwarder.offer(TRACES, request, functools.partial(self._note_sent, incident.id, trace))
+        new = [rank for rank in _waiting(data) if rank not in trace.waiting]
+        waiting = waiting_facts(run, data, new[: max(0, MAX_WAITING - len(trace.waiting))])
+        trace.waiting.update(one.rank for one in waiting)
+        accused = data["culprit_ranks"][:MAX_CULPRITS] if incident.cause is None else []
+        culprits = []
+        for one in culprit_facts(run, data, [rank for rank in accused if rank not in trace.culprits]):
+            is_clear = bool(one.site or one.stack or one.error)
+            if is_clear:
+                trace.culprits.add(one.rank)
+            if is_clear or one.rank not in trace.named:
+                culprits.append(one)
+            trace.named.add(one.rank)
+        spans = [(one.resource, made.culprit(one, now, parent)) for one in culprits]
+        return spans + [(one.resource, made.waiting(one, now, parent)) for one in waiting]
 
-    def _note_sent(self, number: str, trace: str) -> None:
+    # ---- what was sent
+
+    def _trace(self, incident: Incident, data: CollectorIncidentData) -> _Trace:
+        key = (incident.run.job, str(data["trace_id"]))
+        trace = self._traces.get(key)
+        if trace is None:
+            trace = self._traces[key] = _Trace()
+            while len(self._traces) > MAX_SENT:
+                del self._traces[next(iter(self._traces))]
+            while len(self._trace_of) > MAX_SENT:
+                del self._trace_of[next(iter(self._trace_of))]
+        return trace
+
+    def _note_as_sent(self, incident: Incident, data: CollectorIncidentData) -> None:
+        trace = self._trace(incident, data)
+        trace.headlines[incident.id] = headline(data)
+        trace.waiting.update(_waiting(data))
+        trace.culprits.update(data["culprit_ranks"][:MAX_CULPRITS])
+        self._trace_of[incident.id] = str(data["trace_id"])
+
+    def _spans(
+        self, incident: Incident, data: CollectorIncidentData, *, is_first: bool, cause: str | None = None
+    ) -> IncidentSpans:
+        other = None if cause is None or cause == data["trace_id"] else bytes.fromhex(cause)
+        return IncidentSpans(data, incident.started, is_first=is_first, cause=other)
+
+    def _resource(self, incident: Incident) -> Mapping[str, object]:
+        run = self._runs.by_id.get(incident.run)
+        return {} if run is None else run.resource
+
+    def _offer(self, spans: _Spans, queued: Callable[[], None] | None = None) -> None:
+        if spans:
+            self._forwarder.offer(TRACES, request_of(spans), queued)
+
+    def _note(self, number: str, trace: str) -> None:
         if self._store is not None:
             self._store.note(NOTE, {number: trace})
+
+
+def _waiting(data: CollectorIncidentData) -> list[int]:
+    return data["waiting_ranks"][:MAX_WAITING]

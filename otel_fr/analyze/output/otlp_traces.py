@@ -1,14 +1,15 @@
 """``--otlp``: the incidents as traces in Jaeger, Tempo or any other OTLP backend, as the live collector sends them.
 
-The root span is the incident; its children are the ranks' calls that their files hold. Trace and span ids are computed
-(`otel_fr.identity`), so that for files of otel-fr they are those of the spans the ranks may have sent already.
+The root span is the incident; its children are the ranks' calls that their files hold, and the culprits. The trace's id
+is the one that the ranks and the collector compute, so that what they have sent is in the same trace; span ids are of
+files only (`otel_fr.incident_trace`), so that nothing replaces or repeats those spans.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlparse
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -22,13 +23,14 @@ from otel_fr.analyze.collectives import Collective, moment
 from otel_fr.dumps.entry import Entry
 from otel_fr.dumps.model import Dump
 from otel_fr.incident import IncidentData
-from otel_fr.incident_trace import resource_spans, root_span
-from otel_fr.match import CallState, Group
+from otel_fr.incident_trace import FILES, MAX_CULPRITS, IncidentSpans, RankFacts, parts_of, resource_spans
+from otel_fr.match import CallState, Category, Group
 from otel_fr.otlp_attributes import attributes, utf8
 from otel_fr.otlp_sender import sender_from_env
+from otel_fr.stacks import site_of
 
 SERVICE = "otel-fr analyze"
-"""``service.name`` of the traces."""
+"""``service.name`` of the traces of files that do not have the job's."""
 
 BATCH = 500
 """Spans of one request: a span is about 1 KB, and servers take 4 MB at a time."""
@@ -36,6 +38,7 @@ BATCH = 500
 _HTTP_PORT = 4318
 _TRACES = "/v1/traces"
 _MAX_ITEMS = 256
+_LATEST = 2**63 - 1
 
 
 class UnreachableEndpoint(Exception):  # noqa: N818 - it names the problem
@@ -74,44 +77,69 @@ def send_traces(analysis: Analysis, endpoint: str) -> int:
     return sent
 
 
-def _root(analysis: Analysis, data: IncidentData) -> Span | None:
-    detected = analysis.made_at if analysis.run is None or analysis.run.written_at is None else analysis.run.written_at
-    finding = next(f for f, d in zip(analysis.findings, analysis.incidents, strict=True) if d is data)
-    started = None if finding.age is None else detected - finding.age
-    return root_span(data, started, detected)
-
-
 def span_batches(analysis: Analysis) -> Iterator[list[ResourceSpans]]:
     """The spans of all incidents that show in a collective, at most about `BATCH` at a time."""
     run = analysis.run
     if run is None:
         return
-    roots = [root for data in analysis.incidents if (root := _root(analysis, data)) is not None]
+    dumps = {dump.rank: dump for dump in run.dumps}
     about: dict[str, object] = {
-        names.SERVICE_NAME: SERVICE,
+        names.SERVICE_NAME: _service(run.dumps),
         names.JOB_ID: run.job or None,
         names.RUN_ID: run.run_id or None,
     }
-    dumps = {dump.rank: dump for dump in run.dumps}
-    keys = {data["trace_id"]: finding.key for data, finding in zip(analysis.incidents, analysis.findings, strict=True)}
     collectives = {collective.name: collective for collective in analysis.collectives}
+    seen: set[str] = set()
     batch: list[ResourceSpans] = []
-    for root in roots:
-        collective = collectives.get(keys[root.trace_id.hex()])
-        calls = [] if collective is None else _spans(run, dumps, collective, root)
-        if calls:
-            root.start_time_unix_nano = min(
-                root.start_time_unix_nano, *(span.start_time_unix_nano for _, span in calls)
-            )
-            root.end_time_unix_nano = max(root.end_time_unix_nano, *(span.end_time_unix_nano for _, span in calls))
-        batch.append(resource_spans(about, [root]))
+    for finding, data in zip(analysis.findings, analysis.incidents, strict=True):
+        trace = data["trace_id"]
+        if trace is None or data["process_group"] is None:
+            continue
+        is_first = trace not in seen
+        seen.add(trace)
+        detected = analysis.made_at if run.written_at is None else run.written_at
+        started = None if finding.age is None else detected - finding.age
+        made = IncidentSpans(data, started, source=FILES, is_first=is_first)
+        incident = made.incident(detected)
+        collective = collectives.get(finding.key) if is_first else None
+        calls = [] if collective is None else _spans(dumps, collective, incident)
+        calls += [(dumps.get(one.rank), made.culprit(one, detected)) for one in _culprits(run, data)]
+        starts = [start for _, span in calls if (start := span.start_time_unix_nano)]
+        incident.start_time_unix_nano = min(incident.start_time_unix_nano, *starts, _LATEST)
+        incident.end_time_unix_nano = max(
+            incident.end_time_unix_nano, *(span.end_time_unix_nano for _, span in calls), 0
+        )
+        batch.append(resource_spans(about, [incident]))
         for dump, span in calls:
-            batch.append(resource_spans({**about, **_resource(run, dump)}, [span]))
+            resource = about if dump is None else {**about, **_resource(run, dump)}
+            batch.append(resource_spans(resource, [span]))
             if len(batch) >= BATCH:
                 yield batch
                 batch = []
     if batch:
         yield batch
+
+
+def _service(dumps: Sequence[Dump]) -> str:
+    """``service.name`` of the ranks' own spans, by which backends group traces; files of other recorders lack it."""
+    return next((text for dump in dumps if (text := dump.text("service_name"))), SERVICE)
+
+
+def _culprits(run: Run, data: IncidentData) -> list[RankFacts]:
+    if data["caused_by"] is not None:
+        return []
+    found = []
+    for number in data["culprit_ranks"][:MAX_CULPRITS]:
+        rank = run.evidence.ranks.get(number)
+        stack = data["stacks"].get(str(number), "") or ("" if rank is None else rank.stack)
+        site = ""
+        if Category(data["category"]).is_mismatch:
+            site = data["call_sites"].get(str(number), "")
+        elif rank is not None:
+            site = rank.exception_site or rank.site
+        error = "" if rank is None else rank.exception
+        found.append(RankFacts(number, site=site or site_of(stack), stack=stack, error=error))
+    return found
 
 
 def _resource(run: Run, dump: Dump) -> dict[str, object]:
@@ -123,9 +151,9 @@ def _resource(run: Run, dump: Dump) -> dict[str, object]:
     }
 
 
-def _spans(run: Run, dumps: dict[int, Dump], collective: Collective, root: Span) -> list[tuple[Dump, Span]]:
+def _spans(dumps: dict[int, Dump], collective: Collective, root: Span) -> list[tuple[Dump | None, Span]]:
     return [
-        (dumps[rank], _span(entry, rank, collective, root))
+        (dumps.get(rank), _span(entry, rank, collective, root))
         for rank, calls in sorted(collective.calls.items())
         for entry in calls
     ]
@@ -141,9 +169,10 @@ def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
     trace = root.trace_id
     span = Span(
         trace_id=trace,
-        span_id=identity.span_id(trace, rank, entry.record),
+        # Not `identity.span_id`: the rank may have sent the span of the same call itself.
+        span_id=identity.incident_span_id(trace, FILES, "call", rank, entry.record),
         parent_span_id=root.span_id,
-        name=utf8(f"{entry.signature.operation} {collective.group.description or collective.group.name}"),
+        name=utf8(f"{entry.signature.operation} {collective.group.description or collective.group.name} [rank {rank}]"),
         kind=Span.SPAN_KIND_INTERNAL,
         start_time_unix_nano=start,
         end_time_unix_nano=max(start, end),
@@ -158,8 +187,7 @@ def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
 
 def _attributes(entry: Entry, group: Group) -> dict[str, object]:
     signature = entry.signature
-    file, _, rest = entry.site.rpartition(":")
-    line, _, function = rest.partition(" ")
+    file, line, function = parts_of(entry.site)
     return {
         names.STATE: entry.state.value,
         names.OPERATION: signature.operation,
@@ -183,6 +211,6 @@ def _attributes(entry: Entry, group: Group) -> dict[str, object]:
         names.GROUP_DESCRIPTION: group.description,
         names.GROUP_SIZE: len(group.ranks) or None,
         names.CODE_FILE: file or None,
-        names.CODE_LINE: int(line) if file and line.isdigit() and len(line) < 10 else None,
-        names.CODE_FUNCTION: function if file and function else None,
+        names.CODE_LINE: line,
+        names.CODE_FUNCTION: function or None,
     }

@@ -1,0 +1,87 @@
+"""What the collector knows of the ranks of an incident, for their spans in its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from otel_fr import semconv as names
+from otel_fr.incident import CollectorIncidentData
+from otel_fr.incident_trace import RankFacts
+from otel_fr.match import Category
+from otel_fr.stacks import site_of
+from otel_fr_collector.jobs.calls import RankCall
+from otel_fr_collector.jobs.ranks import RankState
+from otel_fr_collector.jobs.run import Run
+
+
+def waiting_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[int]) -> list[RankFacts]:
+    """Ranks that wait, each with the call in flight that it waits in."""
+    return [_waiting(run, data, rank) for rank in ranks]
+
+
+def culprit_facts(run: Run | None, data: CollectorIncidentData, ranks: Iterable[int]) -> list[RankFacts]:
+    """Culprits, each with where it is, or what ended it."""
+    errors = {one["rank"]: one["error"] for one in data["culprits"] or []}
+    found = []
+    for rank in ranks:
+        state = None if run is None else run.ranks.get(rank)
+        stack = data["stacks"].get(str(rank), "") or ("" if state is None else state.stack)
+        if Category(data["category"]).is_mismatch:
+            site = data["call_sites"].get(str(rank), "")
+        else:
+            site = "" if state is None else state.exception_site or state.exit_site or state.site
+        error = errors.get(rank, "") or ("" if state is None else state.exception)
+        found.append(RankFacts(rank, _resource(run, rank), site=site or site_of(stack), stack=stack, error=error))
+    return found
+
+
+def is_known(run: Run | None, rank: int) -> bool:
+    """Where a rank is, or how it ended, is known; or nothing more will be heard of it."""
+    state = None if run is None else run.ranks.get(rank)
+    return state is None or bool(state.stack or state.exception) or state.ended is not None
+
+
+def _waiting(run: Run | None, data: CollectorIncidentData, rank: int) -> RankFacts:
+    state = None if run is None else run.ranks.get(rank)
+    call = None if state is None else _call_in(state, data)
+    if run is None or state is None or call is None:
+        return RankFacts(rank, _resource(run, rank), site=data["call_sites"].get(str(rank), ""))
+    known = run.groups.get(call.group)
+    own = data["process_group"]
+    if own is not None and call.group == own["id"]:
+        group = own["description"] or own["name"]
+    else:
+        group = "" if known is None else known.group.description or known.group.name
+    return RankFacts(
+        rank,
+        _resource(run, rank),
+        call=f"{call.signature.operation} {group}".strip(),
+        sequence_id=call.sequence_id,
+        started=call.enqueued_wall,
+        site=call.site,
+        stack=state.stack,
+    )
+
+
+def _call_in(state: RankState, data: CollectorIncidentData) -> RankCall | None:
+    """The rank's call in flight of the incident's collective, otherwise its oldest one."""
+    calls = [] if state.report is None else state.report.inflight
+    group = data["process_group"]
+    if group is not None:
+        for call in calls:
+            if (call.group, call.sequence_id) == (group["id"], data["sequence_id"]):
+                return call
+    return calls[0] if calls else None
+
+
+def _resource(run: Run | None, rank: int) -> dict[str, object]:
+    if run is None:
+        return {names.RANK: rank}
+    state = run.ranks.get(rank)
+    return {
+        **run.resource,
+        names.RANK: rank,
+        names.WORLD_SIZE: run.world_size,
+        names.JOB_ATTEMPT: run.id.attempt,
+        names.HOST_NAME: None if state is None else state.host or None,
+    }
