@@ -27,6 +27,7 @@ from otel_fr_collector.receive.intake import Intake, Limits
 from otel_fr_collector.receive.otlp_http import make_otlp_app
 from otel_fr_collector.service import Service
 from otel_fr_collector.web.app import make_app
+from otel_fr_collector.web.finished import Finished
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +100,8 @@ class CollectorProcess:
         self._take_signals()
         ports = self.ports
         intake = Intake(self._service, ports.limits, ports.tokens)
-        http = self._listen(ports.http, make_app(self._service, ports.tokens))
+        finished = Finished(self._service)
+        http = self._listen(ports.http, make_app(self._service, ports.tokens, finished))
         otlp_http = None
         if ports.otlp_http is not None:
             try:
@@ -127,7 +129,7 @@ class CollectorProcess:
         self._outlets.start()
         _tune_interpreter()
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._service.run()))
+        self._tasks += [loop.create_task(self._service.run()), loop.create_task(finished.run())]
         if ports.tokens is not None:
             self._tasks.append(loop.create_task(_end_revoked(ports.tokens)))
 

@@ -19,7 +19,7 @@ from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
-from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.metrics import Metrics
@@ -88,6 +88,7 @@ class Service:
         self._grace = RestartGrace(clock())
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
+        self.on_dropped: Callable[[Run], None] = lambda _: None
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
@@ -178,6 +179,7 @@ class Service:
         for run in self.runs.drop_ended(now):
             if not self.book.open_of(run.id):
                 self.book.drop_run(run.id)
+            self.on_dropped(run)
         if not self._resolve_ended_runs(now):
             return False
         self.book.drop_old(self._wall() - self._retention.seconds)

@@ -19,11 +19,12 @@ from otel_fr_collector.network.http_server import HttpServer
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 from otel_fr_collector.web.app import make_app
+from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
 from otel_fr.incident import CollectorIncidentData
-from otel_fr.match import CallState, Category, Finding, Group, Place, Signature
+from otel_fr.match import CallState, Category, Ending, Finding, Group, Place, Signature
 from tests.support.waiting import PATIENCE
 
 _T = TypeVar("_T")
@@ -39,12 +40,14 @@ class Stage:
         self.loop = asyncio.new_event_loop()
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = HttpServer(make_app(self.service), listener)
+        self._finished = Finished(self.service)
+        self._server = HttpServer(make_app(self.service, finished=self._finished), listener)
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
     def __enter__(self) -> Stage:
         self._thread.start()
         self.loop.call_soon_threadsafe(self._server.start)
+        self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._finished.run()))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,6 +143,17 @@ class Stage:
         for change in changes:
             self.service.outlets.event_stream.publish(change)
         return changes
+
+    def end(self, run: Run) -> None:
+        """The job has ended well, so long ago that its run is dropped."""
+
+        async def drop() -> None:
+            for state in run.ranks.values():
+                state.ended, state.ending = time.monotonic(), Ending.CLEAN
+            del self.service.runs.by_id[run.id]
+            self.service.on_dropped(run)
+
+        self.do(drop())
 
     def recover(self, run: Run) -> None:
         """The fault is over."""

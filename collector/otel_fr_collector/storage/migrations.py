@@ -8,7 +8,7 @@ from pathlib import Path
 
 from otel_fr_collector.database_files import check_tables, file_version, table_columns
 
-TABLES = ("incidents", "runs", "notes")
+TABLES = ("incidents", "runs", "notes", "jobs")
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE incidents (
@@ -40,6 +40,16 @@ MIGRATIONS: tuple[str, ...] = (
         value TEXT NOT NULL,
         PRIMARY KEY (outlet, incident)
     );
+    """,
+    """
+    CREATE TABLE jobs (
+        id TEXT NOT NULL PRIMARY KEY,
+        job TEXT NOT NULL,
+        ended REAL NOT NULL,
+        summary TEXT NOT NULL,
+        detail BLOB NOT NULL
+    );
+    CREATE INDEX jobs_by_time ON jobs (ended);
     """,
 )
 """Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""

@@ -1,4 +1,4 @@
-"""How long resolved incidents stay in the store's file, and their deletion after that."""
+"""How long resolved incidents and finished jobs stay in the store's file, and their deletion after that."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 PRUNE_BATCH = 100
 """Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
+JOB_BATCH = 10
+"""The same of finished jobs, each of which takes up to 64 KiB."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How long resolved incidents are kept; open ones are always kept."""
+    """How long resolved incidents and finished jobs are kept; open incidents are always kept."""
 
     seconds: float = 90 * 86_400.0
     size: int = 256 * 1024 * 1024
-    """Bytes of the file; the oldest resolved incidents go first."""
+    """Bytes of the file; where they are too many, finished jobs go first, then resolved incidents, the oldest first."""
 
 
 def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
@@ -32,6 +34,15 @@ def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
             "DELETE FROM incidents WHERE state = 'resolved' AND changed < ?",
             (wall - retention.seconds,),
         ).rowcount
+        old_jobs = db.execute("DELETE FROM jobs WHERE ended < ?", (wall - retention.seconds,)).rowcount
+    while _used(db) > retention.size:
+        with db:
+            batch = db.execute(
+                "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs ORDER BY ended LIMIT ?)", (JOB_BATCH,)
+            ).rowcount
+        if not batch:
+            break
+        old_jobs += batch
     while _used(db) > retention.size:
         with db:
             batch = db.execute(
@@ -45,6 +56,7 @@ def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
     if gone:
         with db:
             db.execute("DELETE FROM notes WHERE incident NOT IN (SELECT id FROM incidents)")
+    if gone or old_jobs:
         db.executescript("PRAGMA incremental_vacuum")  # execute() would take one step of it, a page
     return gone
 

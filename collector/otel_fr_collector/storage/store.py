@@ -12,20 +12,19 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from otel_fr.encodable import load_json
-from otel_fr.incident import CollectorIncidentData
-from otel_fr.typed_json import typed
 from otel_fr_collector import database_files as files
 from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
-from otel_fr_collector.incidents.incident import FIRING, Incident
+from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.migrations import DataError, check_origin, migrate
+from otel_fr_collector.storage.reading import BUSY, FinishedJob, Reading
 from otel_fr_collector.storage.retention import Retention, prune
 from otel_fr_collector.storage.serialization import SavedRun, dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.throttle import Throttle
@@ -36,14 +35,9 @@ FILE_NAME = "incidents.db"
 RETRY = 5.0
 """Seconds before what could not be written is tried again."""
 PRUNE_EVERY = 600.0
-_OF_ANOTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a row raises that no version of otel-fr has written."""
-BUSY = 0.2
-"""Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
 CLOSE_RETRY = 0.1
 """Seconds between two attempts to write what is pending when the collector ends."""
-MAX_PAGE = 1_000
-"""Incidents that one query returns at most."""
+MAX_PENDING_JOBS = 256
 
 
 @dataclass
@@ -54,8 +48,8 @@ class Saved:
     runs: list[SavedRun] = field(default_factory=list)
 
 
-class Store:
-    """The file. Used from one thread; `find` and `get` may be called from any.
+class Store(Reading):
+    """The file. Used from one thread; what `Reading` has may be called from any.
 
     Args:
         folder: made if it is missing; one collector at a time uses it.
@@ -72,13 +66,13 @@ class Store:
         retention: Retention | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.path = folder / FILE_NAME
-        self._metrics = metrics
+        super().__init__(folder / FILE_NAME, metrics)
         self._retention = retention or Retention()
         self._wall = wall
         self._pending: dict[tuple[RunId, str], Incident] = {}
         self._pending_runs: dict[RunId, Run | None] = {}
         self._pending_notes: dict[tuple[str, str], str] = {}
+        self._pending_jobs: list[FinishedJob] = []
         self._retry_at = 0.0
         self._prune_at = 0.0
         self._log = Throttle()
@@ -106,7 +100,9 @@ class Store:
     @property
     def is_up(self) -> bool:
         """Everything saved so far is in the file."""
-        return self._db is not None and not (self._pending or self._pending_runs or self._pending_notes)
+        return self._db is not None and not (
+            self._pending or self._pending_runs or self._pending_notes or self._pending_jobs
+        )
 
     def load(self, limit: int) -> Saved:
         """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
@@ -149,6 +145,11 @@ class Store:
     def note(self, outlet: str, values: Mapping[str, str]) -> None:
         """Keep what an outlet has to remember of incidents, by their ids."""
         self._pending_notes.update({(outlet, number): value for number, value in values.items()})
+        self._flush()
+
+    def save_job(self, job: FinishedJob) -> None:
+        """Keep a job that is over. Of those that cannot be written now, the last `MAX_PENDING_JOBS` wait."""
+        self._pending_jobs = [*self._pending_jobs, job][-MAX_PENDING_JOBS:]
         self._flush()
 
     def notes(self, outlet: str) -> dict[str, str]:
@@ -205,60 +206,6 @@ class Store:
         """
         return 0 if self._db is None else prune(self._db, self._retention, self._wall())
 
-    def find(
-        self,
-        *,
-        job: str | None,
-        state: str | None,
-        before: float | None = None,
-        prefix: str = "",
-        limit: int = MAX_PAGE,
-        max_size: int | None = None,
-    ) -> list[CollectorIncidentData]:
-        """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
-
-        Args:
-            before: only those detected before this Unix time.
-            prefix: only those of jobs whose name begins with it.
-            max_size: no further ones are read once their JSON has so many characters; None: all.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
-        """
-        query = (
-            "SELECT data, state, memory FROM incidents WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR state = ?2)"
-            " AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5 ORDER BY detected DESC LIMIT ?4"
-        )
-        with contextlib.closing(self._reader()) as db:
-            rows, size = [], 0
-            for row in db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)):
-                rows.append(row)
-                size += len(row[0])
-                if max_size is not None and size > max_size:
-                    break
-        found = []
-        for row in reversed(rows):
-            with self._skip_unreadable("incident"):
-                found.append(_published(*row))
-        return found
-
-    def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        """The incident with that id, as last published, of a job whose name begins with ``prefix``.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
-        """
-        query = (
-            "SELECT data, state, memory FROM incidents WHERE id = ?1 AND substr(job, 1, length(?2)) = ?2"
-            " ORDER BY detected DESC"
-        )
-        with contextlib.closing(self._reader()) as db:
-            row = db.execute(query, (number, prefix)).fetchone()
-        if row:
-            with self._skip_unreadable("incident"):
-                return _published(*row)
-        return None
-
     def close(self, until: float = 0.0) -> None:
         """Write what is pending; the store takes nothing after that.
 
@@ -295,15 +242,6 @@ class Store:
         if problem != "ok":
             raise DamagedError(" ".join(problem.split()))
         migrate(db)
-
-    def _reader(self) -> sqlite3.Connection:
-        db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
-        try:
-            files.read_schema(db)
-        except sqlite3.Error:
-            db.close()
-            raise
-        return db
 
     def _flush(self, *, again: bool = False) -> None:
         """Write all that is pending. After a failure only ``again`` tries before `RETRY` is over."""
@@ -342,9 +280,11 @@ class Store:
                     )
             notes = [(outlet, number, value) for (outlet, number), value in self._pending_notes.items()]
             db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", notes)
+            db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)", self._pending_jobs)
         self._pending.clear()
         self._pending_runs.clear()
         self._pending_notes.clear()
+        self._pending_jobs.clear()
         self._retry_at = 0.0
         if self.problem:
             self.problem = ""
@@ -397,24 +337,3 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 self._db.close()
             self._db = None
-
-    @contextlib.contextmanager
-    def _skip_unreadable(self, what: str) -> Iterator[None]:
-        """One row that cannot be read must not cost the others."""
-        try:
-            yield
-        except _OF_ANOTHER_FORM as error:
-            self._metrics.errors.labels("store").inc()
-            _log.error("%s: one %s in it cannot be read and is left out: %r", self.path, what, error)
-
-
-def _published(data: str, state: str, memory: str) -> CollectorIncidentData:
-    """What a row shows of its incident.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is of another form, or open and `Store.load` cannot read
-            it: the collector does not know of it and would never resolve it.
-    """
-    if state == FIRING:
-        return load_incident(load_json(memory), load_json(data)).data
-    return typed(CollectorIncidentData, load_json(data))

@@ -23,9 +23,10 @@ from otel_fr_collector.incidents.bounds import MAX_CULPRITS
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage.store import MAX_PAGE
+from otel_fr_collector.storage.reading import MAX_PAGE
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, FullError, full, owner_of
+from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.job_views import detail, job_key, summary
 
 FRESH = 1.0
@@ -44,6 +45,8 @@ MAX_READ = 8 * MAX_BYTES
 """Of the incidents of a brief list, from which most is left out."""
 STATES = ("firing", "resolved")
 NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
+
+NO_JOB = "no such job; jobs are dropped after the retention time"
 
 PAGE = Path(__file__).with_name("page")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -73,9 +76,9 @@ class ApiError(Exception):
         self.status = status
 
 
-def routes(service: Service, answers: Answers) -> list[BaseRoute]:
+def routes(service: Service, answers: Answers, finished: Finished) -> list[BaseRoute]:
     """``/api/v1/...`` and the page at ``/``."""
-    api = Api(service, answers)
+    api = Api(service, answers, finished)
     found: list[BaseRoute] = [
         Route("/api/v1/jobs", api.jobs),
         Route("/api/v1/jobs/{key}", api.job),
@@ -114,26 +117,51 @@ def runbook(name: str) -> _Handler:
 class Api:
     """The handlers over one service."""
 
-    def __init__(self, service: Service, answers: Answers) -> None:
+    def __init__(self, service: Service, answers: Answers, finished: Finished) -> None:
         self._service = service
         self._answers = answers
+        self._finished = finished
         self._cache: dict[str, tuple[float, bytes, bytes]] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._ticker: asyncio.Task[None] | None = None
 
     async def jobs(self, request: Request) -> Response:
-        return _json(request, *await self._jobs(_access(request)))
+        state = request.query_params.get("state")
+        if state is None:
+            return _json(request, *await self._jobs(_access(request)))
+        if state != "finished":
+            return _error(400, "state is finished, or is left out")
+        try:
+            before, limit = _page(request)
+        except ApiError as error:
+            return _error(error.status, str(error))
+        try:
+            async with self._answers.making(owner_of(request.scope)):
+                found = await self._finished.jobs(_access(request), before, limit)
+                return _json(request, *await self._packed(json.dumps({"jobs": found}).encode()))
+        except FullError:
+            return full()
 
     async def job(self, request: Request) -> Response:
         key = request.path_params["key"]
         run = next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
-        if run is None or not _access(request).may_see(run.id.job):
-            return _error(404, "no such job; jobs are dropped some time after their end")
+        if run is None:
+            return await self._finished_job(request, key)
+        if not _access(request).may_see(run.id.job):
+            return _error(404, NO_JOB)
 
         async def make() -> bytes:
             return json.dumps(await detail(run, self._service.book, time.monotonic(), time.time())).encode()
 
         return _json(request, *await self._fresh(key, make))
+
+    async def _finished_job(self, request: Request, key: str) -> Response:
+        try:
+            async with self._answers.making(owner_of(request.scope)):
+                found = await self._finished.job(key, _access(request))
+                return _error(404, NO_JOB) if found is None else _json(request, *await self._packed(found))
+        except FullError:
+            return full()
 
     async def incidents(self, request: Request) -> Response:
         try:
@@ -314,15 +342,21 @@ def _error(status: int, text: str) -> Response:
 def _query(request: Request) -> tuple[str | None, str | None, float | None, int]:
     """The query of a list of incidents: job, state, Unix time before which, and number."""
     query = request.query_params
-    state, before, limit = query.get("state"), query.get("before"), query.get("limit", str(MAX_PAGE))
+    state = query.get("state")
     if state not in (None, *STATES):
         raise ApiError(400, f"state is one of {', '.join(STATES)}")
+    return query.get("job"), state, *_page(request)
+
+
+def _page(request: Request) -> tuple[float | None, int]:
+    """The part of a list that is asked for: the Unix time before which, and number."""
+    before, limit = request.query_params.get("before"), request.query_params.get("limit", str(MAX_PAGE))
     if re.fullmatch("[0-9]{1,9}", limit) is None or not 1 <= int(limit) <= MAX_PAGE:
         raise ApiError(400, f"limit is a number from 1 to {MAX_PAGE}")
     moment = None if before is None else unix(before)
     if before is not None and moment is None:
         raise ApiError(400, "before is a time like 2026-01-02T03:04:05.678Z")
-    return query.get("job"), state, moment, int(limit)
+    return moment, int(limit)
 
 
 def _listed(found: Sequence[CollectorIncidentData], brief: bool) -> bytes:

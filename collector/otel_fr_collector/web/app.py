@@ -21,6 +21,7 @@ from otel_fr_collector.network.tokens import EVERYTHING, Tokens
 from otel_fr_collector.service import Service
 from otel_fr_collector.web import api
 from otel_fr_collector.web.answers import Answers, BoundedAnswers
+from otel_fr_collector.web.finished import Finished
 
 _API = "/api/"
 OPEN_PATHS = re.compile(r"/|/healthz|/page/.*|/runbooks/.*")
@@ -28,8 +29,12 @@ OPEN_PATHS = re.compile(r"/|/healthz|/page/.*|/runbooks/.*")
 it asks for a token itself and shows what the API returns. Runbooks are the same for all."""
 
 
-def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
-    """The ASGI application of a service; with ``tokens``, only for clients that may read."""
+def make_app(service: Service, tokens: Tokens | None = None, finished: Finished | None = None) -> Starlette:
+    """The ASGI application of a service; with ``tokens``, only for clients that may read.
+
+    Args:
+        finished: the jobs that are over; None: no job is kept once it is over.
+    """
 
     answers = Answers()
 
@@ -52,7 +57,7 @@ def make_app(service: Service, tokens: Tokens | None = None) -> Starlette:
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", healthz),
-            *api.routes(service, answers),
+            *api.routes(service, answers, finished or Finished(service)),
         ],
         middleware=[Middleware(AccessCheck, tokens=tokens), Middleware(BoundedAnswers, answers=answers)],
     )

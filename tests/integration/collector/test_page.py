@@ -174,6 +174,22 @@ def test_a_cause_folds_its_consequences_and_says_how_long_it_lasts(stage: Stage,
     expect(page.locator("main")).to_contain_text("A consequence of incident")
 
 
+def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    page = watched.page
+    page.goto(stage.url + "/")
+    expect(page.locator("#jobs [data-item]")).to_have_count(1)
+    expect(page.get_by_role("heading", name="Finished jobs")).to_be_hidden()
+    stage.end(run)
+    over = page.locator("#finished [data-item]")
+    expect(over).to_contain_text("8 ended of 8 ranks")
+    expect(page.locator("#jobs [data-item]")).to_have_count(0)
+    over.click()
+    expect(page.locator("h1")).to_have_text("job-7")
+    expect(page.locator("#grid tbody tr")).to_have_count(8)
+    expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("ended")
+
+
 def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> None:
     number = stage.hang(stage.job(8), 5)["id"]
     page = watched.page

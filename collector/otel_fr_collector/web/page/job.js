@@ -22,6 +22,7 @@ export function jobView(id) {
   const grid = makeGrid();
   const hosts = makeHosts();
   const groups = makeGroups();
+  const ranks = h("div", { hidden: true }, h("h2", {}, "Ranks and process groups"), grid.node, hosts.node, groups.node);
   const title = h("h1");
   const badge = h("span");
   const text = h("p", { class: "quiet" });
@@ -66,13 +67,16 @@ export function jobView(id) {
     setText(title, job.job);
     setClass(badge, `badge ${job.state}`);
     setText(badge, job.state);
-    setText(text, `attempt ${job.attempt} · ${jobText(job)} · first seen ${when(job.first_heard_at)}, last seen ${ago(job.last_heard_at)}`);
+    const last = job.is_finished ? when(job.last_heard_at) : ago(job.last_heard_at);
+    setText(text, `attempt ${job.attempt} · ${jobText(job)} · first seen ${when(job.first_heard_at)}, last seen ${last}`);
     const own = (state.incidents ?? []).filter((one) => one.job === job.job);
     const causes = own.filter((one) => !one.caused_by);
     incidentList(open, causes.filter((one) => one.state === "firing"), own);
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
     pastHead.hidden = !over.length;
     incidentList(past, over, own);
+    ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
+    if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);
     hosts.update(job, grid.judged());
     groups.update(job.groups);
@@ -99,12 +103,12 @@ export function jobView(id) {
   return {
     title: "Job",
     node: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Jobs")), title, badge, text, problem, open, advice,
-      h("h2", {}, "Ranks and process groups"), grid.node, hosts.node, groups.node, pastHead, past),
+      ranks, pastHead, past),
     up: "#/",
     update(fresh, why) {
       state = fresh;
       if (why === "incident") show();
-      else if (!document.hidden || !job) load();
+      else if (!job || !(document.hidden || job.is_finished)) load();
       if (why === "incident") advise();
     },
     tick: () => tick(open),

@@ -5,21 +5,48 @@ import { ago, h, keyed, setClass, setText } from "./dom.js";
 import { incidentBody, incidentLead, incidentList, incidentTitle, linkLine, tick } from "./incident.js";
 import { jobText } from "./job.js";
 
+const FINISHED = 50; // finished jobs of one page of their list
 const OLDER = 200; // incidents of one page of the list
 
 export function jobsView() {
   const list = h("ul", { class: "list", id: "jobs" });
   const none = h("p", { class: "quiet" });
+  const finished = makeFinished();
+  let known = new Set();
   return {
     title: "Jobs",
-    node: h("div", {}, h("h1", {}, "Jobs"), none, list),
-    update({ jobs, incidents }) {
+    node: h("div", {}, h("h1", {}, "Jobs"), none, list, finished.node),
+    update({ jobs, incidents }, why) {
       if (!jobs) return;
+      const now = new Set(jobs.map((job) => job.id));
+      if (why === "open" || [...known].some((id) => !now.has(id))) finished.load();
+      known = now;
       const summaries = new Map((incidents ?? []).map((one) => [one.id, one.summary]));
       setText(none, jobs.length ? "" : "No job has reported yet. Start one with: OTEL_EXPORTER_OTLP_ENDPOINT=http://this-host:4317 torchrun train.py");
       keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, summaries));
     },
   };
+}
+
+// The jobs that are over and no longer live, newest first.
+function makeFinished() {
+  const list = h("ul", { class: "list", id: "finished" });
+  const older = h("button", { type: "button", onclick: () => load(true) }, "Older");
+  const node = h("section", { hidden: true }, h("h2", {}, "Finished jobs"), list, h("p", {}, older));
+  let shown = [];
+
+  async function load(further = false) {
+    const before = further && shown.length ? `&before=${encodeURIComponent(shown[shown.length - 1].last_heard_at)}` : "";
+    const found = await get(`jobs?state=finished&limit=${FINISHED}${before}`).catch(() => null);
+    if (!found) return;
+    const fresh = new Map([...(further ? shown : []), ...found.jobs].map((job) => [job.id, job]));
+    older.hidden = found.jobs.length < FINISHED;
+    shown = [...fresh.values()];
+    node.hidden = !shown.length;
+    keyed(list, shown, (job) => job.id, makeJob, (line, job) => fillJob(line, job, new Map()));
+  }
+
+  return { node, load };
 }
 
 function makeJob(job) {

@@ -1,0 +1,161 @@
+"""What is read from the incidents' file, each time by a connection of its own: from any thread, while it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from otel_fr.encodable import load_json
+from otel_fr.incident import CollectorIncidentData
+from otel_fr.typed_json import typed
+from otel_fr_collector import database_files as files
+from otel_fr_collector.incidents.incident import FIRING
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.serialization import load_incident
+
+_log = logging.getLogger(__name__)
+
+BUSY = 0.2
+"""Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
+MAX_PAGE = 1_000
+"""Incidents, or jobs, that one query returns at most."""
+_OF_ANOTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a row raises that no version of otel-fr has written."""
+
+
+class FinishedJob(NamedTuple):
+    """A run that is over, as it was shown last.
+
+    Attributes:
+        key: its name in URLs. ended: Unix time of its last telemetry.
+        summary: JSON, as in the list of jobs. detail: the whole of it as JSON, compressed by gzip; empty: too large.
+    """
+
+    key: str
+    job: str
+    ended: float
+    summary: str
+    detail: bytes
+
+
+class Reading:
+    """Queries of the file at ``path``."""
+
+    def __init__(self, path: Path, metrics: Metrics) -> None:
+        self.path = path
+        self._metrics = metrics
+
+    def find(
+        self,
+        *,
+        job: str | None,
+        state: str | None,
+        before: float | None = None,
+        prefix: str = "",
+        limit: int = MAX_PAGE,
+        max_size: int | None = None,
+    ) -> list[CollectorIncidentData]:
+        """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
+
+        Args:
+            before: only those detected before this Unix time.
+            prefix: only those of jobs whose name begins with it.
+            max_size: no further ones are read once their JSON has so many characters; None: all.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        query = (
+            "SELECT data, state, memory FROM incidents WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR state = ?2)"
+            " AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5 ORDER BY detected DESC LIMIT ?4"
+        )
+        with contextlib.closing(self._reader()) as db:
+            rows, size = [], 0
+            for row in db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)):
+                rows.append(row)
+                size += len(row[0])
+                if max_size is not None and size > max_size:
+                    break
+        found = []
+        for row in reversed(rows):
+            with self._skip_unreadable("incident"):
+                found.append(_published(*row))
+        return found
+
+    def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
+        """The incident with that id, as last published, of a job whose name begins with ``prefix``.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        query = (
+            "SELECT data, state, memory FROM incidents WHERE id = ?1 AND substr(job, 1, length(?2)) = ?2"
+            " ORDER BY detected DESC"
+        )
+        with contextlib.closing(self._reader()) as db:
+            row = db.execute(query, (number, prefix)).fetchone()
+        if row:
+            with self._skip_unreadable("incident"):
+                return _published(*row)
+        return None
+
+    def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
+        """Jobs that are over, without their ``detail``: the newest ``limit`` of those that fit, newest first.
+
+        Args:
+            before: only those that ended before this Unix time.
+            prefix: only those whose name begins with it.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        query = (
+            "SELECT id, job, ended, summary, x'' FROM jobs WHERE (?1 IS NULL OR ended < ?1)"
+            " AND substr(job, 1, length(?2)) = ?2 ORDER BY ended DESC LIMIT ?3"
+        )
+        with contextlib.closing(self._reader()) as db:
+            return [FinishedJob(*row) for row in db.execute(query, (before, prefix, min(limit, MAX_PAGE)))]
+
+    def finished_job(self, key: str) -> FinishedJob | None:
+        """The job of that name in URLs.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        with contextlib.closing(self._reader()) as db:
+            row = db.execute("SELECT id, job, ended, summary, detail FROM jobs WHERE id = ?", (key,)).fetchone()
+        return None if row is None else FinishedJob(*row)
+
+    def _reader(self) -> sqlite3.Connection:
+        db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
+        try:
+            files.read_schema(db)
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+    @contextlib.contextmanager
+    def _skip_unreadable(self, what: str) -> Iterator[None]:
+        """One row that cannot be read must not cost the others."""
+        try:
+            yield
+        except _OF_ANOTHER_FORM as error:
+            self._metrics.errors.labels("store").inc()
+            _log.error("%s: one %s in it cannot be read and is left out: %r", self.path, what, error)
+
+
+def _published(data: str, state: str, memory: str) -> CollectorIncidentData:
+    """What a row shows of its incident.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is of another form, or open and `Store.load` cannot read
+            it: the collector does not know of it and would never resolve it.
+    """
+    if state == FIRING:
+        return load_incident(load_json(memory), load_json(data)).data
+    return typed(CollectorIncidentData, load_json(data))

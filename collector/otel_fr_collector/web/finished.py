@@ -1,0 +1,115 @@
+"""Jobs that are over: what the page shows of them once their run is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gzip
+import json
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable
+
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.network.tokens import Access
+from otel_fr_collector.service import Service
+from otel_fr_collector.storage.reading import FinishedJob
+from otel_fr_collector.web.job_views import detail, job_key, summary
+
+_log = logging.getLogger(__name__)
+
+MAX_WAITING = 1_024
+"""Runs that have ended and are not kept yet; as many as the collector knows at most."""
+MAX_LATEST = 256
+"""Jobs kept where there is no store."""
+MAX_DETAIL = 64 * 1024
+"""Bytes of a job's ranks and groups, compressed; of a larger job only its line in the list is kept. 1,024 ranks in 144
+groups take 20 kB."""
+
+
+class Finished:
+    """Keeps each run that the service drops: in the store, else the last `MAX_LATEST` in memory."""
+
+    def __init__(self, service: Service, wall: Callable[[], float] = time.time) -> None:
+        self._service = service
+        self._wall = wall
+        self._waiting: deque[Run] = deque(maxlen=MAX_WAITING)
+        self._arrived = asyncio.Event()
+        self._latest: deque[FinishedJob] = deque(maxlen=MAX_LATEST)
+        self._is_busy = False
+        service.on_dropped = self._note
+
+    async def run(self) -> None:
+        """Keep runs as they end, until cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._waiting:
+                run, self._is_busy = self._waiting.popleft(), True
+                try:
+                    self._keep(await self._finished(run))
+                except Exception:  # noqa: BLE001  one run that cannot be shown must not cost the others
+                    self._service.metrics.errors.labels("housekeeping").inc()
+                    _log.exception("a finished job could not be kept")
+                self._is_busy = False
+
+    @property
+    def has_work(self) -> bool:
+        """Some run is not kept yet."""
+        return bool(self._waiting) or self._is_busy
+
+    async def jobs(self, access: Access, before: float | None, limit: int) -> list[dict[str, object]]:
+        """The newest ``limit`` jobs that ended before a Unix time, newest first, as in the list of jobs."""
+        store = self._service.store
+        found: list[FinishedJob] | None = None
+        if store is not None and store.is_up:
+            try:
+                query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit)
+                found = await asyncio.to_thread(query)
+            except sqlite3.Error as error:
+                store.broken(error)
+        if found is None:
+            fit = (job for job in reversed(self._latest) if before is None or job.ended < before)
+            found = [job for job in fit if access.may_see(job.job)][:limit]
+        return [json.loads(job.summary) for job in found]
+
+    async def job(self, key: str, access: Access) -> bytes | None:
+        """One job in full as JSON; of one that is too large, only its line in the list. None: it is not known."""
+        found = next((job for job in self._latest if job.key == key), None)
+        store = self._service.store
+        if found is None and store is not None:
+            try:
+                found = await asyncio.to_thread(store.finished_job, key)
+            except sqlite3.Error as error:
+                store.broken(error)
+        if found is None or not access.may_see(found.job):
+            return None
+        return await asyncio.to_thread(gzip.decompress, found.detail) if found.detail else found.summary.encode()
+
+    def _note(self, run: Run) -> None:
+        self._waiting.append(run)
+        self._arrived.set()
+
+    async def _finished(self, run: Run) -> FinishedJob:
+        now, wall = time.monotonic(), self._wall()
+        head = summary(run, self._service.book, now, wall)
+        if head["state"] == "incident":  # its incidents are about to be resolved, because it is over
+            head["state"] = "failed"
+        whole = {**await detail(run, self._service.book, now, wall), "state": head["state"]}
+        ended = wall - (now - run.last_seen)
+        packed = await asyncio.to_thread(_pack, {**whole, "is_finished": True})
+        text = json.dumps({**head, "is_finished": True})
+        return FinishedJob(job_key(run.id), run.id.job, ended, text, packed if len(packed) <= MAX_DETAIL else b"")
+
+    def _keep(self, job: FinishedJob) -> None:
+        store = self._service.store
+        if store is None:
+            self._latest.append(job)
+        else:
+            store.save_job(job)
+
+
+def _pack(data: dict[str, object]) -> bytes:
+    return gzip.compress(json.dumps(data).encode(), 6)

@@ -1,0 +1,113 @@
+"""Jobs that are over: kept with their ranks, for those who may see them, over restarts, and for the retention time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.network.tokens import EVERYTHING, Access
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
+from otel_fr_collector.storage import migrations
+from otel_fr_collector.storage.reading import FinishedJob
+from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.store import FILE_NAME, Store
+from otel_fr_collector.web import finished
+from otel_fr_collector.web.finished import Finished
+from otel_fr_collector.web.job_views import job_key
+
+WALL = 1_800_000_000.0
+
+
+def ended_run(name: str, ranks: int = 2, ago: float = 100.0) -> Run:
+    now = time.monotonic() - ago
+    run = Run(RunId(name, 0, f"run-{name}"), now, now, world_size=ranks)
+    for rank in range(ranks):
+        run.rank_state(rank)
+    return run
+
+
+def keep(store: Store | None, *runs: Run) -> Finished:
+    """A collector's finished jobs after these runs were dropped, in this order."""
+    metrics = Metrics()
+    service = Service(metrics, Outlets(metrics), store=store)
+    kept = Finished(service, wall=lambda: WALL)
+
+    async def play() -> None:
+        task = asyncio.create_task(kept.run())
+        for run in runs:
+            service.on_dropped(run)
+        while kept.has_work:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(play())
+    assert metrics.errors.labels("housekeeping")._value.get() == 0
+    return kept
+
+
+def names(kept: Finished, access: Access = EVERYTHING, before: float | None = None, limit: int = 10) -> list[object]:
+    return [job["job"] for job in asyncio.run(kept.jobs(access, before, limit))]
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+def test_finished_jobs_are_listed_newest_first_to_those_who_may_see_them(tmp_path: Path, has_store: bool) -> None:
+    store = Store(tmp_path, Metrics()) if has_store else None
+    kept = keep(store, ended_run("a/1", ago=300), ended_run("b/1", ago=200), ended_run("a/2", ago=100))
+    assert names(kept) == ["a/2", "b/1", "a/1"]
+    assert names(kept, limit=1) == ["a/2"]
+    assert names(kept, before=WALL - 150) == ["b/1", "a/1"]
+    own = Access(read=True, write=False, prefix="a/")
+    assert names(kept, own) == ["a/2", "a/1"]
+    key = job_key(RunId("b/1", 0, "run-b/1"))
+    found = asyncio.run(kept.job(key, EVERYTHING))
+    assert found is not None
+    assert json.loads(found)["ranks"]["rank"] == [0, 1]
+    assert asyncio.run(kept.job(key, own)) is None
+    assert asyncio.run(kept.job("unknown", EVERYTHING)) is None
+
+
+def test_they_outlive_the_collector_and_end_with_the_retention(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics())
+    keep(store, ended_run("old", ago=5_000), ended_run("new", ago=100))
+    store.close()
+    again = Store(tmp_path, Metrics(), Retention(seconds=1_000), wall=lambda: WALL)
+    kept = keep(again)
+    assert names(kept) == ["new", "old"]
+    again.prune()
+    assert names(kept) == ["new"]
+    again.close()
+
+
+def test_where_the_file_is_too_large_they_go_before_incidents(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics(), Retention(size=300_000))
+    for number in range(25):
+        store.save_job(FinishedJob(str(number), "job", time.time() + number, "{}", bytes(30_000)))
+    store.prune()
+    left = [job.key for job in store.finished(before=None)]
+    assert 0 < len(left) < 10
+    assert left[0] == "24"
+    store.close()
+
+
+def test_of_a_job_that_is_too_large_its_line_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finished, "MAX_DETAIL", 10)
+    kept = keep(None, ended_run("huge"))
+    found = asyncio.run(kept.job(job_key(RunId("huge", 0, "run-huge")), EVERYTHING))
+    assert found is not None
+    assert "lanes" not in json.loads(found)
+    assert json.loads(found)["job"] == "huge"
+
+
+def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME) as db:
+        db.executescript(f"{migrations.MIGRATIONS[0]}; PRAGMA user_version = 1;")
+    store = Store(tmp_path, Metrics())
+    assert names(keep(store, ended_run("job"))) == ["job"]
+    store.close()
