@@ -60,6 +60,21 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
     assert (cause["category"], cause["culprit_ranks"]) == ("rank_stuck", [1])
 
 
+@pytest.mark.parametrize("way", ["otel-fr", "quorum", "step", "leave"])
+def test_the_comparison_measures_how_long_each_way_takes(way: str) -> None:
+    """All but the restart by torchrun, which takes more than half a minute to end a rank that is stopped."""
+    program = str(ROOT / "examples/ddp_survives/compare.py")
+    command = [sys.executable, program, "--ways", way, "--stall-seconds", str(STALL), "--timeout", "15"]
+    env = torchrun.base_environment()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=2 * PATIENCE, check=True)
+    (row,) = done.stdout.splitlines()[2:]
+    if "left out: " in row:
+        pytest.skip(row[row.index("left out: ") :])
+    found = re.search(r"(\d+\.\d)  2 ranks$", row)
+    assert found, done.stdout + done.stderr
+    assert float(found[1]) >= (STALL if way == "otel-fr" else 1.0)
+
+
 def test_a_group_that_cannot_be_formed_anew_is_refused_with_the_reason() -> None:
     program = """
 import os
