@@ -72,7 +72,7 @@ class Commands:
             dump = command.dump
             if dump.incident_id and dump.incident_id not in self._incidents:
                 self._incidents.append(dump.incident_id)
-                _log.warning("the collector has opened an incident: %s", dump.reason[:_MAX_REASON])
+                self._say("the collector has opened an incident: %s", dump.reason[:_MAX_REASON])
             self._dump(dump.reason[:200] or REASON_REQUEST)
         elif command.HasField("inspect"):
             if self._reporter.identity.rank in command.inspect.ranks:
@@ -82,15 +82,19 @@ class Commands:
         elif command.HasField("peer_recovered"):
             recovered = self._peers.recovered(command.peer_recovered.ranks)
             if recovered:
-                _log.warning("the collector says that %s has not failed", ranks_text(recovered))
+                self._say("the collector says that %s has not failed", ranks_text(recovered))
                 if self._link is not None:
                     self._link.send({"cmd": "peer_recovered", "ranks": list(recovered)})
 
     def _take_failure(self, failed: PeerFailed) -> None:
         notice = self._peers.told(failed, self._reporter.identity.rank, self._reporter.groups.live)
         if notice is not None:
-            _log.warning("the collector says that %s has failed: %s", ranks_text(notice.ranks), notice.failed.reason)
+            self._say("the collector says that %s has failed: %s", ranks_text(notice.ranks), notice.failed.reason)
             self._tell(notice, "peer_failed", names.EVENT_PEER_FAILED)
+
+    def _say(self, text: str, *values: object) -> None:
+        """Log what all monitors of the run are told: once for each node, by its first rank."""
+        _log.log(logging.INFO if self._reporter.identity.local_rank else logging.WARNING, text, *values)
 
     def _end_calls(self, now_ns: int) -> None:
         """Have the rank end the calls that wait for a failed peer."""

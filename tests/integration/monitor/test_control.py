@@ -44,6 +44,20 @@ def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Pa
         assert rank.stderr.count("the collector has opened an incident: incident i1") == 1
 
 
+def test_what_all_monitors_are_told_is_logged_by_the_first_rank_of_a_node_only(tmp_path: Path) -> None:
+    with (
+        grpc_sink(control=True) as sink,
+        play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "RANK": "1"}) as rank,
+    ):
+        watcher(sink)
+        failed = PeerFailed(incident_id="i1", ranks=[2], reason="rank 2 was killed", kind="ended")
+        sink.commands.put(Command(peer_failed=failed))
+        sink.commands.put(Command(dump=Dump(incident_id="i1", reason="incident i1")))
+        sink.event("torch.flight_recorder.written")
+        assert sink.named("torch.rank.peer_failed")
+        assert "collector" not in rank.stderr
+
+
 def test_a_file_that_is_requested_after_a_clean_end_contains_that_end(tmp_path: Path) -> None:
     with grpc_sink(control=True) as sink, play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}) as rank:
         watcher(sink)
