@@ -144,6 +144,7 @@ class Completions:
         self._evidence = evidence
         self._furthest: dict[str, list[tuple[int, int]]] | None = None
         self._uneven: set[str] | None = None
+        self._joined_by_all: dict[str, int] = {}
 
     def of(self, instance: Instance) -> Iterator[tuple[int, int]]:
         """(rank, its last completed number) of those that completed the collective, furthest first."""
@@ -165,7 +166,7 @@ class Completions:
     def have_left_behind(self, rank: int, group: str) -> bool:
         """True if a member completed more of the group than the rank's evidence shows enqueued: that is older.
 
-        Proven only if all collectives of the group that are known need every rank.
+        Proven if one of these collectives needs every rank, or all of the group that are known do.
         """
         if self._furthest is None:
             self._furthest = self._sorted()
@@ -174,9 +175,15 @@ class Completions:
         if own is None or own.enqueued is None or not furthest or furthest[0][1] <= own.enqueued:
             return False
         if self._uneven is None:
-            collectives = (call for call in self._evidence.calls if call.stream == "collective")
-            self._uneven = {c.group for c in collectives if c.signature.operation not in NEEDS_EVERY_RANK}
-        return group not in self._uneven
+            self._uneven = set()
+            for call in self._evidence.calls:
+                if call.stream != "collective":
+                    continue
+                if call.signature.operation not in NEEDS_EVERY_RANK:
+                    self._uneven.add(call.group)
+                elif call.state is CallState.COMPLETED:
+                    self._joined_by_all[call.group] = max(call.sequence_id, self._joined_by_all.get(call.group, 0))
+        return group not in self._uneven or self._joined_by_all.get(group, 0) > own.enqueued
 
     def _sorted(self) -> dict[str, list[tuple[int, int]]]:
         """By group: (rank, last completed number), highest number first."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from otel_fr.match import (
     Call,
     CallState,
@@ -96,6 +98,21 @@ def test_the_last_report_of_a_rank_that_has_since_completed_far_more_accuses_it_
     assert job(calls, {0: {"tp": (20, 18)}, 1: {"tp": (400, 400)}}, idle=9.0) == []
     calls.append(waits(1, 401, TP, GATHER, age=0.5))
     assert job(calls, {0: {"tp": (20, 18)}, 1: {"tp": (401, 400)}}, idle=9.0) == []
+
+
+def test_an_old_report_accuses_of_nothing_where_one_of_the_later_calls_needed_every_rank() -> None:
+    root = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",), root=0)
+
+    def done(rank: int, number: int, signature: Signature) -> Call:
+        return replace(waits(rank, number, WORLD, signature), state=CallState.COMPLETED)
+
+    counts = {rank: {"w": (10, 9)} for rank in (0, 1, 3)} | {2: {"w": (6, 5)}}
+    calls = [waits(2, 6, WORLD, SUM, age=9.0), *(waits(rank, 10, WORLD, SUM, age=3.0) for rank in (0, 1, 3))]
+    only_broadcasts = [done(rank, number, root) for rank in (0, 1, 3) for number in (7, 8, 9)]
+    (cause,) = causes(job(calls + only_broadcasts, counts))
+    assert (cause.category, cause.culprit_ranks) == (Category.RANK_STUCK, (2,))
+    with_sums = [done(rank, number, SUM if number == 8 else root) for rank in (0, 1, 3) for number in (7, 8, 9)]
+    assert not any(finding.category is Category.RANK_STUCK for finding in job(calls + with_sums, counts))
 
 
 def test_one_call_of_lag_between_two_files_is_no_fault() -> None:
