@@ -27,7 +27,13 @@ ARCHITECTURE = DOCS / "architecture.md"
 FOLDERS = ("otel_fr", "collector", "proto", "deploy", "benchmarks", "docs", "tests", ".ci")
 PACKAGES = (ROOT / "otel_fr", ROOT / "collector" / "otel_fr_collector")
 """docs/architecture.md names modules relative to the two packages."""
-OTHER_PROGRAMS = {"NCCL_DEBUG", "NO_COLOR", "SSL_CERT_FILE", "TORCH_DEVICE_BACKEND_AUTOLOAD"}
+OTHER_PROGRAMS = {
+    "NCCL_DEBUG",
+    "NO_COLOR",
+    "SSL_CERT_FILE",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+}
 """Variables that otel-fr need not read itself: NCCL, rich, OpenSSL and torch do."""
 VARIABLE = re.compile(r"\b(?:OTEL|TORCH\w*?|SLURM|NCCL|LSB|PBS|NO|SSL)_[A-Z0-9_]*[A-Z0-9]\b")
 
