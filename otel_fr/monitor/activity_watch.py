@@ -45,6 +45,7 @@ class ActivityWatch:
         self._known: set[tuple[str, int, int]] = set()
         self._beat = (0, 0)
         self._covered_ns = 0
+        self._kept: tuple[ReportedActivity, ...] = ()
         self.sections: list[Activity] = []
         self.step: Activity | None = None
 
@@ -97,7 +98,11 @@ class ActivityWatch:
 
     def reported(self, now_ns: int) -> tuple[ReportedActivity, ...]:
         """For the rank report."""
-        return activity.reported(self._watched, now_ns)
+        return self._kept or activity.reported(self._watched, now_ns)
+
+    def keep(self, now_ns: int) -> None:
+        """The rank is ended for what is overdue: that is reported from now on, for its handlers may end sections."""
+        self._kept = tuple([item for item in activity.reported(self._watched, now_ns) if item.is_overdue])
 
     # ---- what is learned
 

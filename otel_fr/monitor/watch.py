@@ -240,6 +240,7 @@ class Monitor:
     def _announce_end(self) -> None:
         """Say why the rank ends before it does."""
         self._reporter.on_hang = "kill"
+        self._reporter.activity.keep(time.monotonic_ns())
         self._reporter.send(names.EVENT_OVERDUE, stacks=True)
         self._exporter.hurry()
 

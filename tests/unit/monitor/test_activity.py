@@ -219,6 +219,19 @@ def test_the_ring_is_followed_and_each_overdue_item_is_new_once(tmp_path: Path) 
     assert watch.reported(111 * SECOND)[0].kind == HEARTBEAT
 
 
+def test_what_the_rank_is_ended_for_is_reported_although_its_handler_ends_it(tmp_path: Path) -> None:
+    writer = RingWriter.create([tmp_path], "ring", 10, {})
+    watch = ActivityWatch(RingReader.open(writer.path), Config(), 0)
+    row = writer.activity.open(body(writer, 1, "load", 100, timeout=2))
+    writer.activity.open(body(writer, 2, "cleanup", 102, timeout=60))
+    watch.poll(103 * SECOND)
+    watch.keep(103 * SECOND)
+    writer.activity.end(row, body(writer, 1, "load", 100, ended=105))
+    watch.poll(106 * SECOND)
+    assert not watch.is_overdue(106 * SECOND)
+    assert [(item.name, item.age_s, item.is_overdue) for item in watch.reported(106 * SECOND)] == [("load", 3.0, True)]
+
+
 def test_a_section_of_a_thread_that_is_gone_is_not_watched(tmp_path: Path) -> None:
     writer = RingWriter.create([tmp_path], "ring", 10, {})
     watch = ActivityWatch(RingReader.open(writer.path), Config(), 0)
