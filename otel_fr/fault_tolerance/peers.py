@@ -51,10 +51,11 @@ class PeerFailedError(RuntimeError):
     """
 
     def __init__(self, failure: PeerFailure) -> None:
-        noun = "rank" if len(failure.ranks) == 1 else "ranks"
+        noun, them = ("rank", "it") if len(failure.ranks) == 1 else ("ranks", "them")
         ranks = ", ".join(str(rank) for rank in failure.ranks)
         incident = f" (incident {failure.incident_id})" if failure.incident_id else ""
-        super().__init__(f"{noun} {ranks} failed, and a call that waited for it was ended: {failure.reason}{incident}")
+        text = f"{noun} {ranks} failed, and a call that waited for {them} was ended"
+        super().__init__(f"{text}: {failure.reason}{incident}")
         self.failure = failure
 
     def __reduce__(self) -> tuple[Any, ...]:
