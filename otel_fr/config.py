@@ -19,6 +19,7 @@ DEFAULT_BUFFER_SIZE = 20_000
 DEFAULT_STALL_SECONDS = 5.0
 MAX_BUFFER_SIZE = 10_000_000
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
+ATTEMPT_VARIABLE = "OTEL_FR_ATTEMPT"
 TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
@@ -243,7 +244,7 @@ class Config:
             local_rank=_integer(env, ("LOCAL_RANK",), 0),
             world_size=_integer(env, ("WORLD_SIZE",), 1),
             job_id=_sendable(job_id),
-            attempt=_integer(env, ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
+            attempt=_integer(env, (ATTEMPT_VARIABLE, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
             buffer_size=int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE)),
             stall_seconds=_number(env, ("OTEL_FR_STALL_SECONDS",), DEFAULT_STALL_SECONDS, 0.1, 86_400),
             dump_dir=Path(own_dir) if own_dir else None,

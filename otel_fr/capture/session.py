@@ -44,6 +44,7 @@ _log = logging.getLogger("otel_fr")
 EXIT_SECONDS: Final = 2.0
 """Seconds by which otel-fr may delay a rank's exit."""
 _NONCE_KEY: Final = "otel_fr/nonce"
+_AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 _CREATIONS: Final = "creations"
 """In the meta: true: the creation of groups is recorded."""
 MAX_MONITORS: Final = 4
@@ -157,7 +158,9 @@ class Session:
             # Of an older default group it is not known how many groups were created in it.
             _CREATIONS: notices_creations and default is None,
         }
-        meta.update(run or _run_of(world, config.job_id, config.attempt, _share_nonce(c10d, world)))
+        meta.update(
+            run or _run_of(world, config.job_id, config.attempt, _share_nonce(c10d, world, attempt=config.attempt))
+        )
         return cls(c10d, config, meta, notices_creations, connections or GlooConnections())
 
     def _note_monitor(self, pid: int) -> None:
@@ -246,8 +249,9 @@ class Session:
             nonce: what all ranks of that run share; "": it is shared over the job's store.
         """
         before = self._meta["nonce"]
-        nonce = nonce or _share_nonce(self._c10d, default, str(before))
-        self._enter(_run_of(default, self._job_id, self._meta["attempt"], nonce))
+        attempt = int(str(self._meta["attempt"]))
+        nonce = nonce or _share_nonce(self._c10d, default, str(before), attempt)
+        self._enter(_run_of(default, self._job_id, attempt, nonce))
 
     def _enter(self, run: Mapping[str, object]) -> None:
         if run["nonce"] != self._meta["nonce"]:
@@ -388,26 +392,34 @@ class Session:
             atexit.unregister(self._at_exit)
 
 
-def _run_of(default: Any, job_id: str, attempt: object, nonce: str) -> dict[str, object]:
-    """What identifies this process as a rank of a run. ``nonce``: of the run."""
+def _run_of(default: Any, job_id: str, attempt: int, nonce: str) -> dict[str, object]:
+    """What identifies this process as a rank of a run. ``nonce``: of the run. ``attempt``: if the nonce has none."""
     job_id = job_id or nonce
+    shared = nonce.rpartition("-")[2]
+    attempt = int(shared) if "-" in nonce and shared.isdecimal() else attempt
     return {
+        "attempt": attempt,
         "rank": default.rank(),
         "world_size": default.size(),
         "job_id": job_id,
         "nonce": nonce,
-        "run_id": identity.run_id(job_id, int(str(attempt)), nonce),
+        "run_id": identity.run_id(job_id, attempt, nonce),
     }
 
 
-def _share_nonce(c10d: ModuleType, group: Any, before: str = "") -> str:
+def _share_nonce(c10d: ModuleType, group: Any, before: str = "", attempt: int = 0) -> str:
     """The random text that all ranks of this run share; the first to arrive sets it. "" if that is not possible.
 
-    ``before``: that of the run before, which the store has if the job uses it again; the first to arrive replaces it.
+    Args:
+        before: that of the run before, which the store has if the job uses it again; the first to arrive replaces it.
+        attempt: as this rank's launcher counts. torchrun's agents count only what failed on their own node, so where
+            the ranks' store is new in each attempt, this is shared too, after a "-".
     """
     try:
         store = c10d._world.pg_map[group][1]
         own = secrets.token_hex(8)
+        if os.environ.get(_AGENT_STORE) == str(False):
+            own += f"-{attempt}"
         found = bytes(store.compare_set(_NONCE_KEY, before, own)).decode()
         if before and found == before:  # what a store answers that has no value (TCPStore::compareSet)
             found = bytes(store.compare_set(_NONCE_KEY, "", own)).decode()

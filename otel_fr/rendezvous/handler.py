@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import (
 from otel_fr.checks import plan, report, runner
 from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED, Result, Status
 from otel_fr.checks.settings import AttributionSettings, CheckSettings, node_rank
-from otel_fr.config import Config
+from otel_fr.config import ATTEMPT_VARIABLE, Config
 from otel_fr.rendezvous import BACKEND
 from otel_fr.rendezvous.advice import EXCLUDE_NODE, STOP, Advice, Adviser
 from otel_fr.rendezvous.order import NodeOrder
@@ -109,7 +109,17 @@ class CheckedRendezvous(RendezvousHandler):  # type: ignore[misc]  # torch is no
         self._forget_address()
         info = self._inner.next_rendezvous()
         self._has_joined = True
+        self._tell_attempt()
         return info if self._order is None else self._order.apply(info, self.use_agent_store)
+
+    def _tell_attempt(self) -> None:
+        """Have the ranks of all nodes count the same attempt: the round of the rendezvous.
+
+        An agent whose own ranks did not fail does not count a restart, so TORCHELASTIC_RESTART_COUNT differs.
+        """
+        os.environ.pop(ATTEMPT_VARIABLE, None)
+        with contextlib.suppress(AttributeError):
+            os.environ[ATTEMPT_VARIABLE] = str(self._inner._state_holder.state.round)
 
     def _forget_address(self) -> None:
         """Have the nodes agree anew on the address of the ranks' store.

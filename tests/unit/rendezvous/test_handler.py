@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 
 from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED, Result, Status
 from otel_fr.checks.settings import AttributionSettings
+from otel_fr.config import Config
 from otel_fr.rendezvous import handler as module
 from otel_fr.rendezvous.advice import Advice, Adviser
 from otel_fr.rendezvous.handler import CheckedRendezvous
@@ -53,6 +56,19 @@ class Inner(RendezvousHandler):  # type: ignore[misc]
 
 def result(status: Status) -> list[Result]:
     return [Result("paths", "/data", status, "why", 0.1)]
+
+
+def test_ranks_of_all_nodes_are_told_the_round_as_their_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_FR_ATTEMPT", "7")
+    inner = Inner()
+    handler = CheckedRendezvous(inner, lambda _: [])
+    handler.next_rendezvous()
+    assert "OTEL_FR_ATTEMPT" not in os.environ
+    inner._state_holder = SimpleNamespace(state=SimpleNamespace(round=2))
+    handler.next_rendezvous()
+    assert os.environ["OTEL_FR_ATTEMPT"] == "2"
+    env = {**os.environ, "TORCHELASTIC_RESTART_COUNT": "0"}
+    assert Config.from_env(env).attempt == 2
 
 
 def test_it_is_the_inner_handler_under_its_own_name() -> None:
