@@ -18,6 +18,8 @@ _log = logging.getLogger("otel_fr")
 DEFAULT_BUFFER_SIZE = 20_000
 DEFAULT_STALL_SECONDS = 5.0
 MAX_BUFFER_SIZE = 10_000_000
+CERTIFICATE_VARIABLE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
+"""Of the OTLP endpoint; also for the collector's HTTP address, where a rank or its launcher asks it."""
 COLLECTOR_VARIABLE = "OTEL_FR_COLLECTOR"
 ATTEMPT_VARIABLE = "OTEL_FR_ATTEMPT"
 TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token

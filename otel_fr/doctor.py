@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from otel_fr._version import __version__
 from otel_fr.capture import engines
@@ -67,8 +67,11 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
     text = "yes" if enabled else "no: set OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_FR_ENABLED=1 to record without sending"
     yield "enabled", text, enabled
     yield _ring(config)
-    if errors := list(_errors(config)):
+    faults = list(_faults(config))
+    if errors := [f"{one.rank}: {one.errors}" for one in faults if one.errors]:
         yield "errors", f"of recording, whose ranks decide no verdict: {'; '.join(errors)}", True
+    if misuses := [f"{one.rank}: {one.misuses}" for one in faults if one.misuses]:
+        yield "wrong calls", f"of heartbeats, sections or steps, which are ignored: {'; '.join(misuses)}", True
     for name in ENDPOINTS:
         if url := env.get(name, "").strip():
             yield "endpoint", f"{url} {_answer(url)}", True
@@ -95,17 +98,25 @@ def _folders(config: Config) -> list[Path]:
     return [config.ring_dir] if config.ring_dir else [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
 
 
-def _errors(config: Config) -> Iterator[str]:
-    """This user's ranks that record here, or have died here, with errors of recording; the first `_MAX_RINGS` rings."""
+class _Faults(NamedTuple):
+    """Of a rank: errors of recording, and wrong calls of heartbeats, sections and steps."""
+
+    rank: str
+    errors: int
+    misuses: int
+
+
+def _faults(config: Config) -> Iterator[_Faults]:
+    """Of this user's ranks that record here, or have died here; of the first `_MAX_RINGS` rings."""
     for path in itertools.islice(ring_files(_folders(config)), _MAX_RINGS):
         try:
             ring = RingReader.open(path)
         except (OSError, RingFormatError):  # it has just gone; or it is the file of stacks beside a ring
             continue
-        count, meta = ring.counters["hook_errors"], ring.meta
+        misuses = 0 if ring.activity is None else ring.activity.misuses
+        errors, meta = ring.counters["hook_errors"], ring.meta
         ring.close()
-        if count:
-            yield f"rank {meta.get('rank')}, process {meta.get('pid')}: {count}"
+        yield _Faults(f"rank {meta.get('rank')}, process {meta.get('pid')}", errors, misuses)
 
 
 def _ring(config: Config) -> Line:

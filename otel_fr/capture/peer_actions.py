@@ -54,6 +54,7 @@ class PeerActions:
         self._work_type: Any = c10d.Work
         self._autograd: Any = torch.autograd
         self._restore: list[Callable[[], None]] = []
+        self._restore_wait: Callable[[], None] | None = None
         self._is_exiting = False
         self._has_excepthook = False
         if self._mode != IGNORE:
@@ -128,7 +129,7 @@ class PeerActions:
                 raise
 
         our_wait.__doc__, our_wait.__name__ = wait.__doc__, "wait"
-        self._restore.append(replace(self._work_type, "wait", our_wait))
+        self._restore_wait = replace(self._work_type, "wait", our_wait)
         run = getattr(self._autograd, _BACKWARD, None)
         if run is not None:
 
@@ -156,10 +157,16 @@ class PeerActions:
         self._has_excepthook = True
 
     def close(self) -> None:
-        """Undo what was replaced, where nobody has replaced it since."""
+        """Undo what was replaced but ``Work.wait``, where nobody has replaced it since."""
         for restore in reversed(self._restore):
             restore()
         self._restore.clear()
+
+    def close_wait(self) -> None:
+        """Undo the replacement of ``Work.wait``, once what was put over it later is gone."""
+        if self._restore_wait is not None:
+            self._restore_wait()
+            self._restore_wait = None
 
 
 def _failure(message: dict[str, Any]) -> PeerFailure:

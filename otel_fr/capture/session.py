@@ -373,6 +373,7 @@ class Session:
                 self._stack_signal.remove_file()
         sections.detach()
         self.recorder.close()
+        self._peer_actions.close_wait()
         if responder is not None:
             responder.close()
         return confirmed
@@ -385,6 +386,7 @@ class Session:
         self._hooks.abandon()
         self._exit_hook.abandon()
         self._peer_actions.close()
+        self._peer_actions.close_wait()
         peers.after_fork()
         if self._responder is not None:
             self._responder.abandon()

@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import Resource as SdkResource
 from otel_fr import semconv as names
 from otel_fr.attribution.v1.attribution_pb2 import GetRequest, GetResponse
 from otel_fr.checks.model import Outcome, Status
-from otel_fr.config import COLLECTOR_VARIABLE, TOKEN_VARIABLE, has_endpoint
+from otel_fr.config import CERTIFICATE_VARIABLE, COLLECTOR_VARIABLE, TOKEN_VARIABLE, has_endpoint
 from otel_fr.otlp_sender import grpc_target, protocol_of, sender_from_env
 
 METHOD: Final = "/otel_fr.attribution.v1.Attribution/Get"
@@ -111,6 +111,8 @@ def _over_grpc(job: str, env: Mapping[str, str]) -> Ask | None:
                 raise NotYetError(str(text)) from error
             if code is grpc.StatusCode.UNIMPLEMENTED:
                 text = "the OTLP endpoint is no otel-fr collector"
+            if code is grpc.StatusCode.UNAUTHENTICATED:
+                text = f"the OTLP endpoint does not accept the token in OTEL_EXPORTER_OTLP_HEADERS: {text}"
             raise NotOfferedError(str(text)) from error
 
     return ask
@@ -135,7 +137,7 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
         raise NotOfferedError(f"neither an OTLP endpoint over gRPC nor {COLLECTOR_VARIABLE} is set")
     token = env.get(TOKEN_VARIABLE, "").strip()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    http = urllib3.PoolManager(timeout=REQUEST_SECONDS, retries=False)
+    http = urllib3.PoolManager(timeout=REQUEST_SECONDS, retries=False, ca_certs=env.get(CERTIFICATE_VARIABLE) or None)
 
     def ask() -> dict[str, Any]:
         try:
@@ -148,6 +150,8 @@ def _over_http(job: str, env: Mapping[str, str]) -> Ask:
         if response.status == 200 and isinstance(answer, dict):
             return answer
         text = answer.get("error", "") if isinstance(answer, dict) else ""
+        if response.status == 401:
+            raise NotOfferedError(f"{base} does not accept the token in {TOKEN_VARIABLE}: {text}")
         raise (NotYetError if response.status == 404 else NotOfferedError)(f"status {response.status}: {text}")
 
     return ask

@@ -12,12 +12,11 @@ from typing import Final
 import urllib3
 
 from otel_fr.checks.model import Outcome, Status
-from otel_fr.config import endpoint_address
+from otel_fr.config import CERTIFICATE_VARIABLE, endpoint_address
 
 DATE_SECONDS: Final = 2.0
 """How much older than its time of sending a Date header may be: it has whole seconds, and servers write it once a
 second."""
-_CERTIFICATE: Final = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 
 
 def check_endpoint(url: str, timeout: float) -> Outcome:
@@ -63,7 +62,7 @@ def _ask(
     url: str, timeout: float, wall: Callable[[], float] = time.time, env: Mapping[str, str] = os.environ
 ) -> tuple[float, float | None, float]:
     """This node's time before a request, the server's in its answer (None: not said), and this node's after it."""
-    with urllib3.PoolManager(ca_certs=env.get(_CERTIFICATE) or None) as http:
+    with urllib3.PoolManager(ca_certs=env.get(CERTIFICATE_VARIABLE) or None) as http:
         before = wall()
         response = http.request("HEAD", url, timeout=timeout, retries=False, redirect=False)
         after = wall()

@@ -461,12 +461,26 @@ def count_steps_by(forget_hook: Callable[[], None]) -> None:
 def set_limits(
     heartbeat: float | None = None, first: float | None = None, since_ns: int = 0, outside: float | None = None
 ) -> None:
-    """Give the monitor limits of this process, in seconds; None: none. See `ActivityWriter.set_limits`."""
-    given = [0 if value is None else max(1, math.ceil(value * 1000)) for value in (heartbeat, first, outside)]
+    """Give the monitor limits of this process, in seconds; None or more than `MAX_TIMEOUT`: none.
+
+    See `ActivityWriter.set_limits`.
+
+    Raises:
+        ValueError: one of them is negative or NaN.
+    """
+    given = [_limit_ms(value) for value in (heartbeat, first, outside)]
     _state.limits = (given[0], given[1], since_ns, given[2])
     ring = _state.ring
     if ring is not None:
         ring.set_limits(*_state.limits)
+
+
+def _limit_ms(limit: float | None) -> int:
+    if limit is None or limit > MAX_TIMEOUT:
+        return 0
+    if not limit >= 0:  # NaN, too
+        raise ValueError(f"a limit is not a number of seconds but {limit!r}")
+    return max(1, math.ceil(limit * 1000))
 
 
 def stop_watching() -> None:

@@ -19,7 +19,7 @@ class Process(Protocol):
     def alive(self) -> bool: ...
 
     def send_signal(self, number: int) -> bool:
-        """False: it has ended, or there is no safe way to reach it."""
+        """False: it has ended, or there is no safe and permitted way to reach it. 0: sends nothing, only tries."""
 
 
 class Termination:
@@ -60,14 +60,15 @@ class Termination:
     def _begin(self, now: float, announce: Callable[[], None]) -> None:
         self._wanted_at = None
         self._has_begun = True
+        if not self._process.send_signal(0):
+            _log.error(
+                "this rank is overdue, but cannot be ended: its process cannot be signalled safely, or has ended"
+            )
+            return
         announce()
         if self._process.send_signal(signal.SIGTERM):
             self._signalled_at = now
             _log.warning("this rank is overdue and was sent SIGTERM; SIGKILL follows in %g s", self._grace)
-        else:
-            _log.error(
-                "this rank is overdue, but cannot be ended: its process cannot be signalled safely, or has ended"
-            )
 
     def _kill_if_due(self, now: float) -> None:
         if self._signalled_at is None or self._is_killed or now - self._signalled_at < self._grace:

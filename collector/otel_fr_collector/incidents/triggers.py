@@ -114,6 +114,7 @@ def _was_stopped(state: RankState) -> bool:
         signal=state.signal,
         exit_code=state.exit_code,
         exception=state.exception,
+        ended_by_monitor=state.report is not None and state.report.ended_by_monitor,
     )
     return was_stopped(ended)
 

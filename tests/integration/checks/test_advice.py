@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from otel_fr.rendezvous.advice import Advice, ask
+from tests.support.certificates import Certificates
 from tests.support.collector_process import Collector, running
 from tests.support.otlp_sink import grpc_sink
 from tests.support.played_job import Job
@@ -74,4 +75,15 @@ def test_the_tokens_of_ranks_and_readers_are_used(tmp_path: Path) -> None:
         assert "reading only" in str(over_grpc(READER))
         http = {"OTEL_FR_COLLECTOR": guarded.http}
         assert str(asked({**http, "OTEL_FR_TOKEN": READER})).startswith("status 404")
-        assert str(asked(http, 60.0)).startswith("status 401")
+        assert "does not accept the token in OTEL_FR_TOKEN: " in str(asked(http, 60.0))
+        wrong = "the OTLP endpoint does not accept the token in OTEL_EXPORTER_OTLP_HEADERS: "
+        assert str(over_grpc("no-such-token")).startswith(wrong)
+
+
+def test_the_certificate_of_the_ranks_is_used_for_https_too(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    with running(tmp_path / "run", *certificates.server_options(), tls=certificates.context()) as guarded:
+        http = {"OTEL_FR_COLLECTOR": guarded.http}
+        assert "CERTIFICATE_VERIFY_FAILED" in str(asked(http))
+        trusted = {**http, "OTEL_EXPORTER_OTLP_CERTIFICATE": str(certificates.ca_file)}
+        assert str(asked(trusted)).startswith("status 404: no such run")

@@ -131,6 +131,23 @@ def test_timeouts_are_computed_told_kept_and_loaded(reader: ActivityReader) -> N
     assert RankMonitorClient().state_dict() == {"current_timeouts": {}}
 
 
+@pytest.mark.parametrize(("seconds", "limit_ms"), [(float("inf"), 0), (1e300, 0), (0.0004, 1)])
+def test_loaded_timeouts_of_any_size_are_limits_or_none(reader: ActivityReader, seconds: float, limit_ms: int) -> None:
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.load_state_dict({"current_timeouts": {"heartbeat": {"initial": seconds, "subsequent": seconds}}})
+    assert (reader.beats().limit_ms, reader.beats().first_limit_ms) == (limit_ms, limit_ms)
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize("seconds", [float("nan"), -1.0])
+def test_a_loaded_timeout_that_is_no_time_is_refused(seconds: float) -> None:
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    with pytest.raises(ValueError, match="a limit is not a number of seconds but"):
+        client.load_state_dict({"current_timeouts": {"heartbeat": {"initial": None, "subsequent": seconds}}})
+
+
 def test_computed_timeouts_move_half_of_the_way_and_given_ones_are_replaced() -> None:
     clock = Clock()
     observed = Observed(clock)

@@ -19,7 +19,7 @@ class FakeProcess:
         return self.is_alive
 
     def send_signal(self, number: int) -> bool:
-        if self.can_be_reached:
+        if self.can_be_reached and number:
             self.signals.append(number)
         return self.can_be_reached
 
@@ -87,3 +87,4 @@ def test_a_process_that_cannot_be_reached_safely_is_sent_nothing() -> None:
     driven.termination.want(100)
     assert driven.step(101) == []
     assert driven.step(200) == []
+    assert driven.announced == 0
