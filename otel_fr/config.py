@@ -37,9 +37,6 @@ HANG_ACTIONS = ("alert", "dump", "kill")
 DEFAULT_SAFETY_FACTOR = 5.0
 """As in NVIDIA's resiliency extension."""
 DEFAULT_HANG_GRACE = 10.0
-POD_VARIABLES = ("K8S_POD_NAME", "POD_NAME", "MY_POD_NAME")
-NODE_VARIABLES = ("K8S_NODE_NAME", "NODE_NAME", "MY_NODE_NAME")
-"""As Kubernetes' and OpenTelemetry's documentation call them in examples of the downward API."""
 MAX_SECONDS = 10 * 365 * 86_400.0
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -96,26 +93,9 @@ def resource_attributes(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name.strip(): _sendable(unquote(value.strip())) for name, value in given}
 
 
-def kubernetes_names(env: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The pod that this process is in and the node that the pod is on; "": it is in none, or it is not known.
-
-    ``OTEL_RESOURCE_ATTRIBUTES`` names them, or the variables that a pod's manifest fills from its own fields (the
-    downward API); without either, in a pod the host name is the pod's name, unless the manifest sets another.
-    """
-    resource = resource_attributes(env) if env.get("OTEL_RESOURCE_ATTRIBUTES") else {}
-    inside = bool(env.get("KUBERNETES_SERVICE_HOST"))
-    pod = resource.get("k8s.pod.name") or _first(env, POD_VARIABLES) or (env.get("HOSTNAME", "") if inside else "")
-    node = resource.get("k8s.node.name") or _first(env, NODE_VARIABLES)
-    return _sendable(pod), _sendable(node)
-
-
 def _sendable(text: str) -> str:
     """A variable's value may be any bytes, telemetry may not."""
     return text.encode("utf-8", "replace").decode()
-
-
-def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((text for name in names if (text := env.get(name, "").strip())), "")
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low: float, high: float) -> float:

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from otel_fr import identity
 from otel_fr.match.model import Finding, Place
+from otel_fr.presentation import with_wait
 
 
 class ProcessGroupData(TypedDict):
@@ -206,6 +207,28 @@ def incident_data(
         "waiting_since": timestamp(waiting_since),
         "places": {str(rank): place_data(place) for rank, place in sorted(finding.places.items())},
     }
+
+
+def waiting_since_text(data: IncidentData) -> str:
+    """``"since 14:03:12 UTC"``, with the date if that is not the day of detection; "": no rank waits."""
+    since, detected = data["waiting_since"], data["detected_at"] or ""
+    if since is None:
+        return ""
+    day, moment = since[:10], since[11:19]
+    return f"since {moment} UTC" if detected.startswith(day) else f"since {day} {moment} UTC"
+
+
+def told(data: IncidentData) -> str:
+    """The summary with since when ranks wait, for what is read later than it is written."""
+    since = waiting_since_text(data)
+    return with_wait(data["summary"], since) if since else data["summary"]
+
+
+def machines_of(data: IncidentData) -> list[str]:
+    """The machines of its culprits, as far as they are known."""
+    places = data["places"] or {}
+    own = [places[str(rank)] for rank in data["culprit_ranks"] if str(rank) in places]
+    return list(dict.fromkeys(name for place in own if (name := place["node"] or place["host"])))
 
 
 def place_data(place: Place) -> PlaceData:

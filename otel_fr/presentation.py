@@ -102,6 +102,32 @@ def summary_text(text: str) -> str:
     return line if len(line) <= MAX_SUMMARY else line[: MAX_SUMMARY - 3].rstrip() + "..."
 
 
+def place_text(
+    host: str | None, pid: int | None, local_rank: int | None, gpu: str | None, pod: str | None, node: str | None
+) -> str:
+    """Where a rank runs: ``"gpu-17, local rank 3, GPU 5, pid 4711"``, in Kubernetes ``"gpu-17, pod llama-0, ..."``.
+
+    None and "": not known; "" if nothing is.
+    """
+    parts = [node or host or ""]
+    inside = pod or (host if node and host != node else None)
+    parts.append(f"pod {inside}" if inside and inside != parts[0] else "")
+    parts += [] if local_rank is None else [f"local rank {local_rank}"]
+    parts += [f"GPU {gpu}"] if gpu else []
+    parts += [] if pid is None else [f"pid {pid}"]
+    return ", ".join(part for part in parts if part)
+
+
+def with_wait(summary: str, how_long: str) -> str:
+    """A summary with how long its ranks have waited: ``"...; ranks 0, 2 wait for 47 s"``.
+
+    Args:
+        how_long: ``"for 47 s"`` or ``"since 14:03:12 UTC"``.
+    """
+    ends_with_wait = summary.endswith((" wait", " waits"))
+    return f"{summary} {how_long}" if ends_with_wait else f"{summary} (waiting {how_long})"
+
+
 def ranks_by_text(texts: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
     """Text -> the ranks it is true of, in the order of their first appearance."""
     found: dict[str, list[int]] = {}

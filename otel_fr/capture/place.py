@@ -8,7 +8,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from otel_fr.config import kubernetes_names
+from otel_fr import semconv as names
+from otel_fr.config import resource_attributes
+from otel_fr.platform_attributes import platform_attributes
 
 
 def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -17,8 +19,9 @@ def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = o
     Args:
         torch: the module. group: the process group that was created last.
     """
-    pod, node = kubernetes_names(env)
-    found = {"host": socket.gethostname(), "gpu": "", "pod": pod, "node": node}
+    known = {**platform_attributes(env), **(resource_attributes(env) if env.get("OTEL_RESOURCE_ATTRIBUTES") else {})}
+    found = {"host": socket.gethostname(), "gpu": ""}
+    found |= {"pod": known.get(names.K8S_POD_NAME, ""), "node": known.get(names.K8S_NODE_NAME, "")}
     with contextlib.suppress(Exception):  # a torch without CUDA, a driver that does not answer
         found["gpu"] = gpu_of(torch, group, local_rank, env.get("CUDA_VISIBLE_DEVICES"))
     return {key: text for key, text in found.items() if text}

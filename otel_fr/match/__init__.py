@@ -8,7 +8,7 @@ wait-for graph, and `cycles` finds its cycles. `case` holds these results and th
 causes, with `misdirected` (messages to the wrong rank) and `device` (ranks stuck on the device); `consequences` finds
 what followed from them, and `overdue` which ranks have missed a heartbeat or overrun a section. `undecided` lists what
 evidence without findings leaves open, and the ranks nearest to it.
-`sentences` has the texts.
+`sentences` has the texts, and `machines` the names of the ranks' machines in them.
 """
 
 from otel_fr.match.case import Case

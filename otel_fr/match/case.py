@@ -13,6 +13,7 @@ from otel_fr.match.endings import describe_ending
 from otel_fr.match.failures import mark_caught
 from otel_fr.match.gaps import without_gaps
 from otel_fr.match.instances import Completions, Instance, InstanceKey, LastCall, last_calls, line_up
+from otel_fr.match.machines import Machines
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import (
     MAX_PLACED_CULPRITS,
@@ -134,8 +135,19 @@ class Case:
                 return self.cause_of[bad.instance.key]
         return None
 
+    @cached_property
+    def machines(self) -> Machines:
+        """On which machines the ranks run."""
+        return Machines({rank: info.place for rank, info in self.evidence.ranks.items()})
+
     def finding(
-        self, instance: Instance, category: Category, culprits: Iterable[int], waiting: Iterable[int], summary: str
+        self,
+        instance: Instance,
+        category: Category,
+        culprits: Iterable[int],
+        waiting: Iterable[int],
+        summary: str,
+        details: Iterable[str] = (),
     ) -> Finding:
         finding = Finding(
             key=instance.name,
@@ -147,6 +159,7 @@ class Case:
             culprit_ranks=tuple(sorted(culprits)),
             waiting_ranks=tuple(waiting),
             summary=summary,
+            details=tuple(details),
             p2p=instance.p2p,
         )
         self.explain(finding, {rank: calls[-1] for rank, calls in instance.calls.items()})
@@ -171,10 +184,10 @@ class Case:
                 finding.stacks[rank] = info.stack
 
     def tell_endings(self) -> None:
-        """Add to each finding which of its ranks have ended, and where its ranks are; its summary then says which were
+        """Add to each finding which of its ranks have ended, and where its ranks are; its details then say which were
         aborted.
 
-        Nothing is added to a summary after this: it becomes one line.
+        Nothing is added to a summary or to details after this: each becomes one line.
         """
         ranks = self.evidence.ranks
         in_call = {call.rank for call in self.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)}
@@ -186,8 +199,9 @@ class Case:
             finding.places = self._places(finding)
             aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
             if aborted:
-                finding.summary += f"; {sentences.aborted_text(aborted, self.evidence)}"
+                finding.details += (sentences.aborted_text(aborted, self.evidence),)
             finding.summary = summary_text(finding.summary)
+            finding.details = tuple([summary_text(text) for text in finding.details])
             ended = [r for r in finding.culprit_ranks if r in ranks and ranks[r].ending not in _NOT_ENDED]
             finding.ended_ranks = tuple(sorted({*aborted, *ended}))
         for cause in self.causes:
@@ -200,27 +214,29 @@ class Case:
         infos = (self.evidence.ranks.get(rank) for rank in sorted(set(wanted)))
         return {info.rank: info.place for info in infos if info is not None and info.place != UNPLACED}
 
-    def unmatched_text(self, instance: Instance, blocker: int, *, has_passed: bool = True) -> str:
-        """A message without its other half. ``has_passed``: the rank that owes it went on without, or ended."""
+    def unmatched_text(self, instance: Instance, blocker: int, *, has_passed: bool = True) -> tuple[str, list[str]]:
+        """A message without its other half, and details. ``has_passed``: the rank that owes it went on without, or
+        ended."""
         text = sentences.instance_text(instance)
         here = next(iter(instance.calls.values()))[-1]
         made = here.signature.operation
         wanted = "recv" if made == "send" else "send"
-        where = sentences.where_text(self.evidence, blocker, self.lasts.get(blocker), instance)
+        where, *details = sentences.where_texts(self.evidence, blocker, self.lasts.get(blocker), instance)
+        who = self.machines.named([blocker])
         if blocker in self.unheard:
-            failing = f"it is not known whether rank {blocker} called the matching {wanted}"
+            failing = f"it is not known whether {who} called the matching {wanted}"
         else:
             doubt = f" (or rank {here.rank} made one {made} too many)" if has_passed else ""
-            failing = f"rank {blocker} did not call the matching {wanted}{doubt}"
-        return f"rank {here.rank} waits in {text}; {failing}; {where}"
+            failing = f"{who} did not call the matching {wanted}{doubt}"
+        return f"{failing}: rank {here.rank} waits in {text}; {where}", details
 
-    def raised_text(self, ranks: Iterable[int]) -> str:
-        """``"; rank 0 raised ValueError: ..."`` of the first of these that raised; "" if none did."""
+    def raised_texts(self, ranks: Iterable[int]) -> list[str]:
+        """``"rank 0 raised ValueError: ..."`` of the first of these that raised; none if none did."""
         for rank in ranks:
             info = self.evidence.ranks.get(rank)
             if info is not None and info.exception:
-                return f"; rank {rank} {describe_ending(info)}"
-        return ""
+                return [f"rank {rank} {describe_ending(info)}"]
+        return []
 
     def age(self, node: Node) -> float | None:
         calls = [node.instance.call(rank) for rank in node.waiting]

@@ -54,6 +54,7 @@ def other_deaths(case: Case) -> None:
     ranks = sorted(case.deaths - reported)
     if not ranks:
         return
+    summary, details = sentences.endings_text(ranks, case.evidence, case.machines)
     finding = Finding(
         key=DEATHS,
         category=Category.RANK_DEAD,
@@ -63,7 +64,8 @@ def other_deaths(case: Case) -> None:
         stream="collective",
         culprit_ranks=tuple(ranks),
         waiting_ranks=(),
-        summary=sentences.endings_text(ranks, case.evidence),
+        summary=summary,
+        details=tuple(details),
         caused_by=case.lasting[0].key if case.lasting else None,
     )
     case.explain(finding, {})
@@ -80,14 +82,15 @@ def missed_meeting(case: Case) -> None:
     # No recorder shows which ranks were expected. If one other rank exists, it is the culprit; of several, some may
     # not have been expected.
     culprits = others if len(others) == 1 else []
-    first = gave_up[0]
+    first, details = gave_up[0], list[str]()
     summary = (
         f"{ranks_text(gave_up)} gave up waiting for other ranks at the job's store:"
         f" rank {first} {describe_ending(ranks[first])}"
     )
     if others:
-        where = [sentences.where_text(case.evidence, r, case.lasts.get(r)) for r in others[:4]]
-        summary = "; ".join([summary, f"absent: {ranks_text(others)}", *where])
+        summary += f"; absent: {case.machines.named(others)}"
+        shown = others[: sentences.MAX_ENDINGS]
+        details = [sentences.where_text(case.evidence, rank, case.lasts.get(rank)) for rank in shown]
     finding = Finding(
         key="store",
         category=Category.MISSING_RANK if culprits else Category.STALLED_COLLECTIVE,
@@ -98,6 +101,7 @@ def missed_meeting(case: Case) -> None:
         culprit_ranks=tuple(culprits),
         waiting_ranks=tuple(gave_up),
         summary=summary,
+        details=tuple(details),
     )
     case.explain(finding, {})
     case.add(finding)
@@ -112,9 +116,9 @@ def unexplained_failures(case: Case) -> None:
         failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is CallState.FAILED]
         if not failed:
             continue
-        endings = sentences.endings_text(failed, case.evidence)
+        endings, details = sentences.endings_text(failed, case.evidence, case.machines)
         summary = f"{sentences.instance_text(node.instance)} failed; the evidence does not show the cause: {endings}"
-        finding = case.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
+        finding = case.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary, details)
         finding.age = case.age(node)
         case.add(finding)
         return

@@ -62,9 +62,14 @@ class _Diagnosis(Case):
     def _mismatches(self) -> None:
         created: dict[str, str] = {}  # c10d's name of a group with two meanings -> the key of the finding
         for bad in sorted(self.mismatches, key=self._position):
-            summary = sentences.mismatch_text(bad, self._shift(bad))
+            summary = sentences.mismatch_text(bad, self._shift(bad), self.machines)
             finding = self.finding(bad.instance, bad.category, bad.differing, self._held_up(bad), summary)
             finding.field, finding.values = bad.field, dict(sorted(bad.values.items()))
+            own = self.nodes.get(bad.instance.key)
+            if own is not None and set(finding.waiting_ranks) <= set(own.waiting):
+                finding.age = self.age(own)
+                text = sentences.waits_text(self.evidence, bad.instance, finding.waiting_ranks, finding.age)
+                finding.summary += f"; {text}" if finding.waiting_ranks else ""
             if bad.instance.stream == "group":
                 created.update(dict.fromkeys(names_of(bad.instance), finding.key))
                 finding.caused_by = self.same_culprits(bad.differing, bad.category)
@@ -103,6 +108,7 @@ class _Diagnosis(Case):
             if any(key in self.cause_of or self.nodes[key].dead for key in keys):
                 continue
             steps = self._walk(keys)
+            details: list[str] = []
             sends = [(rank, inst, blocker) for rank, inst, blocker in steps if inst.p2p]
             skipped = out_of_step.left_out(self.nodes, keys, self.steps)
             if skipped and not all(found.swapped for found in skipped):
@@ -112,28 +118,32 @@ class _Diagnosis(Case):
             astray = misdirected_message(self.nodes, keys) if minority is None else None
             if astray is not None:
                 instance, culprits, category = astray.astray, astray.culprits, Category.UNMATCHED_P2P
-                summary = sentences.misdirected_text(astray)
+                summary = sentences.misdirected_text(astray, self.machines)
             elif len(sends) == 1 and minority is None:
                 caller, instance, blocker = sends[0]
                 step = steps[(steps.index(sends[0]) + 1) % len(steps)][1]
                 category = Category.UNMATCHED_P2P
                 out = self.steps.culprits.intersection((caller, blocker))
                 if out == {caller}:
-                    culprits, summary = (caller,), step_sentences.one_message_more_text(caller, blocker, instance, step)
+                    culprits = (caller,)
+                    summary = step_sentences.one_message_more_text(caller, blocker, instance, step, self.machines)
                 elif not out and self._kept_pattern(blocker, instance, step):
-                    culprits, summary = (caller,), step_sentences.one_more_text(caller, blocker, instance, step)
+                    culprits = (caller,)
+                    summary = step_sentences.one_more_text(caller, blocker, instance, step, self.machines)
                 elif self.steps.rivals == tuple(sorted((caller, blocker))):
-                    culprits, summary = self.steps.rivals, self.unmatched_text(instance, blocker)
+                    culprits = self.steps.rivals
+                    summary, details = self.unmatched_text(instance, blocker)
                 else:
-                    culprits, summary = (blocker,), self.unmatched_text(instance, blocker)
+                    culprits = (blocker,)
+                    summary, details = self.unmatched_text(instance, blocker)
             else:
                 instance = steps[0][1]
                 inside = set(keys)
                 in_cycle = tuple(sorted({rank for key in keys for rank in self._ahead(key, inside)}))
                 culprits = minority[0] if minority is not None else in_cycle
-                category, summary = Category.DEADLOCK, sentences.deadlock_text(steps, minority)
+                category, summary = Category.DEADLOCK, sentences.deadlock_text(steps, minority, self.machines)
             waiting = sorted({rank for key in keys for rank in self.nodes[key].waiting})
-            finding = self.finding(instance, category, culprits, waiting, summary)
+            finding = self.finding(instance, category, culprits, waiting, summary, details)
             self.add(finding)
             self.cause_of.update(dict.fromkeys(keys, finding.key))
 
@@ -218,9 +228,9 @@ class _Diagnosis(Case):
         """Ranks wait for ranks of which nothing is known, and these may wait for one another: no rank can be named."""
         for first, rest in fronts({node.instance.key: node for node in nodes}):
             node = self.nodes[first]
-            summary = sentences.untold_text(node.instance, node.waiting, self.unheard, self.age(node))
-            summary += self.raised_text(node.waiting)
-            finding = self.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)
+            summary = sentences.untold_text(node.instance, node.waiting, self.unheard)
+            details = self.raised_texts(node.waiting)
+            finding = self.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary, details)
             finding.age = self.age(node)
             self.add(finding)
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
@@ -238,7 +248,7 @@ class _Diagnosis(Case):
         }
         for first, rest in fronts(found) if not self.lasting else ():
             node = self.nodes[first]
-            summary = sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded, self.age(node))
+            summary = sentences.unrecorded_text(node.instance, node.waiting, node.unrecorded)
             finding = self.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)
             finding.age = self.age(node)
             self.add(finding)
@@ -283,30 +293,33 @@ class _Diagnosis(Case):
                 blamed.update(dict.fromkeys(same, self.cause_of[node.instance.key]))
                 continue
             category = self._category(node, culprits)
+            details: list[str] = []
             if astray is not None and category is Category.UNMATCHED_P2P:
-                culprits, summary = list(astray.culprits), sentences.misdirected_text(astray)
+                culprits, summary = list(astray.culprits), sentences.misdirected_text(astray, self.machines)
             elif node.instance.p2p is not None and not node.dead:
                 has_passed = category is Category.UNMATCHED_P2P
-                summary = self.unmatched_text(node.instance, culprits[0], has_passed=has_passed)
+                summary, details = self.unmatched_text(node.instance, culprits[0], has_passed=has_passed)
             else:
-                summary = sentences.holding_text(
-                    self.evidence, node.instance, culprits, node.waiting, self.age(node), self.lasts
+                summary, details = sentences.holding_text(
+                    self.evidence, node.instance, culprits, node.waiting, self.age(node), self.lasts, self.machines
                 )
                 # Ranks that never came; a rank that died while it waited for them does not change that.
                 absent = sorted({*node.idle, *node.undecided, *node.next} - set(node.instance.calls))
                 if node.dead and absent and set(culprits) <= set(node.instance.calls):
-                    summary += f"; {sentences.absent_text(self.evidence, node.instance, absent, self.lasts)}"
-            finding = self.finding(node.instance, category, culprits, node.waiting, summary)
+                    details.append(
+                        sentences.absent_text(self.evidence, node.instance, absent, self.lasts, self.machines)
+                    )
+            finding = self.finding(node.instance, category, culprits, node.waiting, summary, details)
             finding.age = self.age(node)
             ahead = self.ahead_of_others(node, culprits)
             finding.caused_by = self.same_culprits(culprits) or ahead
             if self.lasting and unseen:
                 finding.caused_by = finding.caused_by or self.lasting[0].key
             if self.unheard.issuperset(culprits):
-                finding.summary += f"; {sentences.only_unheard_text(node.waiting)}"
+                finding.details += (sentences.only_unheard_text(node.waiting),)
             if not node.dead and on_host.are_blocked(self, node, culprits):
                 finding.stuck_on = "host"
-                finding.summary += f"; {sentences.host_text(self.evidence, culprits)}"
+                finding.details += (sentences.host_text(self.evidence, culprits),)
             self.add(finding)
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             if ahead is None:
@@ -351,10 +364,9 @@ class _Diagnosis(Case):
             behind = [k for stuck in alike for k in stuck.behind if k in self.nodes and k not in explained]
             waiting = sorted({r for k in behind for r in self.nodes[k].waiting} - stuck_ranks)
             others = dict.fromkeys(id_ for stuck in alike for id_ in stuck.groups if id_ != instance.group.id)
-            summary = sentences.device_text(
-                instance, culprits, alike[0].ahead, waiting, [self.evidence.groups[id_] for id_ in others]
-            )
-            finding = self.finding(instance, Category.RANK_STUCK, culprits, waiting, summary)
+            shared = [self.evidence.groups[id_] for id_ in others]
+            summary, details = sentences.device_text(instance, culprits, alike[0].ahead, waiting, shared, self.machines)
+            finding = self.finding(instance, Category.RANK_STUCK, culprits, waiting, summary, details)
             finding.stuck_on = "device"
             finding.age = self.age(self.nodes[key]) if key in self.nodes else None
             self.add(finding)
@@ -389,15 +401,14 @@ class _Diagnosis(Case):
             calls = [node.instance.call(rank) for rank in node.instance.members]
             failed = sorted({call.error or "error" for call in calls if call.state is CallState.FAILED})
             summary = sentences.all_joined_text(node.instance, failed, self.age(node))
-            if failed:
-                summary += self.raised_text(node.waiting)
+            details = self.raised_texts(node.waiting) if failed else []
             category = Category.STALLED_COLLECTIVE
             culprits: tuple[int, ...] = ()
             if turned is not None:
                 culprits = tuple(rank for rank in turned[2:] if rank in self.steps.culprits) or turned[2:]
-                text = sentences.inverted_text(*turned, culprits)
-                category, summary = Category.DEADLOCK, f"{text}; {summary}"
-            finding = self.finding(node.instance, category, culprits, node.waiting, summary)
+                text = sentences.inverted_text(*turned, self.machines, culprits)
+                category, summary, details = Category.DEADLOCK, text, [summary, *details]
+            finding = self.finding(node.instance, category, culprits, node.waiting, summary, details)
             finding.age = self.age(node)
             self.add(finding)
             self.cause_of.update(dict.fromkeys([first, *rest], finding.key))
@@ -412,9 +423,8 @@ class _Diagnosis(Case):
             return False
         rank, first = found
         waiting = [r for r in self.nodes[first.key].waiting if r != rank]
-        finding = self.finding(
-            first, Category.RANK_STUCK, (rank,), waiting, sentences.common_text(rank, first, len(instances), waiting)
-        )
+        summary = sentences.common_text(rank, first, len(instances), waiting, self.machines)
+        finding = self.finding(first, Category.RANK_STUCK, (rank,), waiting, summary)
         finding.stuck_on, finding.age = "device", self.age(self.nodes[first.key])
         self.add(finding)
         self.cause_of.update(dict.fromkeys(keys, finding.key))
@@ -422,7 +432,7 @@ class _Diagnosis(Case):
 
     def _stragglers(self, node: Node, late: list[Call]) -> None:
         culprits = tuple(c.rank for c in late)
-        summary = sentences.straggler_text(node.instance, late)
+        summary = sentences.straggler_text(node.instance, late, self.machines)
         waiting = [rank for rank in node.waiting if rank not in culprits]
         finding = self.finding(node.instance, Category.STRAGGLER, culprits, waiting, summary)
         finding.age = self.age(node)

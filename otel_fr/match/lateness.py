@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from otel_fr.match.model import Category, Finding, Group
+from otel_fr.match.machines import Machines
+from otel_fr.match.model import MAX_PLACED_CULPRITS, Category, Finding, Group, Place
 from otel_fr.match.sentences import group_of
-from otel_fr.presentation import duration_text, ranks_text, summary_text, verb
+from otel_fr.presentation import duration_text, summary_text, verb
 
 SYNCHRONISING = frozenset(
     {
@@ -39,8 +40,8 @@ class Lateness(NamedTuple):
     span: float
 
 
-def finding_of(group: Group, late: Sequence[Lateness], hosts: Mapping[int, str]) -> Finding:
-    """The finding about the ranks that come last in a group; ``hosts``: of these ranks, as far as known."""
+def finding_of(group: Group, late: Sequence[Lateness], places: Mapping[int, Place]) -> Finding:
+    """The finding about the ranks that come last in a group; ``places``: of these ranks, as far as known."""
     culprits = tuple(sorted(one.rank for one in late))
     return Finding(
         key=f"straggler:{group.id}",
@@ -51,22 +52,21 @@ def finding_of(group: Group, late: Sequence[Lateness], hosts: Mapping[int, str])
         stream="collective",
         culprit_ranks=culprits,
         waiting_ranks=tuple(rank for rank in group.ranks if rank not in culprits),
-        summary=summary_text(late_text(group, late, hosts)),
+        summary=summary_text(late_text(group, late, Machines(places, is_whole=False))),
         age=max(one.span for one in late),
+        places=dict(sorted(places.items())[:MAX_PLACED_CULPRITS]),
     )
 
 
-def late_text(group: Group, late: Sequence[Lateness], hosts: Mapping[int, str]) -> str:
+def late_text(group: Group, late: Sequence[Lateness], machines: Machines) -> str:
     """``"rank 3 (gpu-17) comes last in default_pg (0): in 96 % of 64 collectives, by 148 ms on average; ..."``."""
     ranks = [one.rank for one in late]
-    names = sorted({hosts[rank] for rank in ranks if hosts.get(rank)})
-    where = f" ({names[0]})" if len(names) == 1 else ""
     count = max(one.collectives for one in late)
     share = min(one.share for one in late)
     behind = sum(one.seconds for one in late) / len(late)
     waited = max(one.waited for one in late)
     return (
-        f"{ranks_text(ranks)}{where} {verb(ranks, 'comes', 'come')} last in {group_of(group)}: in"
+        f"{machines.named(ranks)} {verb(ranks, 'comes', 'come')} last in {group_of(group)}: in"
         f" {verb(ranks, '', 'at least ')}{share:.0%} of the {count} latest collectives in which ranks were waited for,"
         f" by {behind_text(behind)} on average; the others wait {waited:.0%} of their time".replace("%", " %")
     )

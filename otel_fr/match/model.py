@@ -402,6 +402,11 @@ class Finding:
     details: tuple[str, ...] = ()
 
     @property
+    def text(self) -> str:
+        """The summary and all details."""
+        return "; ".join([self.summary, *self.details])
+
+    @property
     def is_slowness(self) -> bool:
         """Ranks come last in many collectives, which all complete: nothing is blocked, and no fault follows from it."""
         return self.category is Category.STRAGGLER and self.sequence_id is None

@@ -114,8 +114,10 @@ def name_in_cycle(case: Case, keys: list[InstanceKey], skipped: list[LeftOut]) -
 
 
 def _add_missing(case: Case, node: Node, ranks: tuple[int, ...], details: str) -> None:
-    held = sentences.holding_text(case.evidence, node.instance, ranks, node.waiting, case.age(node), case.lasts)
-    finding = case.finding(node.instance, Category.MISSING_RANK, ranks, node.waiting, f"{held}; {details}")
+    summary, more = sentences.holding_text(
+        case.evidence, node.instance, ranks, node.waiting, case.age(node), case.lasts, case.machines
+    )
+    finding = case.finding(node.instance, Category.MISSING_RANK, ranks, node.waiting, summary, [*more, details])
     finding.age = case.age(node)
     case.add(finding)
     case.cause_of[node.instance.key] = finding.key
@@ -149,13 +151,13 @@ def name_beyond(case: Case, node: Node, ranks: list[int]) -> None:
         category = Category.MISSING_RANK
         beside = not set(ranks).issuperset(node.waiting)
         summary = (
-            step_sentences.out_of_step_beside_text(ranks, node.waiting, others, node.instance, case.age(node))
+            step_sentences.out_of_step_beside_text(ranks, node.waiting, others, node.instance, case.machines)
             if beside
-            else step_sentences.one_call_more_text(ranks, others, node.instance, case.age(node), ended=ended)
+            else step_sentences.one_call_more_text(ranks, others, node.instance, case.machines, ended=ended)
         )
     else:
         category = Category.UNMATCHED_P2P
-        summary = step_sentences.one_message_more_text(ranks[0], others[0], node.instance, None)
+        summary = step_sentences.one_message_more_text(ranks[0], others[0], node.instance, None, case.machines)
     finding = case.finding(node.instance, category, ranks, node.waiting, summary)
     finding.age = case.age(node)
     case.add(finding)
@@ -209,7 +211,7 @@ def name_rivals(case: Case, keys: list[InstanceKey]) -> bool:
         return False
     key = next((key for key in keys if set(rivals) <= set(case.nodes[key].instance.members)), keys[0])
     node = case.nodes[key]
-    summary = step_sentences.rivals_text(rivals, node.instance, node.waiting, case.age(node))
+    summary = step_sentences.rivals_text(rivals, node.instance, node.waiting, case.machines)
     finding = case.finding(node.instance, Category.DEADLOCK, rivals, sorted(waiting), summary)
     finding.age = case.age(node)
     case.add(finding)

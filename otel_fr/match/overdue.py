@@ -9,6 +9,7 @@ from otel_fr.match import sentences
 from otel_fr.match.case import Case
 from otel_fr.match.endings import was_stopped
 from otel_fr.match.model import CallState, Category, Ending, Finding, Overdue, Rank
+from otel_fr.presentation import ranks_text
 
 _CATEGORIES = {
     "heartbeat": Category.HEARTBEAT_MISSED,
@@ -79,8 +80,13 @@ def _explain(case: Case, finding: Finding, overdue: Mapping[int, Overdue]) -> No
     if is_all and (finding.category is Category.MISSING_RANK or ended):
         finding.category = min((_CATEGORIES[found.kind] for found in overdue.values()), key=list(Category).index)
     finding.values.update({rank: sentences.overdue_value(found) for rank, found in sorted(overdue.items())})
-    text = "; ".join(sentences.overdue_text(alike, ranks) for alike in _by_kind(overdue).values())
-    finding.summary = f"{text}; {finding.summary}" if is_all else f"{finding.summary}; {text}"
+    texts = [sentences.overdue_text(alike, ranks, case.machines) for alike in _by_kind(overdue).values()]
+    if not is_all:
+        finding.details += tuple(texts)
+        return
+    named = case.machines.named(finding.culprit_ranks)  # the machine is named once
+    rest = finding.summary.replace(named, ranks_text(finding.culprit_ranks), 1)
+    finding.summary = "; ".join([*texts, rest])
 
 
 def _by_kind(overdue: Mapping[int, Overdue]) -> dict[str, dict[int, Overdue]]:
@@ -96,7 +102,9 @@ def _add(case: Case, overdue: Mapping[int, Overdue], *, named: bool, cause: str 
     for key, alike in _by_kind(overdue).items():
         ranks = tuple(alike)
         shown = ranks[: sentences.MAX_ENDINGS]
-        places = [sentences.where_text(case.evidence, rank, case.lasts.get(rank)) for rank in shown]
+        wheres = [sentences.where_texts(case.evidence, rank, case.lasts.get(rank)) for rank in shown]
+        first = wheres[0].pop(0)
+        details = wheres[0] + ["; ".join(texts) for texts in wheres[1:]]
         finding = Finding(
             key=key,
             category=_CATEGORIES[alike[ranks[0]].kind],
@@ -106,7 +114,8 @@ def _add(case: Case, overdue: Mapping[int, Overdue], *, named: bool, cause: str 
             stream="collective",
             culprit_ranks=ranks if named else (),
             waiting_ranks=() if named else ranks,
-            summary="; ".join([sentences.overdue_text(alike, case.evidence.ranks), *places]),
+            summary=f"{sentences.overdue_text(alike, case.evidence.ranks, case.machines)}; {first}",
+            details=tuple(details),
             values={rank: sentences.overdue_value(item) for rank, item in alike.items()},
             caused_by=cause,
             age=max(item.age for item in alike.values()),

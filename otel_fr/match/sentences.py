@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from otel_fr.match.endings import describe_ending, exiting_text, stayed_away, was_stopped
 from otel_fr.match.instances import Instance, LastCall
+from otel_fr.match.machines import Machines
 from otel_fr.match.misdirected import MisdirectedMessage
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Group, NewGroup, Overdue, Progress, Rank
@@ -58,23 +59,27 @@ def new_group_text(operation: str, number: int, new: NewGroup) -> str:
     return f"{collective_text(operation, number)} (group {group_text(new.name, new.description)}{members})"
 
 
-def waiting_text(ranks: Iterable[int], seconds: float | None, place: str = "") -> str:
-    """``"ranks 0, 2 have waited there for 4.5 s"``; without a time ``"ranks 0, 2 wait there"``; ``place``: named."""
-    ranks, place = list(ranks), f"in {place}" if place else "there"
-    if seconds is None:
-        return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} {place}"
-    return f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} waited {place} for {duration_text(seconds)}"
+def waiting_text(ranks: Iterable[int], instance: Instance) -> str:
+    """``"ranks 0, 2 wait in all_reduce number 5 of group dp (3)"``."""
+    ranks = list(ranks)
+    return f"{ranks_text(ranks)} {verb(ranks, 'waits', 'wait')} in {instance_text(instance)}"
 
 
 def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: Instance | None = None) -> str:
-    """What is known of a rank that has not joined: alive or how it ended, where, and its last call.
+    """`where_texts` as one text."""
+    return "; ".join(where_texts(evidence, rank, last, instance))
+
+
+def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: Instance | None = None) -> list[str]:
+    """What is known of a rank that has not joined: alive or how it ended, and where; further texts, such as on its
+    last call.
 
     Args:
         instance: what it has not joined.
     """
     info = evidence.ranks.get(rank)
     if info is None or info.ending is Ending.UNKNOWN:
-        return f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"
+        return [f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"]
     text = describe_ending(info)
     site = info.exception_site or info.site
     no_call = last is not None and not last.in_call
@@ -99,11 +104,13 @@ def where_text(evidence: Evidence, rank: int, last: LastCall | None, instance: I
     is_idle = info.ending is Ending.RUNNING and not info.exiting and not info.python_blocked and info.idle is not None
     if is_idle and no_call:
         text += " and in no call"
+    texts = [text]
     if info.doing and not info.python_blocked and info.ending in (Ending.RUNNING, Ending.KILLED):
-        text += f"; it {'is' if info.ending is Ending.RUNNING else 'was'} {message_text(info.doing)}"
-    text += threads_text(info)
-    behind = _behind_text(info, last, instance) if instance is not None else ""
-    return text + behind + (_last_call_text(evidence, info, last.call) if last is not None else "")
+        texts.append(f"it {'is' if info.ending is Ending.RUNNING else 'was'} {message_text(info.doing)}")
+    texts += thread_texts(info)
+    if instance is not None and (behind := _behind_text(info, last, instance)):
+        texts.append(behind)
+    return [*texts, _last_call_text(evidence, info, last.call)] if last is not None else texts
 
 
 def _blocked_text(info: Rank, be: str) -> str:
@@ -122,7 +129,7 @@ def _behind_text(info: Rank, last: LastCall | None, instance: Instance) -> str:
     calls = instance.sequence_id - progress.enqueued
     if calls < 1 or (calls == 1 and last is not None and last.call.group == instance.group.id):
         return ""
-    return f"; it is {count_text(calls, 'call')} behind in {group_of(instance.group)}"
+    return f"it is {count_text(calls, 'call')} behind in {group_of(instance.group)}"
 
 
 def call_text(evidence: Evidence, call: Call) -> str:
@@ -145,27 +152,28 @@ def _last_call_text(evidence: Evidence, info: Rank, call: Call) -> str:
     if call.state is CallState.IN_FLIGHT:
         ended = info.ending is not Ending.RUNNING
         if call.signature.any_source and call.signature.peer is None:
-            return f"; it {'waited' if ended else 'waits'} in {text}, and which rank should send is not known"
-        return f"; its last call, {text}, {'had' if ended else 'has'} not completed"
-    return f"; its last call was {text}" + (", which failed" if call.state is CallState.FAILED else "")
+            return f"it {'waited' if ended else 'waits'} in {text}, and which rank should send is not known"
+        return f"its last call, {text}, {'had' if ended else 'has'} not completed"
+    return f"its last call was {text}" + (", which failed" if call.state is CallState.FAILED else "")
 
 
-def threads_text(info: Rank) -> str:
-    """``"; its thread prefetch raised ValueError: bad sample at loader.py:8 read"``; "" if no thread raised."""
-    raised = [
-        f"; its thread {item.thread or '(no name)'} raised {message_text(item.exception)}"
+def thread_texts(info: Rank) -> list[str]:
+    """``"its thread prefetch raised ValueError: bad sample at loader.py:8 read"``, of each thread that raised."""
+    return [
+        f"its thread {item.thread or '(no name)'} raised {message_text(item.exception)}"
         + (f" at {item.site}" if item.site else "")
         for item in info.thread_exceptions[-MAX_THREADS:]
     ]
-    return "".join(raised)
 
 
-def mismatch_text(mismatch: Mismatch, shift: str) -> str:
+def mismatch_text(mismatch: Mismatch, shift: str, machines: Machines) -> str:
     """The values that differ with their ranks, and which rank is wrong if a majority shows it."""
     ranks_of = ranks_by_text(sorted(mismatch.values.items()))
+    ordered = sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1]))
+    accused = [ranks for _, ranks in ordered if set(ranks) <= set(mismatch.differing)]
+    names = {ranks[0]: name for ranks, name in zip(accused, machines.each(accused), strict=True)}
     parts = [
-        f"{ranks_text(ranks)} {verb(ranks, 'has', 'have')} {value}"
-        for value, ranks in sorted(ranks_of.items(), key=lambda item: (-len(item[1]), item[1]))
+        f"{names.get(ranks[0]) or ranks_text(ranks)} {verb(ranks, 'has', 'have')} {value}" for value, ranks in ordered
     ]
     name = mismatch.field.replace("_", " ")
     text = (
@@ -178,13 +186,25 @@ def mismatch_text(mismatch: Mismatch, shift: str) -> str:
     return text
 
 
-def _waited_text(instance: Instance, waiting: tuple[int, ...], age: float | None) -> str:
-    """`waiting_text`, or that the call failed before its timeout: ``"it failed at once on ranks 0, 2"``."""
+def waits_text(evidence: Evidence, instance: Instance, waiting: Sequence[int], age: float | None) -> str:
+    """Who waits in an instance: ``"ranks 0, 2 wait"``; once none waits any more ``"ranks 0, 2 waited for 600.0 s"``, or
+    that the call failed before its timeout: ``"it failed at once on ranks 0, 2"``.
+
+    It says last that ranks wait, for `otel_fr.presentation.with_wait`.
+    """
     calls = [instance.call(rank) for rank in waiting]
     if any(call.state is not CallState.FAILED or call.error == "timeout" for call in calls):
-        return waiting_text(waiting, age)
+        if any(call.state is not CallState.FAILED and may_run(evidence, call.rank) for call in calls):
+            return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}"
+        return f"{ranks_text(waiting)} waited" + ("" if age is None else f" for {duration_text(age)}")
     when = "" if age is None else " at once" if age < AT_ONCE else f" after {duration_text(age)}"
     return f"it failed{when} on {ranks_text(waiting)}"
+
+
+def may_run(evidence: Evidence, rank: int) -> bool:
+    """It is not known to have ended."""
+    info = evidence.ranks.get(rank)
+    return info is None or info.ending in (Ending.RUNNING, Ending.UNKNOWN)
 
 
 def holding_text(
@@ -194,38 +214,52 @@ def holding_text(
     waiting: tuple[int, ...],
     age: float | None,
     lasts: Mapping[int, LastCall],
-) -> str:
-    """``"rank 1 did not join X; ranks 0, 2 have waited there for 4.5 s; rank 1 is alive at train.py:9 load; ..."``"""
+    machines: Machines,
+) -> tuple[str, list[str]]:
+    """``"rank 1 (gpu-17) did not join X; rank 1 is alive at train.py:9 load and in no call; ranks 0, 2 wait"``, and
+    details."""
     culprits = list(culprits)
     missing = [rank for rank in culprits if rank not in instance.calls]
-    waiters = _waited_text(instance, waiting, age) if waiting else ""
     if missing:
-        head = f"{ranks_text(missing)} did not join {instance_text(instance)}"
+        parts = [f"{machines.named(missing)} did not join {instance_text(instance)}"]
     else:
-        head = f"{ranks_text(culprits)} failed in {instance_text(instance)}"
-    details = [where_text(evidence, rank, lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
+        parts = [f"{machines.named(culprits)} failed in {instance_text(instance)}"]
+    wheres = [where_texts(evidence, rank, lasts.get(rank), instance) for rank in culprits[:MAX_ENDINGS]]
+    if len(culprits) == 1:
+        parts.append(wheres[0].pop(0))
+    elif site := _common_site(evidence, culprits):
+        parts.append(f"all are at {site}")
+    if waiting:
+        parts.append(waits_text(evidence, instance, waiting, age))
+    details = ["; ".join(texts) for texts in wheres] if len(wheres) > 1 else wheres[0]
     if len(culprits) > MAX_ENDINGS:
         details.append(f"and {len(culprits) - MAX_ENDINGS} more")
     if 2 * len(missing) > len(instance.members) and len(waiting) > 0 and len(missing) > 1:
         details.append(f"or {ranks_text(waiting)} made one extra call")
-    return "; ".join(part for part in [head, waiters, *details] if part)
+    return "; ".join(parts), details
 
 
-def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[int], age: float | None) -> str:
-    """``"rank 0 has waited in X for 12.0 s; there is no report and no flight-recorder file of ranks 1, 2, ..."``"""
+def _common_site(evidence: Evidence, ranks: Iterable[int]) -> str:
+    """Where all these ranks run, if that is one place; else ""."""
+    infos = [evidence.ranks.get(rank) for rank in ranks]
+    sites = {"" if info is None or info.ending is not Ending.RUNNING else info.site for info in infos}
+    return sites.pop() if len(sites) == 1 else ""
+
+
+def untold_text(instance: Instance, waiting: Iterable[int], unheard: Iterable[int]) -> str:
+    """``"rank 0 waits in X; there is no report and no flight-recorder file of ranks 1, 2, ..."``"""
     return (
-        f"{waiting_text(waiting, age, instance_text(instance))}; there is no report and no flight-recorder file of"
+        f"{waiting_text(waiting, instance)}; there is no report and no flight-recorder file of"
         f" {ranks_text(unheard)}, so it is not known which rank did not join"
     )
 
 
-def unrecorded_text(instance: Instance, waiting: Iterable[int], ranks: Iterable[int], age: float | None) -> str:
-    """``"rank 0 has waited in X for 12.0 s; it is not known whether rank 1 joined it: its recording had errors"``"""
+def unrecorded_text(instance: Instance, waiting: Iterable[int], ranks: Iterable[int]) -> str:
+    """``"rank 0 waits in X; it is not known whether rank 1 joined it: its recording had errors"``"""
     why = "errors of otel-fr left gaps in what was recorded there"
     if instance.stream == "group":
         why += ", or the recorder there does not record the creation of groups"
-    where = waiting_text(waiting, age, instance_text(instance))
-    return f"{where}; it is not known whether {ranks_text(ranks)} joined it, because {why}"
+    return f"{waiting_text(waiting, instance)}; it is not known whether {ranks_text(ranks)} joined it, because {why}"
 
 
 def only_unheard_text(waiting: Iterable[int]) -> str:
@@ -234,17 +268,19 @@ def only_unheard_text(waiting: Iterable[int]) -> str:
     return f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for no other rank"
 
 
-def absent_text(evidence: Evidence, instance: Instance, absent: list[int], lasts: Mapping[int, LastCall]) -> str:
+def absent_text(
+    evidence: Evidence, instance: Instance, absent: list[int], lasts: Mapping[int, LastCall], machines: Machines
+) -> str:
     """``"rank 1 had not joined it either; rank 1 is alive at train.py:9 load and in no call; ..."``"""
-    text = f"{ranks_text(absent)} had not joined it either"
+    text = f"{machines.named(absent)} had not joined it either"
     return f"{text}; {where_text(evidence, absent[0], lasts.get(absent[0]), instance)}"
 
 
-def misdirected_text(misdirected_message: MisdirectedMessage) -> str:
+def misdirected_text(misdirected_message: MisdirectedMessage, machines: Machines) -> str:
     """``"rank 0 waits in send ... to rank 2, which has no counterpart, while rank 1 waits in recv ... from rank 0"``"""
     astray, other = misdirected_message.astray, misdirected_message.other
     caller = min(astray.calls)
-    text = f"rank {caller} waits in {instance_text(astray)}, which has no counterpart"
+    text = f"{machines.named([caller])} waits in {instance_text(astray)}, which has no counterpart"
     text += f", while rank {min(other.calls)} waits in {instance_text(other)}, which would match it"
     if misdirected_message.tags_differ:
         return f"{text}: their tags differ, or they call in a different order"
@@ -255,30 +291,36 @@ def misdirected_text(misdirected_message: MisdirectedMessage) -> str:
 
 
 def device_text(
-    instance: Instance, culprits: list[int], ahead: tuple[int, int], waiting: list[int], others: list[Group]
-) -> str:
-    """Which call ranks enqueued and do not complete.
+    instance: Instance,
+    culprits: list[int],
+    ahead: tuple[int, int],
+    waiting: list[int],
+    others: list[Group],
+    machines: Machines,
+) -> tuple[str, list[str]]:
+    """Which call ranks enqueued and do not complete, and details.
 
     Args:
         ahead: a member that has completed more, and its last completed number.
         others: further groups in which members completed calls that the culprits did not.
     """
     text = (
-        f"{ranks_text(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
+        f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
         f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)} and did not complete it,"
         f" while rank {ahead[0]} has completed {'its half' if instance.p2p else f'number {ahead[1]}'}"
     )
+    details = []
     if others:
         more = count_text(len(others) - 1, "more group")
-        text += f"; the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else "")
-    return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')} for it" if waiting else text
+        details.append(f"the same shows in {group_of(others[0])}" + (f" and {more}" if len(others) > 1 else ""))
+    return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else text, details
 
 
-def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int]) -> str:
+def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int], machines: Machines) -> str:
     """The only rank that is in all of ``count`` instances that do not complete."""
     return (
-        f"rank {rank} is blocked on the device: it is the only rank in all {count} calls that all their members joined"
-        f" and that do not complete; {waiting_text(waiting, None, instance_text(first))}"
+        f"{machines.named([rank])} is blocked on the device: it is the only rank in all {count} calls that all their"
+        f" members joined and that do not complete; {waiting_text(waiting, first)}"
     )
 
 
@@ -286,31 +328,35 @@ def unseen_stall_text(last: Instance, wanted: Instance, waiting: Iterable[int]) 
     """A collective that all joined, whose end is not known, and a later one that some of them are missing from."""
     return (
         f"all members joined {instance_text(last)}, and none has enqueued another call since; the backend does not"
-        f" show whether it completed; {waiting_text(list(waiting), None, instance_text(wanted))}"
+        f" show whether it completed; {waiting_text(waiting, wanted)}"
     )
 
 
-def many_unseen_text(instance: Instance, waiting: Iterable[int], seconds: float | None, missing: Iterable[int]) -> str:
+def many_unseen_text(instance: Instance, waiting: Iterable[int], missing: Iterable[int]) -> str:
     """Most members are missing from a collective, and the backend does not show where they wait."""
     return (
-        f"{waiting_text(waiting, seconds, instance_text(instance))}; {ranks_text(missing)} did not join it: they may"
+        f"{waiting_text(waiting, instance)}; {ranks_text(missing)} did not join it: they may"
         " wait in an earlier call, because the backend does not show when calls end"
     )
 
 
-def inverted_text(first: Instance, second: Instance, one: int, other: int, culprits: tuple[int, ...] = ()) -> str:
+def inverted_text(
+    first: Instance, second: Instance, one: int, other: int, machines: Machines, culprits: tuple[int, ...] = ()
+) -> str:
     """Two ranks that enqueued two collectives in opposite orders. ``culprits``: one, if it is out of step."""
     unlike = ""
     if len(culprits) == 1:
         unlike = f"; unlike the other ranks, rank {culprits[0]} left out a call, made one too many, or one too early"
     return (
-        f"ranks {one} and {other} enqueued two collectives in opposite orders: rank {one} enqueued"
+        f"{machines.named([one, other])} enqueued two collectives in opposite orders: rank {one} enqueued"
         f" {instance_text(first)} before {instance_text(second)}, rank {other} after it{unlike}"
     )
 
 
 def deadlock_text(
-    steps: list[tuple[int, Instance, int]], minority: tuple[tuple[int, ...], Instance, Instance] | None
+    steps: list[tuple[int, Instance, int]],
+    minority: tuple[tuple[int, ...], Instance, Instance] | None,
+    machines: Machines,
 ) -> str:
     """Which rank waits for which in a cycle.
 
@@ -318,9 +364,11 @@ def deadlock_text(
         steps: (waiting rank, where it waits, the rank it waits for), in the order of the cycle.
         minority: ranks that went to the second instance without the first, unlike most; None: no majority.
     """
+    shown = steps[:MAX_STEPS]
+    names = machines.each([[rank] for rank, _, _ in shown]) if minority is None else [f"rank {s[0]}" for s in shown]
     text = "ranks wait for each other: " + ", ".join(
-        f"rank {rank} waits in {instance_text(instance)} for rank {blocker}"
-        for rank, instance, blocker in steps[:MAX_STEPS]
+        f"{name} waits in {instance_text(instance)} for rank {blocker}"
+        for name, (_, instance, blocker) in zip(names, shown, strict=True)
     )
     if len(steps) > MAX_STEPS:
         text += f", and so on back to rank {steps[0][0]} ({len(steps)} ranks in all)"
@@ -328,24 +376,24 @@ def deadlock_text(
         return text
     ranks, skipped, taken = minority
     return (
-        f"{text}; unlike most ranks, {ranks_text(ranks)} called {instance_text(taken)} before {instance_text(skipped)}"
-        " (or left it out)"
+        f"{text}; unlike most ranks, {machines.named(ranks)} called {instance_text(taken)} before"
+        f" {instance_text(skipped)} (or left it out)"
     )
 
 
 def all_joined_text(instance: Instance, errors: list[str], seconds: float | None) -> str:
-    """``"all members joined X with matching arguments, but it has not completed for 5.0 s"``; ``errors``: it failed."""
+    """``"all members joined X with matching arguments, but it has not completed"``; ``errors``: it failed."""
     if errors:
         how = f"it failed with {', '.join(errors)}" + ("" if seconds is None else f" after {duration_text(seconds)}")
     else:
-        how = "it has not completed" + ("" if seconds is None else f" for {duration_text(seconds)}")
+        how = "it has not completed"
     return f"all members joined {instance_text(instance)} with matching arguments, but {how}"
 
 
-def straggler_text(instance: Instance, late: list[Call]) -> str:
+def straggler_text(instance: Instance, late: list[Call], machines: Machines) -> str:
     """Which ranks joined after the others had timed out, and how long each was busy elsewhere."""
     gaps = ", ".join(f"rank {c.rank} called it {duration_text(c.gap or 0.0)} after its previous call" for c in late)
-    who = ranks_text(call.rank for call in late)
+    who = machines.named(call.rank for call in late)
     return f"{who} joined {instance_text(instance)} after the others had timed out: {gaps}"
 
 
@@ -364,7 +412,7 @@ def overdue_value(item: Overdue) -> str:
     return f"{item.kind}{name}, {'learned ' if item.is_learned else ''}limit {duration_text(item.limit)}"
 
 
-def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank]) -> str:
+def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], machines: Machines) -> str:
     """``"rank 1 has been in section dataloading for 42.0 s, longer than its limit of 30.0 s"``.
 
     Args:
@@ -372,15 +420,15 @@ def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank]) -> s
     """
     who, first = list(overdue), overdue[min(overdue)]
     ended = all(ranks[rank].ending is not Ending.RUNNING for rank in who)
-    had = "had" if ended else verb(who, "has", "have")
+    had, name = "had" if ended else verb(who, "has", "have"), machines.named(who)
     ages = [item.age for item in overdue.values()]
     seconds = ("up to " if len(who) > 1 else "") + duration_text(max(ages))
     if first.kind == "heartbeat":
-        text = f"{ranks_text(who)} {had} sent no heartbeat for {seconds}"
+        text = f"{name} {had} sent no heartbeat for {seconds}"
     elif first.kind == "outside":
-        text = f"{ranks_text(who)} {had} been outside all sections for {seconds}"
+        text = f"{name} {had} been outside all sections for {seconds}"
     else:
-        text = f"{ranks_text(who)} {had} been in section {message_text(first.name)} for {seconds}"
+        text = f"{name} {had} been in section {message_text(first.name)} for {seconds}"
     limit = f"{'learned ' if first.is_learned else ''}limit of {duration_text(first.limit)}"
     text += f", longer than the {limit}"
     if any(ranks[rank].ended_by_monitor for rank in who):
@@ -395,15 +443,21 @@ def downstream_text(instance: Instance, waiting: Iterable[int], missing: list[in
     return text + (f" for {ranks_text(missing)}" if missing else "")
 
 
-def endings_text(ranks: list[int], evidence: Evidence) -> str:
-    """How ranks ended; the first `MAX_ENDINGS` one by one."""
+def endings_text(ranks: list[int], evidence: Evidence, machines: Machines) -> tuple[str, list[str]]:
+    """How ranks ended, the first `MAX_ENDINGS` one by one, and details."""
+    shown = ranks[:MAX_ENDINGS]
+    names = machines.each([[rank] for rank in shown])
     parts = [
-        f"rank {rank} {describe_ending(evidence.ranks[rank])}{threads_text(evidence.ranks[rank])}"
-        for rank in ranks[:MAX_ENDINGS]
+        f"{name} {describe_ending(evidence.ranks[rank])}{_raised_at(evidence.ranks[rank])}"
+        for name, rank in zip(names, shown, strict=True)
     ]
     if len(ranks) > MAX_ENDINGS:
         parts.append(f"and {len(ranks) - MAX_ENDINGS} more")
-    return "; ".join(parts)
+    return "; ".join(parts), [f"rank {rank}: {text}" for rank in shown for text in thread_texts(evidence.ranks[rank])]
+
+
+def _raised_at(info: Rank) -> str:
+    return f" at {info.exception_site}" if info.exception_site and info.ending is Ending.RAISED else ""
 
 
 def aborted_text(ranks: list[int], evidence: Evidence) -> str:

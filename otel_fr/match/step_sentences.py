@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from otel_fr.match.instances import Instance
+from otel_fr.match.machines import Machines
 from otel_fr.match.sentences import instance_text, waiting_text
 from otel_fr.presentation import ranks_text, verb
 
@@ -22,7 +23,7 @@ def out_of_step_text(ranks: tuple[int, ...], skipped: Instance, taken: Instance,
 
 
 def one_call_more_text(
-    ranks: list[int], others: list[int], instance: Instance, seconds: float | None, *, ended: bool
+    ranks: list[int], others: list[int], instance: Instance, machines: Machines, *, ended: bool
 ) -> str:
     """Ranks wait in a collective that the other members left out. ``ended``: these have ended without an error."""
     more, fewer = verb(ranks, "it", "they"), verb(others, "it", "they")
@@ -32,42 +33,44 @@ def one_call_more_text(
         else f"{verb(others, 'does', 'do')} not call it"
     )
     return (
-        f"{waiting_text(ranks, seconds, instance_text(instance))}, but {ranks_text(others)} {how}:"
-        f" unlike the other ranks, {more} made a call too many (or {fewer} left this one out)"
+        f"{machines.named(ranks)} {verb(ranks, 'waits', 'wait')} in {instance_text(instance)}, but {ranks_text(others)}"
+        f" {how}: unlike the other ranks, {more} made a call too many (or {fewer} left this one out)"
     )
 
 
 def out_of_step_beside_text(
-    ranks: list[int], waiting: tuple[int, ...], others: list[int], instance: Instance, seconds: float | None
+    ranks: list[int], waiting: tuple[int, ...], others: list[int], instance: Instance, machines: Machines
 ) -> str:
     """Ranks that are out of step wait in a collective together with ranks that are not."""
     return (
-        f"{waiting_text(waiting, seconds, instance_text(instance))}, which {ranks_text(others)}"
-        f" {verb(others, 'has', 'have')} not called: unlike the other ranks, {ranks_text(ranks)} left out a call"
+        f"{waiting_text(waiting, instance)}, which {ranks_text(others)}"
+        f" {verb(others, 'has', 'have')} not called: unlike the other ranks, {machines.named(ranks)} left out a call"
         " before it, or made one too many"
     )
 
 
-def one_more_text(caller: int, other: int, message: Instance, step: Instance) -> str:
+def one_more_text(caller: int, other: int, message: Instance, step: Instance, machines: Machines) -> str:
     """An extra message: the other rank went on to ``step`` after as many messages as in every earlier step."""
-    text = f"rank {caller} waits in {instance_text(message)}, which has no counterpart: rank {other} went on to"
+    text = f"{machines.named([caller])} waits in {instance_text(message)}, which has no counterpart:"
+    text += f" rank {other} went on to"
     text += f" {instance_text(step)} after as many messages as in each earlier step; rank {caller} made one more"
     return text + (f", or skipped {instance_text(step)}" if caller in step.members else "")
 
 
-def one_message_more_text(caller: int, other: int, message: Instance, step: Instance | None) -> str:
+def one_message_more_text(caller: int, other: int, message: Instance, step: Instance | None, machines: Machines) -> str:
     """An extra message, made by a rank that is out of step; ``step``: what it may have left out before instead."""
     made = message.call(caller).signature.operation
-    text = f"rank {caller} waits in {instance_text(message)}, which has no counterpart: unlike the other ranks,"
+    text = f"{machines.named([caller])} waits in {instance_text(message)}, which has no counterpart:"
+    text += " unlike the other ranks,"
     text += f" rank {caller} made one {made} too many"
     if step is not None and caller in step.members:
         return f"{text}, or skipped {instance_text(step)}"
     return f"{text} (or rank {other} left out its {'recv' if made == 'send' else 'send'})"
 
 
-def rivals_text(rivals: Iterable[int], instance: Instance, waiting: Iterable[int], seconds: float | None) -> str:
+def rivals_text(rivals: Iterable[int], instance: Instance, waiting: Iterable[int], machines: Machines) -> str:
     """Two ranks that should have run alike, where a collective that all members joined does not complete."""
     return (
-        f"{ranks_text(rivals)} have not enqueued the same calls: one of them left out a call, made one too many or"
-        f" called in another order; {waiting_text(waiting, seconds, instance_text(instance))}"
+        f"{machines.named(rivals)} have not enqueued the same calls: one of them left out a call, made one too many or"
+        f" called in another order; {waiting_text(waiting, instance)}"
     )

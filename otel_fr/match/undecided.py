@@ -32,7 +32,8 @@ def open_questions(evidence: Evidence) -> list[str]:
 
     Without the time since when a call is in flight, a blocked call and a running one look the same.
     """
-    open_ = _joined_by_all(Case(evidence))
+    case = Case(evidence)
+    open_ = _joined_by_all(case)
     sets = fronts(open_)
     questions = []
     for first, rest in sets[:MAX_QUESTIONS]:
@@ -41,7 +42,9 @@ def open_questions(evidence: Evidence) -> list[str]:
             " the evidence does not show whether it is blocked (by the network or a device) or was still running"
         )
         turned = inverted([open_[key] for key in (first, *rest)])
-        questions.append(text if turned is None else f"{text}; if it is blocked: {sentences.inverted_text(*turned)}")
+        if turned is not None:
+            text += f"; if it is blocked: {sentences.inverted_text(*turned, case.machines)}"
+        questions.append(text)
     if len(sets) > MAX_QUESTIONS:
         questions.append(f"the same holds for {count_text(len(sets) - MAX_QUESTIONS, 'more set')} of ranks")
     return questions

@@ -49,7 +49,7 @@ def name_stall(case: Case, node: Node, culprits: list[int]) -> Iterable[int]:
     if last is None and not 2 * len(culprits) > len(node.instance.members) > 2:
         return ()
     if last is None:
-        summary = sentences.many_unseen_text(node.instance, node.waiting, case.age(node), node.culprits)
+        summary = sentences.many_unseen_text(node.instance, node.waiting, node.culprits)
         finding = case.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary)
     else:
         summary = sentences.unseen_stall_text(last, node.instance, node.waiting)

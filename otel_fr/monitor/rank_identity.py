@@ -100,8 +100,8 @@ class RankIdentity:
             names.JOB_ATTEMPT: self.attempt,
             names.RUN_ID: self.run_id,
         }
-        known = {names.GPU: self.gpu, names.POD_NAME: self.pod, names.NODE_NAME: self.node}
-        ours |= {name: text for name, text in known.items() if text}
+        if self.gpu:
+            ours[names.GPU] = self.gpu
         if self.quorum is not None:
             ours |= {names.REPLICA_ID: self.replica, names.QUORUM_ID: self.quorum}
         for key, text in platform_attributes(env).items():

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import torchrun
 from tests.support.verdicts import cause_incidents
+from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
@@ -43,11 +44,11 @@ def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told:
     # The stall of the others can be reported before the stack of rank 1, which waits for a look at the process.
     for verdict in (revisions[-1], *offline):
         assert "idle" in verdict["stacks"]["1"]
-    assert "is alive" in revisions[0]["summary"]
+    assert "is alive" in whole_text(revisions[0])
     for last in (revisions[-1], offline[0]):
-        assert told in last["summary"]
-        assert "rank 1 was still at" in last["summary"]
-        assert "when it was stopped from outside by signal 15 (SIGTERM)" in last["summary"]
+        assert told in whole_text(last)
+        assert "rank 1 was still at" in whole_text(last)
+        assert "when it was stopped from outside by signal 15 (SIGTERM)" in whole_text(last)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(
     for last in (revisions[-1], offline[0]):
         assert last["stuck_on"] == "host"
         assert last["call_sites"]["1"].endswith(" idle")
-        assert told in last["summary"]
+        assert told in whole_text(last)
 
 
 def test_a_rank_that_somebody_stopped_stays_dead_when_its_peers_are_stopped(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_rank_that_somebody_stopped_stays_dead_when_its_peers_are_stopped(tmp_
     assert len({revision["id"] for revision in [*revisions, *offline]}) == 1
     for verdict in (*revisions, *offline):
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("rank_dead", [1], None)
-        assert "when it was stopped from outside by signal 15 (SIGTERM)" in verdict["summary"]
+        assert "when it was stopped from outside by signal 15 (SIGTERM)" in whole_text(verdict)
 
 
 def test_a_timeout_below_the_stall_time_names_the_missing_rank_at_once(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_rank_that_destroyed_its_groups_had_left(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "left")
     for verdict in (revisions[-1], *offline):
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], None)
-        summary = verdict["summary"]
+        summary = whole_text(verdict)
         assert re.search(r"it failed (at once|after [0-9.]+ s) on ranks 0, 2; ", summary)
         assert "rank 1 had left the group (it called destroy_process_group) and was still at" in summary
         assert "blocked on the host" not in summary
@@ -103,24 +104,24 @@ def test_a_rank_that_exits_while_others_wait_is_told_with_its_message(tmp_path: 
     revisions, offline, _ = _run(tmp_path, "exit_message")
     for verdict in (revisions[-1], *offline):
         assert (verdict["category"], verdict["culprit_ranks"]) == ("rank_dead", [1])
-        assert "rank 1 exited with code 1 (sys.exit: no samples left on this rank) at" in verdict["summary"]
+        assert "rank 1 exited with code 1 (sys.exit: no samples left on this rank) at" in whole_text(verdict)
         assert "ends.py" in verdict["call_sites"]["1"]
 
 
 def test_a_rank_whose_exit_is_blocked_is_exiting(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "exiting")
-    assert "rank 1 is exiting (sys.exit: no samples left on this rank)" in revisions[0]["summary"]
+    assert "rank 1 is exiting (sys.exit: no samples left on this rank)" in whole_text(revisions[0])
     for verdict in (*revisions, *offline):
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], None)
     for last in (revisions[-1], offline[0]):
-        assert "rank 1 was exiting (sys.exit: no samples left on this rank) and still at" in last["summary"]
+        assert "rank 1 was exiting (sys.exit: no samples left on this rank) and still at" in whole_text(last)
 
 
 def test_the_launcher_s_signal_does_not_hide_the_exception_before_it(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "raised_and_exiting")
     for verdict in (*revisions, *offline):
         assert (verdict["category"], verdict["culprit_ranks"]) == ("rank_dead", [1])
-        assert "rank 1 raised ValueError: bad sample 4711" in verdict["summary"]
+        assert "rank 1 raised ValueError: bad sample 4711" in whole_text(verdict)
         assert "ends.py" in verdict["call_sites"]["1"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support import torchrun
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
+from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
@@ -38,7 +39,7 @@ def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: st
         assert incident["category"] in ("missing_rank", "rank_stuck"), incident["summary"]
         assert incident["process_group"]["description"] == group
     for text in texts:
-        assert text in live[0]["summary"]
+        assert text in whole_text(live[0])
     for incident in [*every, *report["incidents"]]:
         assert incident["caused_by"] is None or incident["culprit_ranks"] == []
 

@@ -11,6 +11,7 @@ from tests.support.collector_process import Collector
 from tests.support.commands import BIN
 from tests.support.paths import JOBS
 from tests.support.waiting import PATIENCE, wait_for
+from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
@@ -76,4 +77,4 @@ def test_torchruns_restart_closes_the_incident_of_the_attempt_before(tmp_path: P
         assert wait_for(lambda: running.causes() and running.causes()[0]["state"] == "resolved"), running.causes()
         (incident,) = running.causes()
         assert (incident["category"], incident["culprit_ranks"], incident["attempt"]) == ("rank_dead", [1], 0)
-        assert "bad sample 4711" in str(incident["summary"])
+        assert "bad sample 4711" in whole_text(incident)

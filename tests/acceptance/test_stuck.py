@@ -15,6 +15,7 @@ from otel_fr.monitor import native_stacks
 from otel_fr.stacks import NATIVE_HEADING
 from tests.support import torchrun
 from tests.support.waiting import until
+from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
@@ -40,7 +41,7 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
         job = torchrun.start(tmp_path / "job", "stuck.py", fault, str(tmp_path), env=torchrun.endpoint(running))
 
         def told() -> list[dict[str, Any]]:
-            return [one for one in running.causes() if words.partition("{")[0] in one["summary"]]
+            return [one for one in running.causes() if words.partition("{")[0] in whole_text(one)]
 
         (incident,) = until(told)
         if fault == "fifo":
@@ -53,9 +54,9 @@ def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: s
         job.communicate(timeout=60)
     address = (tmp_path / "address").read_text() if fault == "connect" else ""
     assert (incident["category"], incident["culprit_ranks"]) == (category, [1]), incident["summary"]
-    assert words.format(folder=tmp_path, address=address) in incident["summary"]
+    assert words.format(folder=tmp_path, address=address) in whole_text(incident)
     (found,) = [load(path) for path in (tmp_path / "job" / "dumps").glob("otel_fr_rank_1")]
-    assert found.text("doing").split(" (")[0] in incident["summary"]
+    assert found.text("doing").split(" (")[0] in whole_text(incident)
     if fault in NATIVE and native_stacks.executable():
         assert NATIVE[fault] in native_part(found.text("stack"))
 
@@ -93,7 +94,7 @@ def test_a_rank_that_the_kernel_killed_for_its_memory_is_said_to_be(tmp_path: Pa
         job.communicate(timeout=60)
     assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [1]), incident["summary"]
     words = "rank 1 was killed by signal 9 (SIGKILL) from the kernel: out of memory (cgroup limit 700.0 MiB)"
-    assert words in incident["summary"]
+    assert words in whole_text(incident)
     (found,) = [load(path) for path in (tmp_path / "dumps").glob("otel_fr_rank_1")]
     assert found.facts["exit"]["reason"] == "out of memory (cgroup limit 700.0 MiB)"
 
@@ -103,5 +104,5 @@ def test_an_exception_that_only_torchelastic_has_seen_is_told(tmp_path: Path) ->
         torchrun.run(tmp_path / "job", "stuck.py", "hidden", str(tmp_path), env=torchrun.endpoint(running))
         (incident,) = until(running.causes)
     assert (incident["category"], incident["culprit_ranks"]) == ("rank_dead", [1]), incident["summary"]
-    assert "rank 1 raised ValueError: bad sample 4711" in incident["summary"]
+    assert "rank 1 raised ValueError: bad sample 4711" in whole_text(incident)
     assert incident["call_sites"]["1"].endswith(" load")

@@ -9,6 +9,7 @@ import pytest
 from tests.support import torchrun
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
+from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
@@ -32,8 +33,8 @@ def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_pat
     for incidents in (live, offline):
         assert [(incident["category"], incident["culprit_ranks"]) for incident in incidents] == [(category, culprits)]
         for text in texts:
-            assert text in incidents[0]["summary"]
-        assert case != "prefetch" or "metrics" not in incidents[0]["summary"]
+            assert text in whole_text(incidents[0])
+        assert case != "prefetch" or "metrics" not in whole_text(incidents[0])
 
 
 def test_a_job_with_a_failed_thread_that_ends_well_raises_nothing(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.support.paths import JOBS
 from tests.support.ports import free_port, wait_for_port
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import PATIENCE
+from tests.support.whole_text import whole_text
 
 torch = pytest.importorskip("torch")
 LIGHTHOUSE = BIN / "torchft_lighthouse"
@@ -114,7 +115,7 @@ def test_a_replica_that_is_killed_is_named_and_one_that_rejoins_is_no_fault(npro
         (incident,) = running.incidents()
     assert sizes(job.log(1))[-3:] == [2, 1, 2], "the survivor went on alone, then with the replica again"
     assert (cause["category"], cause["state"]) == ("rank_dead", "resolved")
-    assert "signal 9" in cause["summary"]
+    assert "signal 9" in whole_text(cause)
     assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]
     assert cause["job"].startswith("torchft-localhost:")
     (culprit,) = cause["culprit_ranks"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_fr.incident import CollectorIncidentData, CulpritData, incident_data, timestamp
+from otel_fr.incident import CollectorIncidentData, CulpritData, incident_data, machines_of, timestamp
 from otel_fr.match import Category, Finding
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.run import RunId
@@ -103,13 +103,18 @@ class Incident:
             self.waiting = wall - finding.age
 
     def take_labels(self) -> None:
-        """The alert's labels, from what the incident is now: few values, valid names."""
+        """The alert's labels, from what the incident is now: few values, valid names.
+
+        ``host`` is the machine of the culprits if they are all on one: what acts on it must not miss the others.
+        """
         group = self.finding.group
+        machines = machines_of(self.as_data())
         labels = {
             "severity": "warning" if self.finding.category is Category.STRAGGLER else "critical",
             "job_id": one_line(self.run.job),
             "category": self.finding.category.value,
             "process_group": "" if group is None else one_line(group.description or group.name),
+            "host": one_line(machines[0]) if len(machines) == 1 else "",
         }
         self.labels = {name: value for name, value in labels.items() if value}
 

@@ -25,8 +25,8 @@ def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
     late = waits.stragglers(so_far)
     if not late:
         return known
-    hosts = {one.rank: run.ranks[one.rank].host for one in late if one.rank in run.ranks}
-    return finding_of(group.group, late, hosts)
+    places = {one.rank: run.ranks[one.rank].place for one in late if one.rank in run.ranks}
+    return finding_of(group.group, late, places)
 
 
 def _is_done(run: Run, rank: int, group: str) -> bool:

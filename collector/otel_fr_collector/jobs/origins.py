@@ -24,7 +24,7 @@ MAX_ATTRIBUTES = 1_024
 MAX_HOST = 256
 """Characters of a host's name; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
-_PLACE = (names.HOST_NAME, names.GPU, names.POD_NAME, names.NODE_NAME)
+_PLACE = (names.HOST_NAME, names.GPU, names.K8S_POD_NAME, names.K8S_NODE_NAME)
 _TEXTS = frozenset({names.JOB_ID, names.RUN_ID, names.SERVICE_NAME, names.REPLICA_ID, *_PLACE})
 _NUMBERS = frozenset({names.RANK, names.JOB_ATTEMPT, names.WORLD_SIZE, names.LOCAL_RANK, names.PROCESS_PID})
 _KEPT = (names.SERVICE_NAME, names.JOB_ID, names.RUN_ID)

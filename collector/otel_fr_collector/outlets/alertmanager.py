@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
-from otel_fr.incident import CollectorIncidentData
-from otel_fr.presentation import rank_list
+from otel_fr.incident import CollectorIncidentData, machines_of, told
+from otel_fr.presentation import place_text, rank_list
 from otel_fr.printable import printable
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
@@ -227,7 +227,7 @@ def parse_label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not value or not _LABEL_NAME.fullmatch(name):
         raise ValueError(f"{text!r} is not NAME=VALUE with a name of letters, digits and _")
-    if name in ("alertname", "severity", "job_id", "category", "process_group"):
+    if name in ("alertname", "severity", "job_id", "category", "process_group", "host"):
         raise ValueError(f"the label {name} is set by otel-fr itself")
     return name, value
 
@@ -235,10 +235,17 @@ def parse_label(text: str) -> tuple[str, str]:
 def annotations_of(data: CollectorIncidentData, links: Mapping[str, str]) -> dict[str, str]:
     """The alert's annotations in the latest state; links are named ``runbook_url``, ``trace_url`` and so on."""
     sites, culprits, waiting = data["call_sites"], data["culprit_ranks"], data["waiting_ranks"]
-    where = [f"rank {rank} at {sites[str(rank)]}" for rank in [*culprits[:4], *waiting[:4]] if str(rank) in sites]
+    places = data["places"] or {}
+    where = [
+        f"rank {rank}" + (f" ({place_text(**places[str(rank)])})" if str(rank) in places else "") + f" at {site}"
+        for rank in [*culprits[:4], *waiting[:4]]
+        if (site := sites.get(str(rank)))
+    ]
     texts = {
-        "summary": data["summary"],
-        "description": "; ".join(where) or data["summary"],
+        "summary": told(data),
+        "description": "; ".join([*where, *(data["details"] or ())]) or data["summary"],
+        "hosts": ", ".join(machines_of(data)) or None,
+        "waiting_since": data["waiting_since"],
         "category": data["category"],
         "culprit_ranks": rank_list(culprits),
         "waiting_ranks": rank_list(waiting),

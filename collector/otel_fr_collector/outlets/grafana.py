@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
+from otel_fr.incident import told
 from otel_fr.printable import one_line, printable
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
@@ -173,6 +174,6 @@ def tags_of(incident: Incident) -> list[str]:
 
 def text_of(incident: Incident, links: dict[str, str]) -> str:
     """The summary and the links. Grafana shows annotations as HTML, so everything that comes from a job is escaped."""
-    lines = [html.escape(printable(incident.data["summary"]))]
+    lines = [html.escape(printable(told(incident.data)))]
     lines += [f'<a href="{html.escape(url)}">{name}</a>' for name, url in links.items()]
     return "<br>".join(lines)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from otel_fr.incident import CollectorIncidentData
+from otel_fr.incident import CollectorIncidentData, told
 from otel_fr.presentation import (
     collective_text,
     duration_text,
     group_text,
+    place_text,
     ranks_by_text,
     ranks_text,
     site_text,
@@ -40,7 +41,8 @@ def render(
         head = _paint(f"  consequence of {data['caused_by']}: ", _YELLOW, color)
         return f"{head}{data['summary']}\n"
     word = "INCIDENT" if kind is ChangeKind.OPENED else "UPDATE"
-    lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {data['summary']}"]
+    lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {told(data)}"]
+    lines += [f"  {text}" for text in data["details"] or ()]
     lines += _facts(data)
     lines += _culprits(data)
     lines += _waiting(data)
@@ -96,10 +98,13 @@ def _rarity(item: tuple[str, list[int]]) -> tuple[int, list[int]]:
 def _culprits(data: CollectorIncidentData) -> list[str]:
     lines = []
     culprits, sites, stacks = data["culprit_ranks"], data["call_sites"], data["stacks"]
+    places = data["places"] or {}
     replicas = {one["rank"]: one.get("replica") for one in data["culprits"] or ()}
     for rank in culprits[:MAX_RANKS]:
-        replica = f" (replica {one_line(name)})" if (name := replicas.get(rank)) else ""
-        lines.append(f"  {'culprit':<16} rank {rank}{replica}: {site_text(sites.get(str(rank)))}")
+        inside = [place_text(**places[str(rank)])] if str(rank) in places else []
+        inside += [f"replica {one_line(name)}"] if (name := replicas.get(rank)) else []
+        who = f"rank {rank}" + (f" ({', '.join(inside)})" if inside else "")
+        lines.append(f"  {'culprit':<16} {who}: {site_text(sites.get(str(rank)))}")
         if str(rank) in stacks:
             lines += [f"      {line}" for line in trim_stack(stacks[str(rank)])]
     if len(culprits) > MAX_RANKS:

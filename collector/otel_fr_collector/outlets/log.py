@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from otel_fr.identity import encode_ranks
+from otel_fr.incident import machines_of
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ class LogLines:
             "attempt": data["attempt"],
             "culprits": encode_ranks(data["culprit_ranks"]),
             "caused_by": data["caused_by"],
+            "hosts": ",".join(machines_of(data)),
+            "waiting_since": data["waiting_since"],
             "summary": data["summary"],
         }
         text = " ".join(f"{name}={_logfmt(value)}" for name, value in values.items() if value not in (None, ""))

@@ -60,7 +60,8 @@ def _fence(lines: Iterable[str]) -> list[str]:
 
 
 def _finding(finding: Finding, analysis: Analysis, view: View) -> list[str]:
-    lines = [f"**{escape(finding.summary)}**", ""]
+    lines = [f"**{escape(overview.told(finding))}**", ""]
+    lines += [escape("; ".join(finding.details)), ""] if finding.details else []
     shown = overview.facts(finding)
     lines += [f"- {word.replace('_', ' ')}: {code(text)}" for word, text in shown[: 2 * MAX_LISTED]]
     lines.append("")

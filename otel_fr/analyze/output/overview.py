@@ -10,13 +10,26 @@ from otel_fr.analyze.notes import NoteKind
 from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
 from otel_fr.match.endings import ending_text
-from otel_fr.presentation import collective_text, count_text, group_text, ranks_by_text, ranks_text, site_text
+from otel_fr.presentation import (
+    collective_text,
+    count_text,
+    duration_text,
+    group_text,
+    place_text,
+    ranks_by_text,
+    ranks_text,
+    site_text,
+    with_wait,
+)
 
 MAX_COLUMNS = 8
 """Process groups with a column each; if there are more, those of one description share one."""
 
 MAX_FOLLOWED = 6
 """Consequences of a fault that are shown."""
+
+MAX_PLACED = 4
+"""Culprits up to which the process of each is shown; more share one line for each call site."""
 
 MAX_PLACE_FRAMES = 8
 """Innermost frames that are shown of a place where ranks are."""
@@ -101,7 +114,22 @@ def consequences(analysis: Analysis, cause: Finding) -> list[Finding]:
 
 def headline(finding: Finding) -> str:
     """The category and what happened, in one sentence."""
-    return f"{finding.category.value}: {finding.summary}"
+    return f"{finding.category.value}: {told(finding)}"
+
+
+def told(finding: Finding) -> str:
+    """The summary, with how long ranks had waited when the files were written."""
+    if not finding.is_waiting or finding.age is None:
+        return finding.summary
+    return with_wait(finding.summary, f"for {duration_text(finding.age)}")
+
+
+def where(finding: Finding, rank: int) -> str:
+    """``"train.py:42 step"``; of a culprit also where it ran: ``"... (gpu-17, local rank 3, pid 4711)"``."""
+    site = site_text(finding.call_sites.get(rank))
+    is_shown = rank in finding.culprit_ranks and len(finding.culprit_ranks) <= MAX_PLACED
+    place = finding.places.get(rank) if is_shown else None
+    return f"{site} ({place_text(*place)})" if place is not None else site
 
 
 def verdict(analysis: Analysis) -> str:
@@ -291,7 +319,7 @@ def facts(finding: Finding) -> list[tuple[str, str]]:
         found.append(("process group", f"{title(finding.group)}, {ranks_text(finding.group.ranks)}"))
     found.extend((finding.field or "value", f"{ranks_text(of)}: {value}") for of, value in values(finding))
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
-        by_site = ranks_by_text((rank, site_text(finding.call_sites.get(rank))) for rank in ranks)
+        by_site = ranks_by_text((rank, where(finding, rank)) for rank in ranks)
         found.extend((word, f"{ranks_text(of)}: {site}") for site, of in by_site.items())
     return found
 

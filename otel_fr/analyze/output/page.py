@@ -90,7 +90,9 @@ def _about(analysis: Analysis) -> str:
 def _finding(number: int, finding: Finding, analysis: Analysis, view: View) -> str:
     position = f"{number} of {len(overview.causes(analysis))}"
     parts = [f'<section class="finding"><h2><span>{_text(finding.category.value)}</span> {position}</h2>']
-    parts.append(f"<p>{_text(finding.summary)}</p><dl>")
+    parts.append(f"<p>{_text(overview.told(finding))}</p>")
+    parts += [f"<p>{_text('; '.join(finding.details))}</p>"] if finding.details else []
+    parts.append("<dl>")
     for word, text in overview.facts(finding)[: 2 * MAX_LISTED]:
         parts.append(f'<dt>{_text(word.replace("_", " "))}</dt><dd class="{_text(word)}">{_text(text)}</dd>')
     parts.append("</dl>")

@@ -13,7 +13,7 @@ from otel_fr.analyze.output.overview import MAX_FOLLOWED, MAX_LISTED, View, clea
 from otel_fr.dumps.model import Dump
 from otel_fr.incident import timestamp
 from otel_fr.match import Finding, Rank
-from otel_fr.presentation import collective_text, count_text, ranks_by_text, ranks_text, site_text
+from otel_fr.presentation import collective_text, count_text, ranks_by_text, ranks_text
 
 _VERDICTS = {HEALTHY: "no_fault", FAULT: "fault", UNUSABLE: "no_file", UNDECIDED: "undecided"}
 """``verdict`` of the JSON form, by `Analysis.status`."""
@@ -78,6 +78,8 @@ def _file_dict(dump: Dump) -> dict[str, Any]:
         "rank": dump.rank,
         "source": dump.source,
         "host": dump.text("host") or None,
+        "pid": dump.integer("pid"),
+        "local_rank": dump.integer("local_rank"),
         "reason": dump.text("reason") or None,
         "written_at": None if written is None else timestamp(written / 1e9),
         "entries": len(dump.entries),
@@ -139,7 +141,7 @@ def _causes(analysis: Analysis, view: View) -> list[Line]:
 
 
 def _finding(finding: Finding, analysis: Analysis, view: View) -> list[Line]:
-    lines = [("verdict", overview.headline(finding))]
+    lines = [("verdict", overview.headline(finding)), *(("", f"  {text}") for text in finding.details)]
     group = finding.group
     if group is not None:
         where = f"group {overview.title(group)}, {ranks_text(group.ranks)}"
@@ -149,7 +151,7 @@ def _finding(finding: Finding, analysis: Analysis, view: View) -> list[Line]:
     for members, value in apart if len(apart) <= _MAX_APART else overview.values(finding)[:MAX_LISTED]:
         lines.append(("value", f"  {ranks_text(members)}: {field}{value}"))
     for word, ranks in (("culprit", finding.culprit_ranks), ("waiting", finding.waiting_ranks)):
-        by_site = ranks_by_text((rank, site_text(finding.call_sites.get(rank))) for rank in ranks)
+        by_site = ranks_by_text((rank, overview.where(finding, rank)) for rank in ranks)
         lines.extend((word, f"  {word} {ranks_text(of)}: {site}") for site, of in list(by_site.items())[:20])
     for rank, stack in sorted(finding.stacks.items())[:MAX_LISTED]:
         text = stack.strip().splitlines()

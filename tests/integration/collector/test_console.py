@@ -51,7 +51,7 @@ def test_top_shows_the_jobs_and_what_is_wrong(collector: Collector) -> None:
     assert "2 jobs, 1 open incident " in lines[0]
     rows = [line.split() for line in lines if "/0 " in line and "ago" in line]
     assert [(row[1], row[2]) for row in rows] == [("incident", "3/3"), ("running", "2/2")]
-    assert "rank 1 did not join all_reduce number 2" in done.stdout
+    assert "rank 1 (node-0) did not join all_reduce number 2" in done.stdout
     assert "\x1b" not in done.stdout
     assert "\x07" not in done.stdout
 
@@ -178,7 +178,7 @@ def test_followed_incidents_are_lines_for_people_too(collector: Collector, tmp_p
             process.wait()
     text = (tmp_path / "followed").read_text()
     assert text.startswith("opened   missing_rank job ")
-    assert "rank 1 did not join" in text
+    assert "rank 1 (node-0) did not join" in text
     assert "\x1b" not in text
 
 

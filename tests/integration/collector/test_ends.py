@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.collector_process import Collector, running
 from tests.support.played_job import Issued, Job
+from tests.support.whole_text import whole_text
 
 
 def _cut_short(job: Job, call: Issued) -> None:
@@ -39,11 +40,11 @@ def test_a_watchdogs_abort_does_not_change_who_is_missing(tmp_path: Path, state:
             if call.rank in victims:
                 _cut_short(job, call)
                 job.ranks[call.rank].exit(signal=signal.SIGABRT)
-        collector.wait_cause(lambda incident: "aborted by signal 6" in incident["summary"])
+        collector.wait_cause(lambda incident: "aborted by signal 6" in whole_text(incident))
         for rank in job.ranks:  # torchrun ends the others
             if not rank.ended:
                 rank.exit(signal=signal.SIGTERM)
-        last = collector.wait_cause(lambda incident: "signal 15" in incident["summary"])
+        last = collector.wait_cause(lambda incident: "signal 15" in whole_text(incident))
         assert {(line["category"], tuple(line["culprit_ranks"])) for line in _revisions(collector)} == {
             ("missing_rank", (1,))
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -86,11 +87,14 @@ def test_every_alertmanager_gets_the_alert_and_its_end(tmp_path: Path, alerts: A
             "job_id": "job-7",
             "category": "missing_rank",
             "process_group": "default_pg",
+            "host": "node-0",
         }
+        assert re.search(r" rank 0 waits since \d\d:\d\d:\d\d UTC$", first["annotations"]["summary"])
+        assert first["annotations"]["hosts"] == "node-0"
         assert first["annotations"]["culprit_ranks"] == "1"
         assert first["annotations"]["incident_id"] == number
         assert first["annotations"]["sequence_id"] == "2"
-        assert "rank 1 did not join" in first["annotations"]["summary"]
+        assert "rank 1 (node-0) did not join" in first["annotations"]["summary"]
         assert first["endsAt"] > last["endsAt"]  # in the future while it fired, in the past once resolved
         assert first["labels"] == last["labels"]
 
@@ -170,7 +174,7 @@ def test_traces_are_forwarded_byte_for_byte_with_an_incident_trace_above_them(tm
         assert not root.parent_span_id
         assert root.name == "INCIDENT missing_rank: rank 1"
         assert root.status.code == Status.STATUS_CODE_ERROR
-        assert root.status.message.startswith("rank 1 did not join")
+        assert root.status.message.startswith("rank 1 (node-0) did not join")
         # The start comes from the age that a report gave, so it is later by what the report took on its way.
         assert -0.005 <= root.start_time_unix_nano / 1e9 + LEAD - call.wall < STALL
         assert root.start_time_unix_nano < root.end_time_unix_nano

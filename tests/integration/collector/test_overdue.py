@@ -13,6 +13,7 @@ from otel_fr import semconv
 from tests.support.collector_process import Collector, running
 from tests.support.played_job import Job
 from tests.support.waiting import wait_for
+from tests.support.whole_text import whole_text
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_one_incident_from_the_limit_to_the_peers_that_wait_and_to_its_end(colle
         overdue(job, 1, SECTION)
         first = collector.wait_cause()
         assert (first["category"], first["culprit_ranks"], first["waiting_ranks"]) == ("section_overrun", [1], [])
-        assert "in section loading données for" in first["summary"]
+        assert "in section loading données for" in whole_text(first)
         assert first["values"] == {"1": "section loading données, limit 2.0 s"}
         assert first["call_sites"] == {"1": "/job/data.py:17 load"}
         assert first["stacks"]["1"] == STACK
@@ -118,7 +119,7 @@ def test_a_rank_that_its_monitor_ended_stays_overdue(collector: Collector) -> No
         job.ranks[1].exit(signal=9, on_hang="kill")
         for rank in (0, 2):
             job.ranks[rank].exit(signal=15)
-        last = collector.wait_cause(lambda one: "its monitor ended it" in one["summary"])
+        last = collector.wait_cause(lambda one: "its monitor ended it" in whole_text(one))
         assert (last["id"], last["category"], last["culprit_ranks"]) == (first["id"], "section_overrun", [1])
         assert len(collector.causes()) == 1
 

@@ -84,7 +84,7 @@ def test_a_hang_shows_and_goes_without_a_reload(tmp_path: Path, watched: Watched
         item.click()
         expect(page.locator("#grid tbody tr")).to_have_count(8)
         waiting = job.skip(3)
-        expect(page.locator("#open [data-item]")).to_contain_text("rank 3 did not join all_reduce number 2")
+        expect(page.locator("#open [data-item]")).to_contain_text("rank 3 (node-0) did not join all_reduce number 2")
         expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("culprit")
         expect(page.locator("#open-count")).to_have_text("1")
         expect(page.locator("#grid tr[data-rank='0']")).to_contain_text("in all_reduce number 2 for")

@@ -178,7 +178,7 @@ def test_an_incident_is_a_mark_in_grafana_and_a_region_once_it_is_over(tmp_path:
         mark = wait_for(lambda: grafana.marks.get(1))
         assert mark is not None
         assert mark["tags"] == ["otel-fr", "missing_rank", f"job:{job.id}", f"incident:{incident['id']}"]
-        assert "rank 1 did not join" in mark["text"]
+        assert "rank 1 (node-0) did not join" in mark["text"]
         assert "<script>" not in mark["text"]
         assert f'<a href="http://jaeger:16686/trace/{incident["trace_id"]}">trace</a>' in mark["text"]
         assert abs(mark["time"] / 1000 - time.time()) < 30

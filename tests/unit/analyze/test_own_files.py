@@ -62,8 +62,16 @@ def test_the_rank_that_did_not_join_is_named_with_its_line_of_code(tmp_path: Pat
     assert found["problems"] == []
 
     text = to_text(report)
-    assert text.splitlines()[0] == f"{incident['category']}: {incident['summary']}"
-    for part in ("culprit rank 1: /job/data.py:31 next_batch", "waiting ranks 0, 2, 3: /job/train.py:42 step"):
+    assert incident["summary"].startswith("rank 1 (node-1) did not join all_reduce")
+    assert text.splitlines()[0] == f"{incident['category']}: {incident['summary']} for 8.0 s"
+    assert [line.strip() for line in text.splitlines()[1:]][: len(incident["details"])] == incident["details"]
+    place = incident["places"]["1"]
+    assert (place["host"], place["local_rank"], place["gpu"], place["pod"]) == ("node-1", 1, None, None)
+    culprit = f"culprit rank 1: /job/data.py:31 next_batch (node-1, local rank 1, pid {place['pid']})"
+    for part in (
+        culprit,
+        "waiting ranks 0, 2, 3: /job/train.py:42 step",
+    ):
         assert part in text
     assert "next_batch" in text.partition("stack of rank 1:")[2]
     assert str(tmp_path / "files" / "trace_1") in text
@@ -208,7 +216,8 @@ def test_sends_and_receives_are_paired_by_the_numbers_recorded(tmp_path: Path) -
         ring.write(tmp_path / "files")
     (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
     assert (incident["category"], incident["waiting_ranks"]) == ("missing_rank", [0])
-    assert "rank 1 did not call the matching recv; rank 1 is alive" in incident["summary"]
+    assert "rank 1 (node-1) did not call the matching recv: rank 0 waits in send" in incident["summary"]
+    assert incident["summary"].endswith("; rank 1 is alive and in no call")
     group = identity.group_id("0", range(2))
     assert incident["trace_id"] == identity.p2p_trace_id(RUN, group, 0, 1, 0, 20).hex()
 

@@ -259,3 +259,21 @@ def test_a_rank_that_ended_is_read_back_as_it_was_written(
     saved = load_run(json.loads(json.dumps(dump_run(run, 50.0, NOW))))
     assert (saved.id, saved.world_size, saved.resource) == (run.id, 2, run.resource)
     assert saved.ranks(50.0, NOW) == [state]
+
+
+def test_a_consequence_is_folded_if_its_cause_is_listed_and_counted_in_any_case(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics(), wall=lambda: NOW)
+    made = [incident(n, RESOLVED if n == 1 else FIRING, NOW + n) for n in range(1, 5)]
+    for of, cause in ((made[1], 1), (made[2], 9), (made[3], 1)):
+        of.cause = f"{cause:016x}"
+        of.data = of.as_data()
+    store.save(made)
+
+    def found(state: str | None, *, folded: bool) -> list[int]:
+        return [int(one["id"], 16) for one in store.find(job=None, state=state, folded=folded)]
+
+    assert found(None, folded=False) == [1, 2, 3, 4]
+    assert found(None, folded=True) == [1, 3], "of 3, the cause was deleted"
+    assert found(FIRING, folded=True) == [2, 3, 4], "the cause is over, and they are not"
+    assert store.count_consequences([one.data for one in made]) == [2, 0, 0, 0]
+    store.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.config import Config, is_enabled, kubernetes_names
+from otel_fr.config import Config, is_enabled, resource_attributes
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
 
@@ -70,23 +70,9 @@ def test_export_can_be_switched_off_while_recording_goes_on() -> None:
     assert Config.from_env({"OTEL_FR_ENABLED": "1"}).export is False
 
 
-@pytest.mark.parametrize(
-    ("env", "names"),
-    [
-        ({}, ("", "")),
-        ({"HOSTNAME": "gpu-17"}, ("", "")),
-        ({"HOSTNAME": "llama-0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ("llama-0", "")),
-        ({"POD_NAME": "llama-0", "NODE_NAME": "gpu-17", "HOSTNAME": "h"}, ("llama-0", "gpu-17")),
-        ({"MY_POD_NAME": "llama-0", "MY_NODE_NAME": "gpu-17"}, ("llama-0", "gpu-17")),
-        (
-            {
-                "OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=llama%2D0, k8s.node.name = gpu-17,odd,team=a=b",
-                "POD_NAME": "other",
-                "NODE_NAME": "other",
-            },
-            ("llama-0", "gpu-17"),
-        ),
-    ],
-)
-def test_the_pod_and_its_node_are_read_from_the_environment(env: dict[str, str], names: tuple[str, str]) -> None:
-    assert kubernetes_names(env) == names
+def test_resource_attributes_are_read_as_opentelemetry_writes_them() -> None:
+    found = resource_attributes(
+        {"OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=llama%2D0, k8s.node.name = gpu-17,odd,team=a=b"}
+    )
+    assert found == {"k8s.pod.name": "llama-0", "k8s.node.name": "gpu-17", "team": "a=b"}
+    assert resource_attributes({}) == {}

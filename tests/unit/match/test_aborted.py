@@ -64,14 +64,14 @@ def test_a_rank_that_a_watchdog_aborts_while_it_waits_is_a_victim(
     assert found.sequence_id == 5
     assert set(victims) <= set(found.ended_ranks)
     who = "rank 0 was aborted" if victims == (0,) else "ranks 0, 2 were aborted"
-    assert f"{who} by signal 6 (SIGABRT) while" in found.summary
+    assert f"{who} by signal 6 (SIGABRT) while" in found.text
 
 
 def test_an_exception_of_the_backend_after_a_long_wait_is_a_victims() -> None:
     raised = rank(0, 5, done=4, ending=Ending.RAISED, exception=BACKEND_ERROR)
     found = cause([call(0, 5, CallState.UNKNOWN)], [raised, rank(1, 4), rank(2, 5)])
     assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
-    assert f"while it waited, rank 0 raised {BACKEND_ERROR}" in found.summary
+    assert f"while it waited, rank 0 raised {BACKEND_ERROR}" in found.text
 
 
 def test_a_watchdog_of_the_program_that_exits_after_a_long_wait_makes_a_victim_too() -> None:
@@ -79,7 +79,7 @@ def test_a_watchdog_of_the_program_that_exits_after_a_long_wait_makes_a_victim_t
     gone = rank(0, 5, done=4, ending=Ending.RAISED, exit_code=1)
     found = cause([call(0, 5), call(2, 5)], [gone, rank(1, 4), rank(2, 5, done=4)])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
-    assert "while it waited, rank 0 exited with code 1" in found.summary
+    assert "while it waited, rank 0 exited with code 1" in found.text
 
 
 def test_an_exit_by_the_program_s_main_thread_is_its_own_fault() -> None:
@@ -146,7 +146,7 @@ def test_ranks_aborted_in_a_deadlock_leave_a_deadlock() -> None:
 def test_ranks_aborted_in_a_collective_that_all_joined_leave_a_stall() -> None:
     found = cause([call(r, 5) for r in range(3)], [aborted(0, 5), aborted(1, 5), rank(2, 5, done=4)])
     assert (found.category, found.culprit_ranks) == (Category.STALLED_COLLECTIVE, ())
-    assert "ranks 0, 1 were aborted by signal 6 (SIGABRT) while they waited" in found.summary
+    assert "ranks 0, 1 were aborted by signal 6 (SIGABRT) while they waited" in found.text
 
 
 @pytest.mark.parametrize(("age", "is_stall"), [(600.2, True), (300.0, False)])
@@ -236,7 +236,7 @@ def test_a_rank_that_its_launcher_ended_after_the_others_had_given_up_is_missing
 ) -> None:
     found = cause(peers(), [RAISED[0], rank(1, 4, idle=idle, site="train.py:9 load", **end), RAISED[1]])
     assert (found.category, found.culprit_ranks, found.stuck_on) == (Category.MISSING_RANK, (1,), "host")
-    assert "train.py:9 load" in found.summary
+    assert "train.py:9 load" in found.text
 
 
 def test_the_same_after_a_watchdog_had_aborted_the_others() -> None:
@@ -270,7 +270,7 @@ def test_a_rank_in_which_alone_a_collective_failed_is_the_culprit() -> None:
     failed = call(1, 5, CallState.FAILED, age=None, duration=0.4, error="collective_failed")
     found = cause([call(0, 5), failed, call(2, 5)], [rank(0, 5, done=4), raised, rank(2, 5, done=4)])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.RANK_DEAD, (1,), (0, 2))
-    assert killed_worker in found.summary
+    assert killed_worker in found.text
 
 
 def test_a_collective_that_failed_on_several_ranks_has_no_culprit_by_that() -> None:
@@ -286,7 +286,7 @@ def test_an_exception_that_ends_a_long_wait_from_within_is_a_victims() -> None:
     failed = call(0, 5, CallState.FAILED, age=None, duration=6.0, error="collective_failed")
     found = cause([failed, call(2, 5)], [raised, rank(1, 4), rank(2, 5, done=4)])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
-    assert "while it waited, rank 0 raised TimeoutError" in found.summary
+    assert "while it waited, rank 0 raised TimeoutError" in found.text
 
 
 LIMIT = "TimeoutError: the step took more than 6 s"
@@ -302,7 +302,7 @@ def test_an_exception_that_ends_a_long_wait_is_a_victims_if_others_wait_too(stat
     """A handler of SIGALRM, or the program's own loop over ``Work.is_completed``: the call itself goes on."""
     found = cause([call(0, 5, state), call(2, 5, state)], [limited(0), MISSING[missing], rank(2, 5, done=4)])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (1,), (0, 2))
-    assert f"while it waited, rank 0 raised {LIMIT}" in found.summary
+    assert f"while it waited, rank 0 raised {LIMIT}" in found.text
 
 
 def test_another_rank_may_wait_elsewhere_for_the_missing_one() -> None:
@@ -351,22 +351,22 @@ def test_a_stuck_rank_whose_handler_of_sigterm_exits_without_an_error_was_stuck(
     assert (found.category, found.culprit_ranks) == (Category.MISSING_RANK, (1,))
     assert found.stuck_on == ("host" if is_stuck else None)
     told = "rank 1 was still at train.py:9 load when others gave up, and has ended without an error"
-    assert (told in found.summary) is is_stuck
+    assert (told in found.text) is is_stuck
 
 
 def test_a_rank_that_is_killed_while_it_waits_leaves_its_peer_missing() -> None:
     killed = rank(2, 5, done=4, ending=Ending.KILLED, signal=SIGKILL)
     found = cause([call(0, 5), call(2, 5)], [rank(0, 5, done=4), rank(1, 4, site="train.py:9 load"), killed])
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.RANK_DEAD, (2,), (0,))
-    assert "; rank 1 had not joined it either; rank 1 is alive at train.py:9 load" in found.summary
+    assert "; rank 1 had not joined it either; rank 1 is alive at train.py:9 load" in found.text
 
 
 def test_a_rank_that_does_not_run_is_not_said_to_be_in_no_call() -> None:
     stuck = rank(1, 4, site="train.py:9 load", python_blocked=True)
     found = cause([call(0, 5), call(1, 4, CallState.COMPLETED), call(2, 5)], [rank(0, 5), stuck, rank(2, 5)])
     assert found.category is Category.RANK_STUCK
-    assert "its Python threads do not run" in found.summary
-    assert "in no call" not in found.summary
+    assert "its Python threads do not run" in found.text
+    assert "in no call" not in found.text
 
 
 @pytest.mark.parametrize(

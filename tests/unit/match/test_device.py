@@ -69,7 +69,7 @@ def test_a_rank_that_does_not_complete_what_its_peers_completed_is_stuck_on_the_
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.RANK_STUCK, (0,), "device")
     assert (cause.group, cause.sequence_id) == (TP, 13)
     assert cause.waiting_ranks == (1, 2, 3)
-    assert "rank 1 has completed number 18" in cause.summary
+    assert "rank 1 has completed number 18" in cause.text
 
 
 def test_completing_later_than_others_is_lag_while_no_rank_waits_for_it() -> None:
@@ -175,7 +175,7 @@ def test_a_rank_that_completed_all_it_issued_is_blocked_on_the_host() -> None:
     (cause,) = causes(found)
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (0,), "host")
     assert (cause.group, cause.sequence_id) == (TP, 19), "the first call that it did not come to"
-    assert "on the host" in cause.summary
+    assert "on the host" in cause.text
 
 
 def test_what_the_files_do_not_show_is_stated_and_not_guessed() -> None:

@@ -96,8 +96,8 @@ LEAVING = {
 def test_a_rank_that_destroyed_the_group_has_left_it_and_is_not_called_blocked(how: str) -> None:
     (cause,) = causes(verdict([waiting(0), waiting(2)], [alive(0, 6), LEAVING[how], alive(2, 6)]))
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (1,), None)
-    assert "rank 1 had left the group (it called destroy_process_group) and is alive at save.py:3 save" in cause.summary
-    assert "blocked" not in cause.summary
+    assert "rank 1 had left the group (it called destroy_process_group) and is alive at save.py:3 save" in cause.text
+    assert "blocked" not in cause.text
 
 
 def test_a_rank_that_destroyed_one_group_and_waits_in_another_left_the_call_out() -> None:
@@ -112,14 +112,14 @@ def test_a_rank_whose_interpreter_ends_is_exiting(message: str, shown: str) -> N
     rank = Rank(1, idle=0.2, progress={"w": Progress(5, 5)}, exiting=True, exit_message=message, site="log.py:7 close")
     (cause,) = causes(verdict([waiting(0), waiting(2)], [alive(0, 6), rank, alive(2, 6)]))
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (1,), None)
-    assert f"rank 1 is exiting{shown} at log.py:7 close" in cause.summary
+    assert f"rank 1 is exiting{shown} at log.py:7 close" in cause.text
     rank.ending, rank.signal = Ending.KILLED, 15
     peers = [Rank(r, ending=Ending.RAISED, exception="RuntimeError", progress={"w": Progress(6, 5)}) for r in (0, 2)]
     calls = [waiting(0, CallState.FAILED), waiting(2, CallState.FAILED)]
     (cause,) = causes(verdict(calls, [peers[0], rank, peers[1]]))
     assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (1,), None)
-    assert "it failed at once on ranks 0, 2; " in cause.summary
-    assert f"rank 1 was exiting{shown} and still at log.py:7 close when it was stopped from outside" in cause.summary
+    assert "it failed at once on ranks 0, 2; " in cause.text
+    assert f"rank 1 was exiting{shown} and still at log.py:7 close when it was stopped from outside" in cause.text
 
 
 def test_the_message_of_an_exit_is_told() -> None:
@@ -133,5 +133,5 @@ def test_the_message_of_an_exit_is_told() -> None:
     )
     (cause,) = causes(verdict([waiting(0)], [alive(0, 6), rank, alive(2)]))
     assert (cause.category, cause.culprit_ranks) == (Category.RANK_DEAD, (1,))
-    assert "rank 1 exited with code 1 (sys.exit: no samples) at train.py:4 main" in cause.summary
+    assert "rank 1 exited with code 1 (sys.exit: no samples) at train.py:4 main" in cause.text
     assert cause.call_sites[1] == "train.py:4 main"

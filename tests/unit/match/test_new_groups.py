@@ -64,15 +64,15 @@ def test_a_rank_that_leaves_out_a_creation_is_named() -> None:
     assert found.culprit_ranks == (2,)
     assert found.waiting_ranks == (0, 1, 3)
     assert found.stream == "group"
-    assert found.summary.startswith("rank 2 did not join new_group number 2 (group tp (2), ranks 0-3)")
+    assert found.text.startswith("rank 2 did not join new_group number 2 (group tp (2), ranks 0-3)")
 
 
 def test_a_rank_that_went_on_to_a_collective_instead_is_the_culprit() -> None:
     calls = [*(made(rank, 2) for rank in (0, 1, 3)), reduced(2)]
     (found,) = causes(verdict(calls, r2=1))
     assert found.culprit_ranks == (2,)
-    assert "new_group number 2" in found.summary
-    assert "all_reduce number 1" in found.summary
+    assert "new_group number 2" in found.text
+    assert "all_reduce number 1" in found.text
 
 
 def test_no_rank_waits_for_one_that_is_no_member() -> None:
@@ -102,7 +102,7 @@ def test_a_rank_that_creates_groups_in_another_order_is_named() -> None:
     assert found.category is Category.OP_MISMATCH
     assert found.field == "group"
     assert found.culprit_ranks == (2,)
-    assert found.summary.startswith("group differs in new_group number 1 of group default_pg")
+    assert found.text.startswith("group differs in new_group number 1 of group default_pg")
     assert [one.caused_by for one in rest] == [found.key] * len(rest)
 
 
@@ -118,7 +118,7 @@ def test_two_ranks_of_two_have_no_majority() -> None:
     calls = [made(0, 1, "a", (0, 1)), made(1, 1, "b", (0, 1)), made(0, 2, "b", (0, 1), record=2)]
     found = verdict(calls, world)[0]
     assert found.culprit_ranks == (0, 1)
-    assert "no majority" in found.summary
+    assert "no majority" in found.text
 
 
 def test_one_name_with_two_meanings_is_named_where_ranks_wait_for_the_next() -> None:
@@ -132,7 +132,7 @@ def test_one_name_with_two_meanings_is_named_where_ranks_wait_for_the_next() -> 
     assert found.field == "group"
     assert found.culprit_ranks == (2,)
     assert found.values[2].startswith("dp")
-    assert "one call fewer" in found.summary
+    assert "one call fewer" in found.text
     assert all(one.caused_by == found.key for one in rest)
 
 
@@ -159,7 +159,7 @@ def test_calls_that_do_not_fit_in_a_group_of_two_meanings_follow_from_its_creati
     ranks = [Rank(rank, idle=9.0, progress={"t": Progress(1, 1)}) for rank in WORLD.ranks]
     found, *rest = judge(calls, ranks, [WORLD, group], world_size=4)
     assert (found.field, found.culprit_ranks) == ("group", (2,))
-    assert "one call" not in found.summary
+    assert "one call" not in found.text
     assert [(one.category, one.caused_by) for one in rest] == [(Category.SIZE_MISMATCH, found.key)]
 
 
@@ -203,7 +203,7 @@ def test_members_that_have_all_come_may_take_long_to_connect() -> None:
     failed = [made(rank, 1, state=CallState.FAILED, age=300.0, duration=300.0, error="timeout") for rank in WORLD.ranks]
     (found,) = verdict(failed)
     assert found.category is Category.STALLED_COLLECTIVE
-    assert "all members joined new_group number 1 (group tp (1), ranks 0-3)" in found.summary
+    assert "all members joined new_group number 1 (group tp (1), ranks 0-3)" in found.text
 
 
 def test_a_creation_that_failed_and_was_caught_is_over() -> None:
@@ -257,7 +257,7 @@ def test_a_member_that_leaves_out_a_group_of_its_members_is_named() -> None:
     groups = [WORLD, pair("ab", 0, 1), pair("bc", 1, 2), pair("cd", 2, 3)]
     found, *rest = judge(calls, ranks, groups, world_size=4)
     assert (found.category, found.culprit_ranks, found.waiting_ranks) == (Category.MISSING_RANK, (2,), (1,))
-    assert found.summary.startswith("rank 2 did not join new_group number 1 (group pair (bc), ranks 1, 2)")
+    assert found.text.startswith("rank 2 did not join new_group number 1 (group pair (bc), ranks 1, 2)")
     assert [one.caused_by for one in rest] == [found.key] * len(rest)
 
 
@@ -287,13 +287,13 @@ def test_a_rank_that_records_no_creations_is_not_said_to_have_left_one_out() -> 
     failed = [made(rank, 2, state=CallState.FAILED, age=30.0, duration=30.0, error="timeout") for rank in (0, 1, 3)]
     (found,) = older(failed, 2)
     assert (found.culprit_ranks, found.waiting_ranks) == ((), (0, 1, 3))
-    assert "it is not known whether rank 2 joined it" in found.summary
+    assert "it is not known whether rank 2 joined it" in found.text
 
 
 def test_a_rank_that_records_no_creations_and_waits_elsewhere_is_named() -> None:
     (found,) = causes(older([*(made(rank, 2) for rank in (0, 1, 3)), reduced(2)], 2))
     assert found.culprit_ranks == (2,)
-    assert "all_reduce number 1" in found.summary
+    assert "all_reduce number 1" in found.text
 
 
 GROUPS = ((0, 1), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3))

@@ -50,10 +50,10 @@ def test_a_rank_that_makes_calls_too_few_or_too_many_is_the_only_culprit(
     if any(finding.category.is_mismatch for finding in found):
         assert culprit in {rank for finding in found for rank in finding.culprit_ranks}
         return  # of two ranks whose calls differ no majority says which is wrong
-    assert {rank for finding in found for rank in finding.culprit_ranks} <= {culprit}, found[0].summary
+    assert {rank for finding in found for rank in finding.culprit_ranks} <= {culprit}, found[0].text
     if waits(machine):
         assert found[0].category in (Category.MISSING_RANK, Category.DEADLOCK)
-        assert f"rank {culprit}" in found[0].summary
+        assert f"rank {culprit}" in found[0].text
     assert all(finding.culprit_ranks == () for finding in findings if finding.caused_by)
 
 
@@ -109,8 +109,8 @@ def test_the_short_rank_is_named_where_its_peer_waits_for_it(live: bool) -> None
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (1,))
     assert cause.group is not None
     assert (cause.group.description, cause.sequence_id) == ("dp", 5)
-    assert "rank 3 did not join all_reduce number 5 of group dp" in cause.summary
-    assert "rank 3 called barrier number 1 of group default_pg (0) without it" in cause.summary
+    assert "rank 3 did not join all_reduce number 5 of group dp" in cause.text
+    assert "rank 3 called barrier number 1 of group default_pg (0) without it" in cause.text
 
 
 @LIVE
@@ -121,7 +121,7 @@ def test_the_long_rank_is_named_where_the_others_wait_for_it(live: bool) -> None
     (cause,) = causes(verdict(machine, rng, live=live))
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (0, 1, 2))
     assert (cause.operation, cause.sequence_id) == ("barrier", 1)
-    assert "rank 3 called all_reduce number 6 of group tp (tp2) without it" in cause.summary
+    assert "rank 3 called all_reduce number 6 of group tp (tp2) without it" in cause.text
 
 
 @LIVE
@@ -133,7 +133,7 @@ def test_a_replica_that_is_a_step_short_is_named_and_the_other_explanation_too(l
     found = causes(verdict(machine, rng, live=live))
     assert {finding.category for finding in found} == {Category.MISSING_RANK}
     assert sorted(rank for finding in found for rank in finding.culprit_ranks) == [2, 3]
-    assert all("(or ranks 0, 1 made calls too many)" in finding.summary for finding in found)
+    assert all("(or ranks 0, 1 made calls too many)" in finding.text for finding in found)
 
 
 def test_ranks_that_end_well_while_one_waits_in_a_call_too_many_are_not_the_culprits() -> None:
@@ -146,7 +146,7 @@ def test_ranks_that_end_well_while_one_waits_in_a_call_too_many_are_not_the_culp
     assert [evidence.ranks[rank].ending for rank in range(3)] == [Ending.CLEAN] * 3
     (cause,) = causes(diagnose(evidence))
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.MISSING_RANK, (3,), (3,))
-    assert "unlike the other ranks, it made a call too many (or it left this one out)" in cause.summary
+    assert "unlike the other ranks, it made a call too many (or it left this one out)" in cause.text
 
 
 @pytest.mark.parametrize("described", [True, False])
@@ -163,7 +163,7 @@ def test_two_orders_of_two_groups_stay_a_deadlock(described: bool) -> None:
     assert machine.run(rng)
     (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (0, 1, 2, 3))
-    assert "unlike" not in cause.summary
+    assert "unlike" not in cause.text
 
 
 def test_the_order_of_the_minority_is_wrong_where_the_calls_of_two_groups_alternate() -> None:
@@ -178,7 +178,7 @@ def test_the_order_of_the_minority_is_wrong_where_the_calls_of_two_groups_altern
     assert machine.run(rng)
     (cause,) = causes(diagnose(machine.evidence(rng, still=True)))
     assert (cause.category, cause.culprit_ranks) == (Category.DEADLOCK, (5,))
-    assert "called all_reduce number 2 of group default_pg (0) before all_reduce number 2 of group tp" in cause.summary
+    assert "called all_reduce number 2 of group default_pg (0) before all_reduce number 2 of group tp" in cause.text
 
 
 def test_stages_with_programs_of_their_own_do_not_hide_the_short_rank() -> None:
@@ -242,8 +242,8 @@ def test_of_two_single_ranks_the_one_ahead_in_the_larger_group_is_named_with_the
     found = causes(judge(calls, infos, (world, pair, own), 4))
     (cause,) = [f for f in found if f.group == pair]
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (3,))
-    assert "(or rank 2 made calls too many)" in cause.summary
-    assert "unlike" not in cause.summary, "neither of two is the exception"
+    assert "(or rank 2 made calls too many)" in cause.text
+    assert "unlike" not in cause.text, "neither of two is the exception"
 
 
 @pytest.mark.parametrize("short", range(4))

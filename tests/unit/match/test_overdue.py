@@ -50,8 +50,8 @@ def test_a_rank_that_others_wait_for_has_one_cause(item: Overdue, category: Cate
     rank = overdue(alive(1, w=4), item)
     (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (category, (1,), (0, 2))
-    assert text in cause.summary
-    assert "did not join all_reduce number 5" in cause.summary
+    assert text in cause.text
+    assert "did not join all_reduce number 5" in cause.text
     assert "limit" in cause.values[1]
     assert cause.stuck_on == "host"
 
@@ -60,7 +60,7 @@ def test_without_peers_that_wait_it_is_a_cause_of_its_own() -> None:
     (cause,) = judge([], [alive(0, w=4), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
     assert (cause.category, cause.culprit_ranks, cause.waiting_ranks) == (Category.SECTION_OVERRUN, (1,), ())
     assert cause.call_sites == {1: "train.py:7 load"}
-    assert "alive at train.py:7 load" in cause.summary
+    assert "alive at train.py:7 load" in cause.text
     assert cause.age == 12.0
 
 
@@ -68,7 +68,7 @@ def test_ranks_overdue_with_the_same_share_one_incident() -> None:
     ranks = [overdue(alive(rank, w=4), LOAD._replace(age=10.0 + rank)) for rank in range(3)]
     (cause,) = judge([], ranks, GROUPS, 3)
     assert cause.culprit_ranks == (0, 1, 2)
-    assert "ranks 0-2 have been in section loading for up to 12.0 s" in cause.summary
+    assert "ranks 0-2 have been in section loading for up to 12.0 s" in cause.text
 
 
 def test_a_rank_that_waits_is_no_cause_however_long_its_section_lasts() -> None:
@@ -82,7 +82,7 @@ def test_a_rank_that_waits_is_no_cause_however_long_its_section_lasts() -> None:
 def test_one_of_two_culprits_that_is_overdue_does_not_speak_for_the_other() -> None:
     (cause,) = judge(in_it(0), [*waiters(0), overdue(alive(1, w=4), LOAD), alive(2, w=4)], GROUPS, 3)
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1, 2))
-    assert cause.summary.endswith("rank 1 has been in section loading for 12.0 s, longer than the limit of 2.0 s")
+    assert cause.text.endswith("rank 1 has been in section loading for 12.0 s, longer than the limit of 2.0 s")
     assert cause.values == {1: "section loading, limit 2.0 s"}
 
 
@@ -90,7 +90,7 @@ def test_a_rank_that_does_not_run_python_stays_stuck() -> None:
     rank = overdue(alive(1, w=4), LOAD, python_blocked=True)
     (cause,) = judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3)
     assert cause.category is Category.RANK_STUCK
-    assert "section loading" in cause.summary
+    assert "section loading" in cause.text
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
@@ -99,8 +99,8 @@ def test_a_rank_that_its_monitor_ended_was_overdue_not_dead(number: int) -> None
     others = [overdue(one) for one in waiters(0, 2)]
     (cause,) = causes(judge(in_it(0, 2), [*others, rank], GROUPS, 3))
     assert (cause.category, cause.culprit_ranks) == (Category.SECTION_OVERRUN, (1,))
-    assert "rank 1 had been in section loading" in cause.summary
-    assert "when its monitor ended it" in cause.summary
+    assert "rank 1 had been in section loading" in cause.text
+    assert "when its monitor ended it" in cause.text
     (alone,) = causes(judge([], [alive(0, w=4), rank, alive(2, w=4)], GROUPS, 3))
     assert (alone.category, alone.culprit_ranks) == (Category.SECTION_OVERRUN, (1,))
 
@@ -117,7 +117,7 @@ def test_a_rank_that_raised_in_its_section_is_dead() -> None:
     rank = overdue(alive(1, w=4), LOAD, ending=Ending.RAISED, exception="ValueError: bad sample")
     (cause,) = causes(judge(in_it(0, 2), [*waiters(0, 2), rank], GROUPS, 3))
     assert cause.category is Category.RANK_DEAD
-    assert "section loading" in cause.summary
+    assert "section loading" in cause.text
 
 
 def test_it_follows_from_a_cause_that_is_known() -> None:
@@ -132,7 +132,7 @@ def test_it_follows_from_a_cause_that_is_known() -> None:
 def test_the_innermost_section_is_named() -> None:
     rank = overdue(alive(1, w=4), BEAT, LOAD, SAVE)
     (cause,) = judge([], [alive(0, w=4), rank], GROUPS, 3)
-    assert "section saving" in cause.summary
+    assert "section saving" in cause.text
 
 
 def test_only_what_is_overdue_and_complete_is_read_of_a_report() -> None:
@@ -158,5 +158,5 @@ def test_ranks_ended_before_it_shows_for_whom_they_wait_have_an_incident_without
     found = judge(short, [*ended, stopped], GROUPS, 3)
     assert [one.category for one in found] == [Category.SECTION_OVERRUN]
     assert (found[0].culprit_ranks, found[0].waiting_ranks) == ((), (0, 2))
-    assert "when their monitors ended them" in found[0].summary
-    assert "all_reduce number 5" in found[0].summary
+    assert "when their monitors ended them" in found[0].text
+    assert "all_reduce number 5" in found[0].text

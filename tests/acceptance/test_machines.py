@@ -1,0 +1,83 @@
+"""A real job on two hosts hangs: every outlet names the machine, the process and the line of code.
+
+Both agents run on this machine; what they give in ``OTEL_RESOURCE_ATTRIBUTES`` are the names of two.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from otel_fr.incident import unix
+from tests.support import torchrun
+from tests.support.commands import BIN, otel_fr
+from tests.support.incident_receivers import AlertSink, Receiver
+from tests.support.paths import JOBS
+from tests.support.ports import free_address
+from tests.support.waiting import PATIENCE, wait_for
+
+pytestmark = torchrun.needed
+
+PODS = {"gpu-16": "llama-0", "gpu-17": "llama-1"}
+
+
+def start(folder: Path, number: int, master: str, env: dict[str, str]) -> subprocess.Popen[str]:
+    """One agent with two ranks: the host ``gpu-16`` or ``gpu-17``."""
+    host = list(PODS)[number]
+    address, port = master.rsplit(":", 1)
+    command = [
+        *(str(BIN / "torchrun"), "--nnodes=2", "--nproc_per_node=2", f"--node_rank={number}"),
+        *(f"--master_addr={address}", f"--master_port={port}", str(JOBS / "machines.py")),
+    ]
+    attributes = f"host.name={PODS[host]},k8s.node.name={host},k8s.pod.name={PODS[host]}"
+    merged = {**torchrun.base_environment(), **env, "OTEL_RESOURCE_ATTRIBUTES": attributes}
+    with (folder / f"agent-{number}.log").open("w") as log:
+        return subprocess.Popen(command, env=merged, stdout=log, stderr=subprocess.STDOUT, text=True, cwd=folder)
+
+
+def test_every_outlet_names_the_machine_and_the_process(tmp_path: Path) -> None:
+    alerts, hook, master = AlertSink(), Receiver(), free_address()
+    options = ("--alertmanager", alerts.url, "--webhook", hook.url)
+    with torchrun.collector(tmp_path / "collector", *options) as running:
+        env = {**torchrun.endpoint(running), "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps"), "OTEL_FR_JOB_ID": "llama"}
+        agents = [start(tmp_path, number, master, env) for number in range(2)]
+        first = running.wait_cause(lambda one: len(one["places"]) == 4)
+        assert wait_for(lambda: alerts.posts and hook.requests)
+        assert wait_for(lambda: len(list((tmp_path / "dumps").glob("*_rank_[0-3]"))) == 4)
+        shutil.copytree(tmp_path / "dumps", tmp_path / "hung")  # once it goes on, ranks write theirs again
+        for agent in agents:
+            agent.wait(PATIENCE)
+    alerts.close()
+    hook.close()
+    assert (first["category"], first["culprit_ranks"]) == ("missing_rank", [3])
+    assert first["summary"].startswith("rank 3 (gpu-17, pod llama-1, local rank 1) did not join all_reduce")
+    here = r"; rank 3 is alive at \S*machines.py:\d+ load_shard( and in no call)?; ranks 0-2 wait$"
+    assert re.search(here, first["summary"])
+    places = first["places"]
+    assert list(places) == ["0", "1", "2", "3"]
+    assert {rank: (one["host"], one["node"], one["local_rank"]) for rank, one in places.items()} == {
+        str(rank): (f"llama-{rank // 2}", f"gpu-{16 + rank // 2}", rank % 2) for rank in range(4)
+    }
+    pids = json.loads((tmp_path / "pids").read_text())
+    assert {rank: one["pid"] for rank, one in places.items()} == pids
+    assert all(one["pod"] == PODS[one["node"]] for one in places.values())
+    since, detected = unix(first["waiting_since"]), unix(first["detected_at"])
+    assert since is not None
+    assert detected is not None
+    assert 1.0 < detected - since < PATIENCE
+
+    alert = alerts.posts[0][0]
+    assert alert["labels"]["host"] == "gpu-17"
+    moment = str(first["waiting_since"])[11:19]
+    assert alert["annotations"]["summary"] == f"{first['summary']} since {moment} UTC"
+    assert f"rank 3 (gpu-17, pod llama-1, local rank 1, pid {pids['3']}) at" in alert["annotations"]["description"]
+    posted = json.loads(hook.requests[0][3])["incident"]
+    assert (posted["places"], posted["waiting_since"]) == (places, first["waiting_since"])
+
+    done = otel_fr("analyze", tmp_path / "hung", "--format", "json")
+    (cause,) = [one for one in json.loads(done.stdout)["incidents"] if one["caused_by"] is None]
+    assert cause["places"] == places
+    assert cause["summary"].partition("; ")[0] == first["summary"].partition("; ")[0]
