@@ -51,6 +51,7 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX jobs_by_time ON jobs (ended);
     """,
+    "CREATE INDEX incidents_by_cause ON incidents (cause) WHERE cause IS NOT NULL",
 )
 """Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,24 +58,29 @@ class Reading:
         prefix: str = "",
         limit: int = MAX_PAGE,
         max_size: int | None = None,
+        folded: bool = False,
     ) -> list[CollectorIncidentData]:
         """Incidents as last published, the newest ``limit`` of those that fit, oldest first.
 
         Args:
             before: only those detected before this Unix time.
             prefix: only those of jobs whose name begins with it.
+            folded: no consequence whose cause fits the job and state, too.
             max_size: no further ones are read once their JSON has so many characters; None: all.
 
         Raises:
             sqlite3.Error: the file cannot be read.
         """
         query = (
-            "SELECT data, state, memory FROM incidents WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR state = ?2)"
-            " AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5 ORDER BY detected DESC LIMIT ?4"
+            "SELECT data, state, memory FROM incidents AS one WHERE (?1 IS NULL OR job = ?1)"
+            " AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR detected < ?3) AND substr(job, 1, length(?5)) = ?5"
+            " AND (NOT ?6 OR NOT EXISTS (SELECT 1 FROM incidents AS cause WHERE cause.id = one.cause"
+            " AND cause.job = one.job AND cause.attempt = one.attempt AND cause.run = one.run"
+            " AND (?2 IS NULL OR cause.state = ?2))) ORDER BY detected DESC LIMIT ?4"
         )
         with contextlib.closing(self._reader()) as db:
             rows, size = [], 0
-            for row in db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix)):
+            for row in db.execute(query, (job, state, before, min(limit, MAX_PAGE), prefix, folded)):
                 rows.append(row)
                 size += len(row[0])
                 if max_size is not None and size > max_size:
@@ -85,6 +90,17 @@ class Reading:
             with self._skip_unreadable("incident"):
                 found.append(_published(*row))
         return found
+
+    def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
+        """How many incidents follow from each of these.
+
+        Raises:
+            sqlite3.Error: the file cannot be read.
+        """
+        query = "SELECT count(*) FROM incidents WHERE cause = ? AND job = ? AND attempt = ? AND run = ?"
+        with contextlib.closing(self._reader()) as db:
+            keys = [(one["id"], one["job"], one["attempt"], one["run_id"]) for one in causes]
+            return [int(db.execute(query, key).fetchone()[0]) for key in keys]
 
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
         """The incident with that id, as last published, of a job whose name begins with ``prefix``.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gzip
 import json
 import re
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
@@ -20,10 +21,12 @@ from starlette.routing import BaseRoute, Route
 
 from otel_fr.incident import CollectorIncidentData, unix
 from otel_fr_collector.incidents.bounds import MAX_CULPRITS
+from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.reading import MAX_PAGE
+from otel_fr_collector.storage.store import Store
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, FullError, full, owner_of
 from otel_fr_collector.web.finished import Finished
@@ -44,6 +47,7 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_READ = 8 * MAX_BYTES
 """Of the incidents of a brief list, from which most is left out."""
 STATES = ("firing", "resolved")
+INCLUDE = "consequences"
 NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
 
 NO_JOB = "no such job; jobs are dropped after the retention time"
@@ -165,40 +169,27 @@ class Api:
 
     async def incidents(self, request: Request) -> Response:
         try:
-            job, state, before, limit = _query(request)
+            query = _query(request)
         except ApiError as error:
             return _error(error.status, str(error))
         try:
             async with self._answers.making(owner_of(request.scope)):
-                plain, packed = await self._list(_access(request), job, state, before, limit, _is_brief(request))
+                plain, packed = await self._list(_access(request), query, _is_brief(request))
         except FullError:
             return full()
         return _json(request, plain, packed)
 
-    async def _list(
-        self, access: Access, job: str | None, state: str | None, before: float | None, limit: int, brief: bool
-    ) -> tuple[bytes, bytes]:
+    async def _list(self, access: Access, query: _Query, brief: bool) -> tuple[bytes, bytes]:
         """A list of incidents, plain and compressed."""
-        found: Sequence[CollectorIncidentData] | None = None
+        found: _Counted | None = None
         store = self._service.store
         if store is not None and store.is_up:
             try:
-                found = await asyncio.to_thread(
-                    functools.partial(store.find, job=job, state=state, before=before, prefix=access.prefix),
-                    limit=limit,
-                    max_size=MAX_READ if brief else MAX_BYTES,
-                )
+                found = await asyncio.to_thread(_stored, store, query, access.prefix, MAX_READ if brief else MAX_BYTES)
             except sqlite3.Error as error:
                 store.broken(error)
         if found is None:
-            found = [
-                incident.data
-                for incident in self._service.book.known()
-                if state in (None, incident.state)
-                and job in (None, incident.run.job)
-                and access.may_see(incident.run.job)
-                and (before is None or incident.detected < before)
-            ][-limit:]
+            found = _remembered([one for one in self._service.book.known() if access.may_see(one.run.job)], query)
         return await self._packed(await asyncio.to_thread(_listed, found, brief))
 
     async def _packed(self, body: bytes) -> tuple[bytes, bytes]:
@@ -339,13 +330,30 @@ def _error(status: int, text: str) -> Response:
     return JSONResponse({"error": text}, status_code=status, headers=_DATA_HEADERS)
 
 
-def _query(request: Request) -> tuple[str | None, str | None, float | None, int]:
-    """The query of a list of incidents: job, state, Unix time before which, and number."""
+class _Query(NamedTuple):
+    """Which incidents are listed. ``before``: detected before this Unix time; ``folded``: without consequences."""
+
+    job: str | None
+    state: str | None
+    before: float | None
+    limit: int
+    folded: bool
+
+
+_Counted = list[tuple[CollectorIncidentData, int]]
+"""Incidents, oldest first, each with the number of its consequences."""
+
+
+def _query(request: Request) -> _Query:
+    """The query of a list of incidents."""
     query = request.query_params
     state = query.get("state")
     if state not in (None, *STATES):
         raise ApiError(400, f"state is one of {', '.join(STATES)}")
-    return query.get("job"), state, *_page(request)
+    include = query.get("include")
+    if include not in (None, INCLUDE):
+        raise ApiError(400, f"include is {INCLUDE}")
+    return _Query(query.get("job"), state, *_page(request), folded=include is None)
 
 
 def _page(request: Request) -> tuple[float | None, int]:
@@ -359,12 +367,36 @@ def _page(request: Request) -> tuple[float | None, int]:
     return moment, int(limit)
 
 
-def _listed(found: Sequence[CollectorIncidentData], brief: bool) -> bytes:
+def _stored(store: Store, query: _Query, prefix: str, max_size: int) -> _Counted:
+    """The incidents of the database that a query asks for. Run in a thread.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    found = store.find(**query._asdict(), prefix=prefix, max_size=max_size)
+    return list(zip(found, store.count_consequences(found), strict=True))
+
+
+def _remembered(known: Sequence[Incident], query: _Query) -> _Counted:
+    """The incidents in memory that a query asks for."""
+    counts = Counter((one.run, one.cause) for one in known)
+    fitting = [one for one in known if query.state in (None, one.state) and query.job in (None, one.run.job)]
+    shown = {(one.run, one.id) for one in fitting} if query.folded else set()
+    found = [
+        (one.data, counts[one.run, one.id])
+        for one in fitting
+        if (one.run, one.cause) not in shown and (query.before is None or one.detected < query.before)
+    ]
+    return found[-query.limit :]
+
+
+def _listed(found: _Counted, brief: bool) -> bytes:
     """The list as JSON; the oldest are left out if it would be larger than `MAX_BYTES`. Run in a thread."""
     texts: list[str] = []
     size = 0
-    for incident in reversed(found):
-        texts.append(json.dumps(_brief(incident) if brief else incident))
+    for incident, count in reversed(found):
+        shown = _brief(incident) if brief else incident
+        texts.append(json.dumps({**shown, "consequence_count": count}))
         size += len(texts[-1])
         if size > MAX_BYTES and len(texts) > 1:
             texts.pop()
