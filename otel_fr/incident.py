@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from otel_fr import identity
 from otel_fr.match.model import Finding, Place
-from otel_fr.presentation import with_wait
+from otel_fr.presentation import duration_text, with_wait
 
 
 class ProcessGroupData(TypedDict):
@@ -98,7 +98,10 @@ class CollectorIncidentData(IncidentData):
 
 
 class IncidentHead(TypedDict):
-    """What the collector's API gives of an incident in every view, as far as lists show it."""
+    """What the collector's API gives of an incident in every view, as far as lists show it.
+
+    ``consequence_count``: how many incidents follow from it; None: not in a list.
+    """
 
     id: str
     run_id: str
@@ -110,6 +113,8 @@ class IncidentHead(TypedDict):
     detected_at: str | None
     state: str
     summary: str
+    waiting_since: str | None
+    consequence_count: int | None
     revision: int
 
 
@@ -222,6 +227,14 @@ def told(data: IncidentData) -> str:
     """The summary with since when ranks wait, for what is read later than it is written."""
     since = waiting_since_text(data)
     return with_wait(data["summary"], since) if since else data["summary"]
+
+
+def told_now(data: IncidentData | IncidentHead, now: float) -> str:
+    """The summary with how long ranks of an open incident have waited by ``now`` (Unix time), for live texts."""
+    since = unix(data["waiting_since"])
+    if since is None or data["state"] != "firing":
+        return data["summary"]
+    return with_wait(data["summary"], f"for {duration_text(max(0.0, now - since))}")
 
 
 def machines_of(data: IncidentData) -> list[str]:

@@ -148,13 +148,19 @@ class Client:
         """
         return self._listed("jobs", JobHead, {})
 
-    def incidents(self, *, job: str | None = None, state: str | None = None, brief: bool = False) -> list[IncidentHead]:
-        """The incidents with all keys that the API gives; ``brief``: without those that grow with the waiting ranks.
+    def incidents(
+        self, *, job: str | None = None, state: str | None = None, brief: bool = False, consequences: bool = False
+    ) -> list[IncidentHead]:
+        """The causes with all keys that the API gives.
+
+        Args:
+            brief: without the keys that grow with the waiting ranks. consequences: these, too.
 
         Raises:
             CollectorError: the collector cannot be reached, refuses the request, or answers something else.
         """
-        return self._listed("incidents", IncidentHead, {"job": job, "state": state, "view": "brief" if brief else None})
+        asked = {"job": job, "state": state, "view": "brief" if brief else None}
+        return self._listed("incidents", IncidentHead, {**asked, "include": "consequences" if consequences else None})
 
     def incident(self, number: str) -> IncidentDetail:
         """One incident in full. ``number``: its id.

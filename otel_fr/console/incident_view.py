@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
@@ -11,12 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_fr.console.client import IncidentDetail
-from otel_fr.incident import IncidentHead, unix
+from otel_fr.incident import IncidentHead, PlaceData, told_now, unix
 from otel_fr.presentation import (
     collective_text,
     count_text,
     duration_text,
     group_text,
+    place_text,
     ranks_by_text,
     ranks_text,
     site_text,
@@ -52,19 +54,14 @@ def moment_text(text: str | None, *, now: datetime | None = None) -> str:
 def incident_list(found: Sequence[IncidentHead]) -> Group:
     """Each incident in two paragraphs: what identifies it, and below, its summary in the width that there is.
 
-    Consequences are counted at their cause, if that is listed too.
+    Consequences are only counted if their cause is listed.
     """
     listed = {(one["job"], one["id"]) for one in found}
-    followers: dict[tuple[str, str], int] = {}
-    for one in found:
-        if one["caused_by"]:
-            key = one["job"], one["caused_by"]
-            followers[key] = followers.get(key, 0) + 1
     shown: list[RenderableType] = []
     for one in found:
         if one["caused_by"] and (one["job"], one["caused_by"]) in listed:
             continue
-        shown += [_head(one), Padding(Text(_summary(one, followers.get((one["job"], one["id"]), 0))), INDENT)]
+        shown += [_head(one), Padding(Text(summary_line(one)), INDENT)]
     return Group(*shown)
 
 
@@ -79,11 +76,13 @@ def _head(one: IncidentHead) -> Text:
     )
 
 
-def _summary(one: IncidentHead, consequences: int) -> str:
-    text = one_line(one["summary"])
+def summary_line(one: IncidentHead) -> str:
+    """The summary of one of a list, with how long ranks wait and how many incidents follow from it."""
+    text = one_line(told_now(one, time.time()))
     if one["caused_by"]:
         text = f"consequence of {one_line(one['caused_by'])}: {text}"
-    return text + (f" ({count_text(consequences, 'consequence')})" if consequences else "")
+    count = one["consequence_count"]
+    return text + (f" ({count_text(count, 'consequence')})" if count else "")
 
 
 def incident_page(one: IncidentDetail) -> Group:
@@ -97,7 +96,9 @@ def incident_page(one: IncidentDetail) -> Group:
     facts.add_column(overflow="fold")
     for name, text in _facts(one):
         facts.add_row(name, Text(text))
-    return Group(title, Padding(Text(one_line(one["summary"]), "bold"), (1, 0, 1, 0)), facts, *_stacks(one))
+    summary = Text(one_line(told_now(one, time.time())), "bold")
+    details = [Text(one_line(text)) for text in one["details"] or ()]
+    return Group(title, Text(""), summary, *details, Text(""), facts, *_stacks(one))
 
 
 def _facts(one: IncidentDetail) -> Iterable[tuple[str, str]]:
@@ -113,9 +114,9 @@ def _facts(one: IncidentDetail) -> Iterable[tuple[str, str]]:
         values = ranks_by_text((int(rank), value) for rank, value in one["values"].items())
         texts = [f"{ranks_text(ranks)}: {one_line(value)}" for value, ranks in values.items()]
         yield from _column(one_line(one["field"]), texts)
-    hosts = {culprit["rank"]: culprit["host"] for culprit in one["culprits"] or ()}
+    places = one["places"] or {}
     sites = one["call_sites"]
-    yield from _column("culprits", [_culprit(rank, hosts, sites) for rank in one["culprit_ranks"]])
+    yield from _column("culprits", [_culprit(rank, places.get(str(rank)), sites) for rank in one["culprit_ranks"]])
     waiting = ranks_by_text((rank, site_text(sites.get(str(rank)))) for rank in one["waiting_ranks"])
     yield from _column("waiting", [f"{ranks_text(ranks)}: {one_line(site)}" for site, ranks in waiting.items()])
     if one["caused_by"]:
@@ -139,9 +140,9 @@ def _times(one: IncidentDetail) -> Iterable[tuple[str, str]]:
         yield "resolved", moment_text(one["resolved_at"])
 
 
-def _culprit(rank: int, hosts: dict[int, str], sites: dict[str, str]) -> str:
-    host = f" on {one_line(hosts[rank])}" if hosts.get(rank) else ""
-    return f"rank {rank}{host}: {one_line(site_text(sites.get(str(rank))))}"
+def _culprit(rank: int, place: PlaceData | None, sites: dict[str, str]) -> str:
+    where = f" ({one_line(place_text(**place))})" if place is not None else ""
+    return f"rank {rank}{where}: {one_line(site_text(sites.get(str(rank))))}"
 
 
 def _column(name: str, texts: Sequence[str]) -> Iterable[tuple[str, str]]:

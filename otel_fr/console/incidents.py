@@ -15,7 +15,7 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
-from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, state_text
+from otel_fr.console.incident_view import COLORS, incident_list, incident_page, job_text, state_text, summary_line
 from otel_fr.incident import IncidentHead
 from otel_fr.presentation import ranks_text
 from otel_fr.printable import one_line, printable
@@ -85,7 +85,7 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 def _show(client: Client, args: argparse.Namespace) -> int:
     """Print the incident with the id, or the one whose id begins so."""
     wanted = args.id.strip().lower()
-    ids = [one["id"] for one in client.incidents(brief=True) if one["id"].startswith(wanted)]
+    ids = [one["id"] for one in client.incidents(brief=True, consequences=True) if one["id"].startswith(wanted)]
     if len(set(ids)) > 1:
         print(f"otel-fr incidents: {len(set(ids))} incidents have an id that begins with {wanted}", file=sys.stderr)
         return 1
@@ -121,7 +121,7 @@ def _table(found: list[IncidentHead]) -> Table:
             Text(one_line(data["category"])),
             ranks_text(data["culprit_ranks"]) if data["culprit_ranks"] else "-",
             data["id"],
-            Text(one_line(data["summary"])),
+            Text(summary_line(data)),
         )
     return table
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from otel_fr.console.client import UNREACHABLE, Client, CollectorError, JobHead, LateRank
 from otel_fr.console.client import add_arguments as add_client_arguments
+from otel_fr.incident import told_now
 from otel_fr.presentation import ago_text, count_text
 from otel_fr.printable import one_line, printable
 
@@ -81,7 +82,10 @@ def current(client: Client) -> Group:
     if not jobs:
         return Group(head, Text("no job has reported yet"))
     faults = [
-        Text.assemble((f"{one['category']} ", "bold red"), one_line(f"{one['job']}/{one['attempt']}: {one['summary']}"))
+        Text.assemble(
+            (f"{one['category']} ", "bold red"),
+            one_line(f"{one['job']}/{one['attempt']}: {told_now(one, time.time())}"),
+        )
         for one in firing
     ]
     return Group(head, _table(jobs), Text(""), *faults)
