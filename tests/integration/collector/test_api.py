@@ -145,7 +145,7 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
                 f"before={digits}-01-01",
             )
             odd = ("limit=%D9%A1", "limit=", "limit=1_0", "limit=+1", "before=0001-01-01T00:00:00-23:59", "before=%00")
-            for bad in ("state=open", "limit=0", "limit=x", "before=yesterday", *many, *odd[:4], odd[5]):
+            for bad in ("state=open", "include=all", "limit=0", "limit=x", "before=yesterday", *many, *odd[:4], odd[5]):
                 status, text = refused(f"{collector.http}/api/v1/incidents?{bad}")
                 assert status == 400
                 assert bad.split("=")[0] in text
@@ -244,6 +244,28 @@ def test_a_job_of_four_thousand_ranks_is_shown_in_pieces(stage: Stage) -> None:
     assert found["lanes"][0]["name"] == "default_pg"
     assert len(found["lanes"]) == 10
     assert len(found["groups"]) == 8 + 512 + 8
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["stored", "in memory"])
+def test_a_list_has_causes_with_the_number_of_their_consequences(tmp_path: Path, *, kept: bool) -> None:
+    """Rank 2 is missing in a group with ranks 0 and 1; by that rank 0 is missing in a group with rank 3."""
+    with (
+        running(tmp_path, *(("--data", str(tmp_path / "data")) if kept else ())) as collector,
+        Job(collector, 4) as job,
+    ):
+        trio, pair = job.group("1", [0, 1, 2], "trio"), job.group("2", [0, 3], "pair")
+        job.skip(2, trio)
+        job.ranks[3].issue(pair)
+        assert wait_for(lambda: len(collector.incidents()) == 2)
+        cause, consequence = sorted(collector.incidents(), key=lambda one: one["caused_by"] is not None)
+        assert consequence["caused_by"] == cause["id"]
+        for view in ("", "view=brief&"):
+            (listed,) = get(collector, f"incidents?{view}state=firing")["incidents"]
+            assert (listed["id"], listed["consequence_count"]) == (cause["id"], 1)
+            every = get(collector, f"incidents?{view}include=consequences")["incidents"]
+            assert {one["id"]: one["consequence_count"] for one in every} == {cause["id"]: 1, consequence["id"]: 0}
+        assert get(collector, f"incidents/{cause['id']}")["consequences"] == [consequence["id"]]
+        assert listed["places"] == {str(rank): cause["places"][str(rank)] for rank in cause["culprit_ranks"]}
 
 
 def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
