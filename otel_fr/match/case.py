@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from otel_fr.match import sentences
+from otel_fr.match import ending_sentences, sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.aftermath import first_mismatches
 from otel_fr.match.endings import describe_ending
@@ -199,7 +199,7 @@ class Case:
             finding.places = self._places(finding)
             aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
             if aborted:
-                finding.details += (sentences.aborted_text(aborted, self.evidence),)
+                finding.details += (ending_sentences.aborted_text(aborted, self.evidence),)
             finding.summary = summary_text(finding.summary)
             finding.details = tuple([summary_text(text) for text in finding.details])
             ended = [r for r in finding.culprit_ranks if r in ranks and ranks[r].ending not in _NOT_ENDED]

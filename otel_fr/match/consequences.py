@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr.match import sentences
+from otel_fr.match import ending_sentences, sentences
 from otel_fr.match.case import Case
 from otel_fr.match.endings import describe_ending, gave_up_at_store, was_stopped
 from otel_fr.match.instances import InstanceKey
@@ -54,7 +54,7 @@ def other_deaths(case: Case) -> None:
     ranks = sorted(case.deaths - reported)
     if not ranks:
         return
-    summary, details = sentences.endings_text(ranks, case.evidence, case.machines)
+    summary, details = ending_sentences.endings_text(ranks, case.evidence, case.machines)
     finding = Finding(
         key=DEATHS,
         category=Category.RANK_DEAD,
@@ -116,7 +116,7 @@ def unexplained_failures(case: Case) -> None:
         failed = [r for r in node.waiting if r in raised and node.instance.call(r).state is CallState.FAILED]
         if not failed:
             continue
-        endings, details = sentences.endings_text(failed, case.evidence, case.machines)
+        endings, details = ending_sentences.endings_text(failed, case.evidence, case.machines)
         summary = f"{sentences.instance_text(node.instance)} failed; the evidence does not show the cause: {endings}"
         finding = case.finding(node.instance, Category.STALLED_COLLECTIVE, (), node.waiting, summary, details)
         finding.age = case.age(node)

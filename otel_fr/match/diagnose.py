@@ -6,6 +6,7 @@ from functools import cached_property
 
 from otel_fr.match import (
     consequences,
+    ending_sentences,
     on_host,
     other_origins,
     out_of_step,
@@ -319,7 +320,7 @@ class _Diagnosis(Case):
                 finding.details += (sentences.only_unheard_text(node.waiting),)
             if not node.dead and on_host.are_blocked(self, node, culprits):
                 finding.stuck_on = "host"
-                finding.details += (sentences.host_text(self.evidence, culprits),)
+                finding.details += (ending_sentences.host_text(self.evidence, culprits),)
             self.add(finding)
             self.cause_of[node.instance.key] = finding.caused_by or finding.key
             if ahead is None:

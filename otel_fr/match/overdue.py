@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from otel_fr.match import sentences
+from otel_fr.match import ending_sentences, sentences
 from otel_fr.match.case import Case
 from otel_fr.match.endings import was_stopped
 from otel_fr.match.model import CallState, Category, Ending, Finding, Overdue, Rank
@@ -79,8 +79,8 @@ def _explain(case: Case, finding: Finding, overdue: Mapping[int, Overdue]) -> No
     ended = finding.category is Category.RANK_DEAD and all(ranks[rank].ended_by_monitor for rank in overdue)
     if is_all and (finding.category is Category.MISSING_RANK or ended):
         finding.category = min((_CATEGORIES[found.kind] for found in overdue.values()), key=list(Category).index)
-    finding.values.update({rank: sentences.overdue_value(found) for rank, found in sorted(overdue.items())})
-    texts = [sentences.overdue_text(alike, ranks, case.machines) for alike in _by_kind(overdue).values()]
+    finding.values.update({rank: ending_sentences.overdue_value(found) for rank, found in sorted(overdue.items())})
+    texts = [ending_sentences.overdue_text(alike, ranks, case.machines) for alike in _by_kind(overdue).values()]
     if not is_all:
         finding.details += tuple(texts)
         return
@@ -114,9 +114,9 @@ def _add(case: Case, overdue: Mapping[int, Overdue], *, named: bool, cause: str 
             stream="collective",
             culprit_ranks=ranks if named else (),
             waiting_ranks=() if named else ranks,
-            summary=f"{sentences.overdue_text(alike, case.evidence.ranks, case.machines)}; {first}",
+            summary=f"{ending_sentences.overdue_text(alike, case.evidence.ranks, case.machines)}; {first}",
             details=tuple(details),
-            values={rank: sentences.overdue_value(item) for rank, item in alike.items()},
+            values={rank: ending_sentences.overdue_value(item) for rank, item in alike.items()},
             caused_by=cause,
             age=max(item.age for item in alike.values()),
         )

@@ -1,0 +1,81 @@
+"""Sentences on how ranks ended, on what was overdue, and on ranks that are blocked on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from otel_fr.match.endings import describe_ending
+from otel_fr.match.machines import Machines
+from otel_fr.match.model import Ending, Evidence, Overdue, Rank
+from otel_fr.match.sentences import MAX_ENDINGS, thread_texts
+from otel_fr.presentation import duration_text, message_text, ranks_text, verb
+
+
+def host_text(evidence: Evidence, culprits: Iterable[int]) -> str:
+    """Why ranks are known to be blocked on the host, or to have been until they ended."""
+    ranks = list(culprits)
+    ended = all(evidence.ranks[rank].ending is not Ending.RUNNING for rank in ranks)
+    enqueued = verb(ranks, "it", "they")
+    blocked = f"{enqueued} {verb(ranks, 'was', 'were') if ended else verb(ranks, 'is', 'are')}"
+    return f"{blocked} blocked on the host: every call {enqueued} enqueued in this group has completed"
+
+
+def overdue_value(item: Overdue) -> str:
+    """``"section dataloading, limit 30.0 s"``, ``"heartbeat, limit 60.0 s"``."""
+    name = f" {message_text(item.name)}" if item.name else ""
+    return f"{item.kind}{name}, {'learned ' if item.is_learned else ''}limit {duration_text(item.limit)}"
+
+
+def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], machines: Machines) -> str:
+    """``"rank 1 has been in section dataloading for 42.0 s, longer than its limit of 30.0 s"``.
+
+    Args:
+        overdue: rank -> what is overdue, the same section for all.
+    """
+    who, first = list(overdue), overdue[min(overdue)]
+    ended = all(ranks[rank].ending is not Ending.RUNNING for rank in who)
+    had, name = "had" if ended else verb(who, "has", "have"), machines.named(who)
+    ages = [item.age for item in overdue.values()]
+    seconds = ("up to " if len(who) > 1 else "") + duration_text(max(ages))
+    if first.kind == "heartbeat":
+        text = f"{name} {had} sent no heartbeat for {seconds}"
+    elif first.kind == "outside":
+        text = f"{name} {had} been outside all sections for {seconds}"
+    else:
+        text = f"{name} {had} been in section {message_text(first.name)} for {seconds}"
+    limit = f"{'learned ' if first.is_learned else ''}limit of {duration_text(first.limit)}"
+    text += f", longer than the {limit}"
+    if any(ranks[rank].ended_by_monitor for rank in who):
+        text += f", when {verb(who, 'its monitor', 'their monitors')} ended {verb(who, 'it', 'them')}"
+    return text
+
+
+def endings_text(ranks: list[int], evidence: Evidence, machines: Machines) -> tuple[str, list[str]]:
+    """How ranks ended, the first `MAX_ENDINGS` one by one, and details."""
+    shown = ranks[:MAX_ENDINGS]
+    names = machines.each([[rank] for rank in shown])
+    parts = [
+        f"{name} {describe_ending(evidence.ranks[rank])}{_raised_at(evidence.ranks[rank])}"
+        for name, rank in zip(names, shown, strict=True)
+    ]
+    if len(ranks) > MAX_ENDINGS:
+        parts.append(f"and {len(ranks) - MAX_ENDINGS} more")
+    return "; ".join(parts), [f"rank {rank}: {text}" for rank in shown for text in thread_texts(evidence.ranks[rank])]
+
+
+def _raised_at(info: Rank) -> str:
+    return f" at {info.exception_site}" if info.exception_site and info.ending is Ending.RAISED else ""
+
+
+def aborted_text(ranks: list[int], evidence: Evidence) -> str:
+    """``"ranks 0, 2 were aborted by signal 6 (SIGABRT) while they waited"``; of ranks that raised, the first text."""
+    killed = [rank for rank in ranks if evidence.ranks[rank].ending is Ending.KILLED]
+    raised = [rank for rank in ranks if rank not in killed]
+    parts = []
+    if killed:
+        who = f"{ranks_text(killed)} {verb(killed, 'was', 'were')}"
+        parts.append(f"{who} aborted by signal 6 (SIGABRT) while {verb(killed, 'it', 'they')} waited")
+    if raised:
+        others = "" if len(raised) == 1 else f" (likewise {ranks_text(raised[1:])})"
+        parts.append(f"while it waited, rank {raised[0]} {describe_ending(evidence.ranks[raised[0]])}{others}")
+    return "; ".join(parts)
