@@ -1,19 +1,21 @@
 """What recording adds to a collective on the thread that enqueues it, on torch's fake process group.
 
-    python benchmarks/capture.py [--rounds 15] [--calls 2000]
+    python benchmarks/capture.py [--rounds 100] [--calls 200]
 
 The variants of the same call take turns in one process, so that other load on the machine affects all alike: bare; an
 empty Python kernel at the same place in the dispatcher; the Python engine; the compiled engine, where it can run, with
 and without call sites; PyTorch's `FlightRecorderHook`, where this torch has it (2.14). PyTorch's recorder of 2.13 is
 part of the backends, and this one has none: benchmarks/steps.py measures it on gloo. No monitor runs: it is another
 process, and benchmarks/monitor.py measures it.
+
+A figure is the difference between a variant and the bare call, each in the fastest tenth of its rounds, which are
+short: whatever else the machine does only adds to them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +38,8 @@ LIMIT_PYTHON = 2.0
 """Times what an empty Python kernel adds."""
 
 CAPACITY = 20_000
+WARM_UP = 300
+"""Calls before each round: the first define what later ones refer to, and Python adapts the code to them."""
 LIBRARIES = (f"{Path(str(torch.__file__)).parent}/", f"{Path(engines.__file__).parent}/")
 
 
@@ -114,30 +118,33 @@ def _microseconds(call: Callable[[], object], count: int) -> float:
     return (time.thread_time_ns() - begin) / count / 1000
 
 
+def _first_tenth(values: list[float]) -> float:
+    """The value that a tenth of them are below."""
+    return sorted(values)[len(values) // 10]
+
+
 def measure(
     name: str, call: Callable[[], object], variants: dict[str, Callable[[], Any]], rounds: int, count: int
 ) -> dict[str, float]:
-    """Print one line for a call; returns what each variant adds to the bare one, in microseconds (median)."""
+    """Print one line for a call; returns what each variant adds to the bare one, in microseconds."""
     results: dict[str, list[float]] = {key: [] for key in variants}
     for _ in range(rounds):
         for key, engage in variants.items():
             with engage():
-                call()
+                for _ in range(WARM_UP):
+                    call()
                 results[key].append(_microseconds(call, count))
-    added = {
-        key: statistics.median(own - bare for own, bare in zip(values, results["bare"], strict=True))
-        for key, values in results.items()
-        if key != "bare"
-    }
+    fast = {key: _first_tenth(values) for key, values in results.items()}
+    added = {key: value - fast["bare"] for key, value in fast.items() if key != "bare"}
     texts = [f"{key} +{value:.2f}" for key, value in added.items()]
-    print(f"{name:24} bare {statistics.median(results['bare']):6.2f} us   {'   '.join(texts)}", flush=True)
+    print(f"{name:24} bare {fast['bare']:6.2f} us   {'   '.join(texts)}", flush=True)
     return added
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--calls", type=int, default=200)
     options = parser.parse_args()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     tensor = torch.ones(1024)

@@ -7,7 +7,6 @@ compiled code. (PyTorch after 2.13 is adding hooks to c10d itself; they would be
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -54,14 +53,15 @@ class Kernels:
         """
         after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         self._library: Any = torch.library.Library("c10d", "IMPL")
-        rest = Rest(after)
+        follow = _follow_function(recorder, torch._C._distributed_c10d.Work)
         count = 0
         try:
             readable = reduce_ops_are_readable(torch)
             for operator, overload in operators_of(torch):
                 if not readable:  # they stay unknown
                     operator = operator._replace(reduce_op=-1)
-                kernel = _kernel(recorder, torch._C._distributed_c10d.Work, operator, overload._handle, rest)
+                onward = Onward(overload._handle.redispatch_boxed, after)
+                kernel = recorder.kernel_function(operator, onward.get, onward.of, follow)
                 self._library.impl(operator.name, kernel, "BackendSelect", with_keyset=True)
                 count += 1
             if not count:
@@ -76,65 +76,21 @@ class Kernels:
             self._library._destroy()
 
 
-class Rest(dict[int, Any]):
-    """A dispatch key set without what comes before our kernels, by the number that stands for the whole set.
+class Onward(dict[int, Any]):
+    """What passes a call on, by the number of its dispatch key set: without the keys that come before our kernels.
 
-    There are as many as kinds of tensors. To compute one takes twice as long as to look it up.
+    There are as many as kinds of tensors. To compute a key set takes twice as long as to look it up.
     """
 
-    def __init__(self, after: Any) -> None:
+    def __init__(self, redispatch: Callable[..., Any], after: Any) -> None:
         super().__init__()
+        self._redispatch = redispatch
         self._after = after
 
     def of(self, keyset: Any) -> Any:
         """That of ``keyset``, which is remembered."""
-        rest = self[keyset.raw_repr()] = keyset & self._after
-        return rest
-
-
-def _kernel(recorder: Recorder, work_type: Any, operator: Operator, handle: Any, rest: Rest) -> Callable[..., Any]:
-    """The function that the dispatcher calls instead of ``handle``'s operator.
-
-    It records the call and redispatches it exactly once, also if the recording fails.
-    """
-    begin = recorder.begin_function(operator)
-    follow = _follow_function(recorder, work_type)
-    redispatch = handle.redispatch_boxed
-    end = recorder.end
-    clock = time.monotonic_ns
-    completed = int(RecordState.COMPLETED)
-    failed = int(RecordState.FAILED)
-    on_return = EndMode.RETURN
-    known = rest.get
-    find = rest.of
-
-    def kernel(keyset: Any, *args: Any) -> Any:
-        call = None
-        if recorder.on:
-            try:
-                call = begin(args)
-            except Exception:  # noqa: BLE001 - the collective continues
-                recorder.failed()
-                call = recorder.begin_unread(operator, args)
-        keys = known(keyset.raw_repr()) or find(keyset)
-        if call is None:
-            return redispatch(keys, *args)
-        try:
-            result = redispatch(keys, *args)
-        except BaseException:
-            end(call[0], call[1], call[2], failed, clock())
-            raise
-        if call[3] is on_return:
-            end(call[0], call[1], call[2], completed, clock())
-            return result
-        try:
-            follow(call, result)
-        except Exception:  # noqa: BLE001 - the collective continues
-            end(call[0], call[1], call[2], RecordState.UNKNOWN, 0)
-            recorder.failed()
-        return result
-
-    return kernel
+        onward = self[keyset.raw_repr()] = partial(self._redispatch, keyset & self._after)
+        return onward
 
 
 def _follow_function(recorder: Recorder, work_type: Any) -> Callable[[PendingCall, Any], None]:

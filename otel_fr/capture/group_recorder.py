@@ -20,6 +20,7 @@ from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, SignatureDef, StaleGene
 
 _log = logging.getLogger("otel_fr")
 
+_HAS_GIL: Final = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 TRIES: Final = 4
 """To append a call: a definition that it needs may retire the earlier ones."""
 
@@ -47,9 +48,8 @@ class GroupRecorder:
         self.threads = Threads(writer)
         self._writer = writer
         self._local_id = 0
-        # A signal handler or finaliser may call a collective, or see one end, while this same thread is writing.
+        # A signal handler or finaliser may call a collective while this same thread is writing.
         self._busy = False
-        self._deferred: list[tuple[int, int, int, int, int]] = []
         self._has_failed = False
 
     def failed(self) -> None:
@@ -71,22 +71,16 @@ class GroupRecorder:
     def end(self, ticket: int, group_index: int, sequence_id: int, state: int, ended_ns: int) -> None:
         """Record the end of a call, from any thread. Never raises."""
         try:
-            self.lock.acquire()  # faster than "with"
-            try:
-                if not self.on:
-                    return
-                if self._busy:
-                    self._deferred.append((ticket, group_index, sequence_id, state, ended_ns))
-                else:
-                    self._busy = True
-                    try:
-                        self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
-                    finally:
-                        self._busy = False
-            finally:
-                self.lock.release()
+            if not self.on:
+                return
+            if _HAS_GIL:  # is enough, and no thread waits for another to be scheduled
+                self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
+            else:
+                with self.lock:
+                    self._writer.complete(ticket, group_index, sequence_id, state, ended_ns)
         except Exception:  # noqa: BLE001
-            self.failed()
+            if self.on:  # otherwise another thread has closed the ring meanwhile
+                self.failed()
 
     def group_created(self, name: str, group: Any) -> None:
         """Start recording a ``ProcessGroup`` that torch has just registered."""
@@ -142,6 +136,7 @@ class GroupRecorder:
             for gone in [name] if name is not None else list(self.groups):
                 group = self.groups.pop(gone, None)
                 if group is not None:
+                    group.signatures.clear()  # a thread may be about to record a call of it
                     self._removed(gone, group.index)
 
     def _find_group(self, process_group: Any) -> LiveGroup | None:
@@ -257,8 +252,6 @@ class GroupRecorder:
             return None
         finally:
             self._busy = False
-            if self._deferred:
-                self._write_deferred()
 
     def _forget_objects(self) -> None:
         self._references.clear()
@@ -267,8 +260,3 @@ class GroupRecorder:
     def _forget_groups(self) -> None:
         self._forget_objects()
         self.groups.clear()
-
-    def _write_deferred(self) -> None:
-        deferred, self._deferred = self._deferred, []
-        for item in deferred:
-            self.end(*item)

@@ -189,8 +189,11 @@ def flatten(value: Any) -> Iterator[Any]:
         yield value
 
 
-def key_function(operator: Operator, tensor_type: Any) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+def key_function(operator: Operator, tensor_type: Any) -> Callable[[tuple[Any, ...], int], tuple[Any, ...]]:
     """A function from a call's arguments to a hashable that is equal for calls with equal signature in one group.
+
+    Its second argument is the number of the call's dispatch key set, which is known already: for a single tensor, it
+    tells the type of its device.
 
     It is on the training thread for every collective, so the common forms (one tensor in a list; two tensors) are
     written out, and nothing is computed that the key's owner can compute once.
@@ -205,7 +208,7 @@ def key_function(operator: Operator, tensor_type: Any) -> Callable[[tuple[Any, .
         values = tuple([args[i] for i in extras] + [tuple(args[i]) for i in splits])
         return (*values, args[reduce_op]._get_method("op")()) if reduce_op >= 0 else values
 
-    def general(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def general(args: tuple[Any, ...], keys: int) -> tuple[Any, ...]:
         parts: list[Any] = [code]
         for position in positions:
             value = args[position]
@@ -220,27 +223,27 @@ def key_function(operator: Operator, tensor_type: Any) -> Callable[[tuple[Any, .
     if len(positions) == 1:
         (position,) = positions
 
-        def one_list(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def one_list(args: tuple[Any, ...], keys: int) -> tuple[Any, ...]:
             value = args[position]
             if type(value) is not list or len(value) != 1:
-                return general(args)
+                return general(args, keys)
             tensor = value[0]
             if reduce_op >= 0 and not extras:
-                return code, tensor.shape, tensor.dtype, tensor.device, args[reduce_op]._get_method("op")()
-            return code, tensor.shape, tensor.dtype, tensor.device, rest(args)
+                return code, tensor.shape, tensor.dtype, keys, args[reduce_op]._get_method("op")()
+            return code, tensor.shape, tensor.dtype, keys, rest(args)
 
         return one_list
 
     if len(positions) == 2:
         first, second = positions
 
-        def two(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def two(args: tuple[Any, ...], keys: int) -> tuple[Any, ...]:
             a = args[first]
             b = args[second]
             if isinstance(a, tensor_type) and isinstance(b, tensor_type):
                 extra = rest(args) if extras or splits or reduce_op >= 0 else None
                 return code, a.shape, a.dtype, b.shape, b.dtype, b.device, extra
-            return general(args)
+            return general(args, keys)
 
         return two
 

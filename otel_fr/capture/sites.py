@@ -6,8 +6,9 @@ import itertools
 import sys
 import sysconfig
 import threading
+from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
 from otel_fr.ring import SiteDef
 
@@ -36,6 +37,7 @@ class Sites:
         self._stdlib = stdlib
         # The code objects are kept so that their ids are not reused.
         self._inner: dict[int, tuple[CodeType, bool]] = {}
+        self._of_libraries: dict[int, CodeType] = {}
         self._numbers: dict[tuple[int, ...], tuple[SiteKey, list[CodeType]]] = {}
         self._near: dict[tuple[int, int, int, int], tuple[CodeType, CodeType, CodeType, CodeType, SiteKey]] = {}
         self._count = itertools.count(1)
@@ -54,7 +56,10 @@ class Sites:
     def _classify(self, code: CodeType) -> tuple[CodeType, bool]:
         if len(self._inner) >= _MAX_CODES:
             self._inner.clear()
+            self._of_libraries.clear()
         entry = self._inner[id(code)] = (code, self.is_library(code.co_filename))
+        if entry[1]:
+            self._of_libraries[id(code)] = code
         return entry
 
     def user_frame(self, frame: FrameType | None) -> FrameType | None:
@@ -113,6 +118,47 @@ class Sites:
         number = self._number(frame)
         self._near[positions] = (frame.f_code, second.f_code, third.f_code, fourth.f_code, number)
         return number, frame
+
+    def finder(self) -> Callable[[], SiteKey]:
+        """A function that returns what `find` finds for the caller of its caller, in three quarters of the time.
+
+        The number alone: who needs the frame, too, calls `find`.
+        """
+        libraries = self._of_libraries
+        near = self._near.get
+        getframe = sys._getframe
+        steps = range(_MAX_INNER)
+        find = self.find
+
+        def find_number() -> SiteKey:
+            try:
+                frame: Any = getframe(2)  # makes no objects of the frames between
+            except ValueError:  # a C++ thread
+                return find(2)[0]
+            code = frame.f_code
+            for _ in steps:
+                if id(code) not in libraries:
+                    break  # the user's, if it is known
+                frame = frame.f_back
+                if frame is None:
+                    return find(2)[0]
+                code = frame.f_code
+            second = frame.f_back
+            third = second and second.f_back
+            fourth = third and third.f_back
+            if fourth is not None:
+                known = near((frame.f_lasti, second.f_lasti, third.f_lasti, fourth.f_lasti))
+                if (
+                    known is not None
+                    and known[0] is code
+                    and known[1] is second.f_code
+                    and known[2] is third.f_code
+                    and known[3] is fourth.f_code
+                ):
+                    return known[4]
+            return find(2)[0]
+
+        return find_number
 
     def _number(self, frame: FrameType) -> SiteKey:
         """The number of the site whose innermost user frame this is."""

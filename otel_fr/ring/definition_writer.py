@@ -37,15 +37,16 @@ MAX_INTERNED: Final = 65_536
 _crc32 = zlib.crc32
 
 
-class _Group:
+class WrittenGroup:
     """A live group.
 
     Attributes:
         payload: of its definition. short: a shortened one, for a half with little room.
         ref: its reference in this generation; 0: none yet. row: first word of its progress row; 0: none.
+        issued, ended, completed: what the row says: to read it takes longer.
     """
 
-    __slots__ = ("payload", "ref", "row", "short")
+    __slots__ = ("completed", "ended", "issued", "payload", "ref", "row", "short")
 
     def __init__(self, definition: GroupDef) -> None:
         self.short = definition.shortened().to_bytes()
@@ -53,6 +54,9 @@ class _Group:
         self.payload = payload if len(payload) <= MAX_GROUP_PAYLOAD else self.short
         self.ref = 0
         self.row = 0
+        self.issued = 0
+        self.ended = 0
+        self.completed = 0
 
 
 class DefinitionWriter(StatusWriter):
@@ -91,7 +95,7 @@ class DefinitionWriter(StatusWriter):
         self._half = 0
         self._used = 0
         self._generation_first = 1
-        self._groups: dict[int, _Group] = {}
+        self._groups: dict[int, WrittenGroup] = {}
         self._next_group = 0
         self._rows = [layout.progress // 8 + row * (ROW_SIZE // 8) for row in reversed(range(PROGRESS_ROWS))]
 
@@ -105,7 +109,7 @@ class DefinitionWriter(StatusWriter):
         Raises:
             DefinitionError: ``local_id`` is negative, or a number does not fit 64 bits. Nothing has changed then.
         """
-        group = _Group(definition)
+        group = WrittenGroup(definition)
         if group.payload is group.short:
             self.count("truncated_definitions")
         index = self._next_group
@@ -129,10 +133,11 @@ class DefinitionWriter(StatusWriter):
         if group.row:
             self._words[group.row + ROW_GROUP] = 0
             self._rows.append(group.row)
+            group.row = 0  # for whoever has prepared calls of the group
         else:
             self._words[WORD_UNTRACKED] -= 1
 
-    def _define_group(self, group: _Group) -> int:
+    def _define_group(self, group: WrittenGroup) -> int:
         """The reference of a group that has none in this generation. May start a generation."""
         if not self._fits(group.payload):
             self._flip()
@@ -141,7 +146,7 @@ class DefinitionWriter(StatusWriter):
             self._write_group(group, group.payload)
         return group.ref
 
-    def _write_group(self, group: _Group, payload: bytes) -> None:
+    def _write_group(self, group: WrittenGroup, payload: bytes) -> None:
         group.ref = self._write(DefinitionKind.GROUP, payload)
         if group.row:
             self._words[group.row + ROW_GROUP] = self.generation << 32 | group.ref
