@@ -8,28 +8,24 @@ import json
 import re
 import sqlite3
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from otel_fr.incident import CollectorIncidentData, unix
-from otel_fr_collector.incidents.bounds import MAX_CULPRITS
-from otel_fr_collector.incidents.incident import Incident
+from otel_fr.incident import unix
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.reading import MAX_PAGE
-from otel_fr_collector.storage.store import Store
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, FullError, full, owner_of
 from otel_fr_collector.web.finished import Finished
+from otel_fr_collector.web.incident_lists import MAX_BYTES, MAX_READ, Counted, Query, listed, remembered, stored
 from otel_fr_collector.web.job_views import detail, job_key, summary
 
 FRESH = 1.0
@@ -42,10 +38,6 @@ SEND_TIMEOUT = 30
 """Seconds after which a listener that does not read is disconnected."""
 SMALL = 4_096
 """Bytes from which a response is compressed."""
-MAX_BYTES = 4 * 1024 * 1024
-"""Largest list of incidents, unless it has one only: one of 4,096 ranks takes 200 kB."""
-MAX_READ = 8 * MAX_BYTES
-"""Of the incidents of a brief list, from which most is left out."""
 STATES = ("firing", "resolved")
 INCLUDE = "consequences"
 NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
@@ -179,18 +171,18 @@ class Api:
             return full()
         return _json(request, plain, packed)
 
-    async def _list(self, access: Access, query: _Query, brief: bool) -> tuple[bytes, bytes]:
+    async def _list(self, access: Access, query: Query, brief: bool) -> tuple[bytes, bytes]:
         """A list of incidents, plain and compressed."""
-        found: _Counted | None = None
+        found: Counted | None = None
         store = self._service.store
         if store is not None and store.is_up:
             try:
-                found = await asyncio.to_thread(_stored, store, query, access.prefix, MAX_READ if brief else MAX_BYTES)
+                found = await asyncio.to_thread(stored, store, query, access.prefix, MAX_READ if brief else MAX_BYTES)
             except sqlite3.Error as error:
                 store.broken(error)
         if found is None:
-            found = _remembered([one for one in self._service.book.known() if access.may_see(one.run.job)], query)
-        return await self._packed(await asyncio.to_thread(_listed, found, brief))
+            found = remembered([one for one in self._service.book.known() if access.may_see(one.run.job)], query)
+        return await self._packed(await asyncio.to_thread(listed, found, brief))
 
     async def _packed(self, body: bytes) -> tuple[bytes, bytes]:
         """A response, plain and compressed: as bytes that are in flight already, if there are equal ones."""
@@ -330,21 +322,7 @@ def _error(status: int, text: str) -> Response:
     return JSONResponse({"error": text}, status_code=status, headers=_DATA_HEADERS)
 
 
-class _Query(NamedTuple):
-    """Which incidents are listed. ``before``: detected before this Unix time; ``folded``: without consequences."""
-
-    job: str | None
-    state: str | None
-    before: float | None
-    limit: int
-    folded: bool
-
-
-_Counted = list[tuple[CollectorIncidentData, int]]
-"""Incidents, oldest first, each with the number of its consequences."""
-
-
-def _query(request: Request) -> _Query:
+def _query(request: Request) -> Query:
     """The query of a list of incidents."""
     query = request.query_params
     state = query.get("state")
@@ -353,7 +331,7 @@ def _query(request: Request) -> _Query:
     include = query.get("include")
     if include not in (None, INCLUDE):
         raise ApiError(400, f"include is {INCLUDE}")
-    return _Query(query.get("job"), state, *_page(request), folded=include is None)
+    return Query(query.get("job"), state, *_page(request), folded=include is None)
 
 
 def _page(request: Request) -> tuple[float | None, int]:
@@ -365,53 +343,3 @@ def _page(request: Request) -> tuple[float | None, int]:
     if before is not None and moment is None:
         raise ApiError(400, "before is a time like 2026-01-02T03:04:05.678Z")
     return moment, int(limit)
-
-
-def _stored(store: Store, query: _Query, prefix: str, max_size: int) -> _Counted:
-    """The incidents of the database that a query asks for. Run in a thread.
-
-    Raises:
-        sqlite3.Error: the file cannot be read.
-    """
-    found = store.find(**query._asdict(), prefix=prefix, max_size=max_size)
-    return list(zip(found, store.count_consequences(found), strict=True))
-
-
-def _remembered(known: Sequence[Incident], query: _Query) -> _Counted:
-    """The incidents in memory that a query asks for."""
-    counts = Counter((one.run, one.cause) for one in known)
-    fitting = [one for one in known if query.state in (None, one.state) and query.job in (None, one.run.job)]
-    shown = {(one.run, one.id) for one in fitting} if query.folded else set()
-    found = [
-        (one.data, counts[one.run, one.id])
-        for one in fitting
-        if (one.run, one.cause) not in shown and (query.before is None or one.detected < query.before)
-    ]
-    return found[-query.limit :]
-
-
-def _listed(found: _Counted, brief: bool) -> bytes:
-    """The list as JSON; the oldest are left out if it would be larger than `MAX_BYTES`. Run in a thread."""
-    texts: list[str] = []
-    size = 0
-    for incident, count in reversed(found):
-        shown = _brief(incident) if brief else incident
-        texts.append(json.dumps({**shown, "consequence_count": count}))
-        size += len(texts[-1])
-        if size > MAX_BYTES and len(texts) > 1:
-            texts.pop()
-            break
-    return f'{{"incidents": [{", ".join(reversed(texts))}]}}'.encode()
-
-
-def _brief(incident: CollectorIncidentData) -> dict[str, object]:
-    """The incident without what grows with the number of ranks that wait."""
-    heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks", "stack_groups")
-    short = {name: value for name, value in incident.items() if name not in heavy}
-    places = incident["places"] or {}
-    first = (str(rank) for rank in incident["culprit_ranks"][:MAX_CULPRITS])
-    short["places"] = {rank: places[rank] for rank in first if rank in places}
-    group = incident["process_group"]
-    if group is not None:
-        short["process_group"] = {name: value for name, value in group.items() if name != "ranks"}
-    return short

@@ -269,10 +269,10 @@ def test_a_list_has_causes_with_the_number_of_their_consequences(tmp_path: Path,
 
 
 def test_a_list_that_would_be_too_large_leaves_out_the_oldest(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from otel_fr_collector.web import api
+    from otel_fr_collector.web import incident_lists
 
     numbers = [stage.hang(stage.job(64, f"job-{n}"), 1)["id"] for n in range(6)]
-    monkeypatch.setattr(api, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(incident_lists, "MAX_BYTES", 10_000)
     with urlopen(f"{stage.url}/api/v1/incidents", timeout=5) as answer:
         body = answer.read()
     found = [one["id"] for one in json.loads(body)["incidents"]]

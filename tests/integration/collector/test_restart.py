@@ -167,7 +167,7 @@ def test_resolved_incidents_stay_readable_and_a_stop_keeps_everything(tmp_path: 
         closed = first.wait_cause(lambda one: one["state"] == "resolved")
         assert first.stop(signal.SIGTERM) == 0
     with start(tmp_path, 2) as second:
-        assert listed(second) == [closed]
+        assert listed(second) == [{**closed, "consequence_count": 0}]
         kept = json.loads(second.get(f"/api/v1/incidents/{number}"))
         assert kept["summary"] == closed["summary"]
         assert second.metric("otel_fr_collector_store_up") == 1

@@ -1,0 +1,82 @@
+"""Lists of incidents, as the API gives them: causes with the number of their consequences, or all."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from otel_fr.incident import CollectorIncidentData
+from otel_fr_collector.incidents.bounds import MAX_CULPRITS
+from otel_fr_collector.incidents.incident import Incident
+from otel_fr_collector.storage.store import Store
+
+MAX_BYTES = 4 * 1024 * 1024
+"""Largest list of incidents, unless it has one only: one of 4,096 ranks takes 200 kB."""
+MAX_READ = 8 * MAX_BYTES
+"""Of the incidents of a brief list, from which most is left out."""
+
+
+class Query(NamedTuple):
+    """Which incidents are listed. ``before``: detected before this Unix time; ``folded``: without consequences."""
+
+    job: str | None
+    state: str | None
+    before: float | None
+    limit: int
+    folded: bool
+
+
+Counted = list[tuple[CollectorIncidentData, int]]
+"""Incidents, oldest first, each with the number of its consequences."""
+
+
+def stored(store: Store, query: Query, prefix: str, max_size: int) -> Counted:
+    """The incidents of the database that a query asks for. Run in a thread.
+
+    Raises:
+        sqlite3.Error: the file cannot be read.
+    """
+    found = store.find(**query._asdict(), prefix=prefix, max_size=max_size)
+    return list(zip(found, store.count_consequences(found), strict=True))
+
+
+def remembered(known: Sequence[Incident], query: Query) -> Counted:
+    """The incidents in memory that a query asks for."""
+    counts = Counter((one.run, one.cause) for one in known)
+    fitting = [one for one in known if query.state in (None, one.state) and query.job in (None, one.run.job)]
+    shown = {(one.run, one.id) for one in fitting} if query.folded else set()
+    found = [
+        (one.data, counts[one.run, one.id])
+        for one in fitting
+        if (one.run, one.cause) not in shown and (query.before is None or one.detected < query.before)
+    ]
+    return found[-query.limit :]
+
+
+def listed(found: Counted, brief: bool) -> bytes:
+    """The list as JSON; the oldest are left out if it would be larger than `MAX_BYTES`. Run in a thread."""
+    texts: list[str] = []
+    size = 0
+    for incident, count in reversed(found):
+        shown = _brief(incident) if brief else incident
+        texts.append(json.dumps({**shown, "consequence_count": count}))
+        size += len(texts[-1])
+        if size > MAX_BYTES and len(texts) > 1:
+            texts.pop()
+            break
+    return f'{{"incidents": [{", ".join(reversed(texts))}]}}'.encode()
+
+
+def _brief(incident: CollectorIncidentData) -> dict[str, object]:
+    """The incident without what grows with the number of ranks that wait."""
+    heavy = ("stacks", "call_sites", "values", "flight_recorder_files", "waiting_ranks", "stack_groups")
+    short = {name: value for name, value in incident.items() if name not in heavy}
+    places = incident["places"] or {}
+    first = (str(rank) for rank in incident["culprit_ranks"][:MAX_CULPRITS])
+    short["places"] = {rank: places[rank] for rank in first if rank in places}
+    group = incident["process_group"]
+    if group is not None:
+        short["process_group"] = {name: value for name, value in group.items() if name != "ranks"}
+    return short
