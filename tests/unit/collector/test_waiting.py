@@ -1,0 +1,108 @@
+"""How long ranks wait: a point in time that is told without a change each second; and where an alert says they run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from otel_fr_collector.incidents.book import IncidentBook
+from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.outlets.alertmanager import annotations_of
+
+from otel_fr.incident import told, told_now, unix
+from otel_fr.match import Category, Finding, Group, Place
+
+NOW = 1_800_000_000.0
+HANG = Finding(
+    key="w/collective/5",
+    category=Category.MISSING_RANK,
+    group=Group("w", "0", "default_pg", (0, 1, 2)),
+    operation="all_reduce",
+    sequence_id=5,
+    stream="collective",
+    culprit_ranks=(1,),
+    waiting_ranks=(0, 2),
+    summary="rank 1 (gpu-17) did not join all_reduce number 5; ranks 0, 2 wait",
+    call_sites={1: "data.py:9 load"},
+    age=5.0,
+    is_waiting=True,
+    places={1: Place("gpu-17", 4711, 1), 2: Place("gpu-18", 12, 0)},
+)
+
+
+def judged(*findings: Finding, apart: float = 1.0) -> list[IncidentChange]:
+    """The changes if the run is judged so often, ``apart`` seconds apart."""
+    book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    changes: list[IncidentChange] = []
+    for number, finding in enumerate(findings):
+        seconds = apart * number
+        changes += book.update(
+            run, [finding], now=seconds, wall=NOW + seconds, enqueued=lambda _: None, moved_on=lambda _: False
+        )
+    return changes
+
+
+def test_a_wait_that_goes_on_is_no_change() -> None:
+    (opened,) = judged(*(dataclasses.replace(HANG, age=5.0 + second) for second in range(60)))
+    assert unix(opened.data["waiting_since"]) == NOW - 5.0
+    assert told(opened.data) == HANG.summary + " since 07:59:55 UTC"
+    assert told_now(opened.data, NOW + 42.0) == HANG.summary + " for 47.0 s"
+
+
+def test_the_begin_of_a_wait_stays_where_it_was_although_judgements_differ_a_little() -> None:
+    other = dataclasses.replace(HANG, age=6.3, waiting_ranks=(0,))
+    _, updated = judged(HANG, other)
+    assert unix(updated.data["waiting_since"]) == NOW - 5.0
+
+
+def test_ranks_that_wait_no_more_are_news_and_have_no_time_that_grows() -> None:
+    ended = dataclasses.replace(HANG, is_waiting=False, summary="rank 1 did not join; ranks 0, 2 waited for 9.0 s")
+    opened, updated = judged(HANG, ended)
+    assert (opened.kind, updated.kind) == (ChangeKind.OPENED, ChangeKind.UPDATED)
+    assert updated.data["waiting_since"] is None
+    assert told(updated.data) == told_now(updated.data, NOW + 600.0) == ended.summary
+
+
+def test_a_resolved_incident_shows_no_time_that_grows() -> None:
+    book, run = IncidentBook(lambda: NOW), Run(RunId("job", 0, "r0"), 0.0, 0.0)
+    book.update(run, [HANG], now=0.0, wall=NOW, enqueued=lambda _: None, moved_on=lambda _: True)
+    (resolved,) = book.update(run, [], now=9.0, wall=NOW + 9.0, enqueued=lambda _: None, moved_on=lambda _: True)
+    assert resolved.kind is ChangeKind.RESOLVED
+    assert told_now(resolved.data, NOW + 600.0) == HANG.summary
+
+
+@pytest.mark.parametrize(
+    ("places", "label", "hosts"),
+    [
+        ({1: Place("gpu-17")}, "gpu-17", "gpu-17"),
+        ({1: Place("llama-0", node="gpu-17")}, "gpu-17", "gpu-17"),
+        ({1: Place("gpu-17"), 3: Place("gpu-17")}, "gpu-17", "gpu-17"),
+        ({1: Place("gpu-17"), 3: Place("gpu-18")}, None, "gpu-17, gpu-18"),
+        ({}, None, None),
+    ],
+)
+def test_an_alert_has_the_host_as_a_label_if_all_culprits_are_on_it(
+    places: dict[int, Place], label: str | None, hosts: str | None
+) -> None:
+    culprits = tuple(places) or (1,)
+    (opened,) = judged(dataclasses.replace(HANG, culprit_ranks=culprits, places=places))
+    assert opened.incident.labels.get("host") == label
+    assert annotations_of(opened.data, {}).get("hosts") == hosts
+
+
+def test_an_alert_says_which_process_is_where_and_since_when_others_wait() -> None:
+    (opened,) = judged(dataclasses.replace(HANG, details=("its last call was all_reduce number 4",)))
+    notes = annotations_of(opened.data, {})
+    assert notes["summary"] == HANG.summary + " since 07:59:55 UTC"
+    assert notes["description"] == (
+        "rank 1 (gpu-17, local rank 1, pid 4711) at data.py:9 load; its last call was all_reduce number 4"
+    )
+    assert notes["waiting_since"] == opened.data["waiting_since"]
+
+
+def test_the_label_stays_as_it_was_when_the_incident_opened() -> None:
+    opened, updated = judged(dataclasses.replace(HANG, places={}), HANG)
+    assert "host" not in opened.incident.labels
+    assert updated.incident.labels == opened.incident.labels
+    assert annotations_of(updated.data, {})["hosts"] == "gpu-17"
