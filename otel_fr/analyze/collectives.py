@@ -32,7 +32,7 @@ class Collective:
         name: as `Finding.key` of a fault in it.
         stream: ``"collective"``, ``"p2p"``, ``"monitored_barrier"`` or ``"group"``.
         sequence_id: its number within (group, stream); of p2p the lowest rank's own count.
-        members: the ranks that must join, global; empty: not known.
+        members: the ranks that must join, global; empty: not known, or none must, as where ranks destroy the group.
         calls: rank -> its calls as recorded (`Entry`); more than one only for a coalesced batch.
     """
 
@@ -69,7 +69,7 @@ def collectives_of(run: Run) -> list[Collective]:
         if known is None:
             members: tuple[int, ...] = key[2:4] if len(key) == 6 else (rank,)
             if len(key) == 3 and entry.stream != "p2p":
-                members = members_of(group, entry.signature)
+                members = () if entry.signature.destroys else members_of(group, entry.signature)
             name = "/".join(map(str, key))
             known = found[key] = Collective(
                 name=name, group=group, stream=entry.stream, sequence_id=entry.sequence_id, members=members

@@ -1,9 +1,13 @@
-"""What must be over before a process group is destroyed, on torch before 2.8.
+"""The destruction of process groups, recorded as a call of the group, and what must be over before it.
 
-There, Python holds the GIL while it destroys a ``ProcessGroup``, whose destructor waits for gloo's threads. A thread
-that needs the GIL for a callback of ours would never end (https://github.com/pytorch/pytorch/pull/154976). So
-``destroy_process_group`` waits first for the callbacks of the group's calls: as torch's destructor does, it waits for
-these calls, but without the GIL. The compiled engine's callbacks need no GIL.
+``destroy_process_group`` may wait for long: for the threads of a backend, or for NCCL to abort what is in flight. Its
+call is in flight until it returns. One that destroys all groups is a call of the default group.
+
+On torch before 2.8, Python holds the GIL while it destroys a ``ProcessGroup``, whose destructor waits for gloo's
+threads. A thread that needs the GIL for a callback of ours would never end
+(https://github.com/pytorch/pytorch/pull/154976). So ``destroy_process_group`` waits first for the callbacks of the
+group's calls: as torch's destructor does, it waits for these calls, but without the GIL. The compiled engine's
+callbacks need no GIL.
 
 Imports nothing but the standard library: this is loaded with torch, also where nothing is recorded.
 """
@@ -22,7 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from otel_fr.capture.recorder import Recorder
 
-FUNCTION: Final = "destroy_process_group"
+FUNCTIONS: Final = ("destroy_process_group", "_abort_process_group")
+"""torch's functions that destroy a group, or all of them; recorded without an underscore (`otel_fr.ring.DESTRUCTIONS`).
+
+The second one ends the group's calls instead of waiting for them."""
 _FIXED: Final = (2, 8)
 WAIT_SECONDS: Final = 10.0
 """A group with calls that take longer, as when a peer has gone, is never destroyed."""
@@ -32,24 +39,65 @@ Wrapper = Callable[..., Any]
 
 
 def wrappers(c10d: ModuleType, recorder: Callable[[], Recorder | None]) -> dict[str, Wrapper]:
-    """What takes the place of torch's function, by its name; empty: it need not be replaced in this torch.
+    """What takes the place of torch's functions, by their names; empty: this torch has none of them.
 
     Args:
         recorder: that of the present recording; None: there is none.
     """
-    original = getattr(c10d, FUNCTION, None)
-    if not callable(original) or not keeps_gil(str(getattr(sys.modules.get("torch"), "__version__", ""))):
-        return {}
+    settles = keeps_gil(str(getattr(sys.modules.get("torch"), "__version__", "")))
+    originals = {name: getattr(c10d, name, None) for name in FUNCTIONS}
+    return {
+        name: _wrapper(c10d, recorder, name.lstrip("_"), original, settles and name == FUNCTIONS[0])
+        for name, original in originals.items()
+        if callable(original)
+    }
 
+
+def _wrapper(
+    c10d: ModuleType, recorder: Callable[[], Recorder | None], operation: str, original: Wrapper, settles: bool
+) -> Wrapper:
     @wraps(original)
-    def destroy_process_group(group: Any = None) -> Any:
+    def destroy(group: Any = None, *args: Any, **kwargs: Any) -> Any:
         own = recorder()
-        if own is not None:
+        if own is None:
+            return original(group, *args, **kwargs)
+        begun = _begin(c10d, own, operation, group)
+        if settles:
             with contextlib.suppress(Exception):  # torch's own call must not see an error of ours
                 _settle(c10d, own, group)
-        return original(group)
+        try:
+            result = original(group, *args, **kwargs)
+        except BaseException:
+            _end(own, begun, has_failed=True)
+            raise
+        _end(own, begun, has_failed=False)
+        return result
 
-    return {FUNCTION: destroy_process_group}
+    return destroy
+
+
+def _begin(c10d: ModuleType, recorder: Recorder, operation: str, group: Any) -> tuple[int, int] | None:
+    """Returns what `_end` takes. None: torch will refuse, or the group is not recorded."""
+    try:
+        wanted = c10d._world.default_pg if group is None else group
+        if not any(known is wanted for known in list(c10d._world.pg_map)):
+            return None
+        return recorder.begin_destruction(wanted, operation)
+    except Exception:  # noqa: BLE001 - torch's own call must not see an error of ours
+        recorder.failed()
+        return None
+
+
+def _end(recorder: Recorder, begun: tuple[int, int] | None, *, has_failed: bool) -> None:
+    if begun is None:
+        return
+    try:
+        from otel_fr.ring import RecordState
+
+        state = RecordState.FAILED if has_failed else RecordState.COMPLETED
+        recorder.end(*begun, 0, state, time.monotonic_ns())
+    except Exception:  # noqa: BLE001 - as above
+        recorder.failed()
 
 
 def keeps_gil(version: str) -> bool:

@@ -1,4 +1,4 @@
-"""Groups that are recorded, the calls that create them, and what their recording shares with that of other calls."""
+"""Groups that are recorded, the calls that create and destroy them, and what that of other calls shares with this."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class GroupRecorder:
             if group.index < 0 or self._busy:
                 self._writer.count("dropped")
                 return None
-            return self._append_creation(group.index, operation, group.created, new, timeout_ms)
+            return self._append_group_call(group.index, operation, group.created, new, timeout_ms)
 
     def begin_members_group(
         self, operation: str, new: NewGroup, backends: Iterable[str], timeout_ms: int
@@ -203,7 +203,25 @@ class GroupRecorder:
                 return None
             index = self._add(definition_of(new.name, new.description, new.ranks, backends, self._local_id))
             self._begun[new.name] = index, new.ranks
-            return self._append_creation(index, operation, 1, new, timeout_ms)
+            return self._append_group_call(index, operation, 1, new, timeout_ms)
+
+    def begin_destruction(self, process_group: Any, operation: str) -> tuple[int, int] | None:
+        """Record that this thread begins to destroy a ``ProcessGroup``, as the next call of its kind in that group.
+
+        Returns:
+            As `begin_group`.
+        """
+        with self.lock:
+            name = name_of(process_group)
+            group = self.groups.get(name)
+            if group is None or not self.on:
+                return None
+            if self._busy:
+                self._writer.count("dropped")
+                return None
+            if group.index < 0:
+                self._define_group(group, process_group, member_ranks(self._c10d, process_group) or ())
+            return self._append_group_call(group.index, operation, group.created + 1, None, 0)
 
     def count_split(self, parent: str) -> int:
         """Number of earlier calls that split the group of that name."""
@@ -224,10 +242,10 @@ class GroupRecorder:
         except Exception:  # noqa: BLE001
             self.failed()
 
-    def _append_creation(
-        self, group_index: int, operation: str, number: int, new: NewGroup, timeout_ms: int
+    def _append_group_call(
+        self, group_index: int, operation: str, number: int, new: NewGroup | None, timeout_ms: int
     ) -> tuple[int, int] | None:
-        """The caller holds the lock."""
+        """The caller holds the lock. ``new``: the group that is created; None: none is."""
         key, frame = self.sites.find(1)
         nothing = (None, None, None, None, None, None)
         definition = SignatureDef(operation, "", (), (), (), (), *nothing, 0, 0, new_group=new)

@@ -81,7 +81,8 @@ class DumpContents:
         head, lost, torn = reader.head, reader.lost, reader.torn
         meta, info = dict(reader.meta), dict(rank_info or {})
         # A call that ended while the records were read is in flight in only one of the two counts.
-        still_open = sum(record.state is RecordState.IN_FLIGHT for record in records)
+        live = {row.group.id for row in groups}
+        still_open = sum(record.state is RecordState.IN_FLIGHT and record.group.id in live for record in records)
         whole = (bool(records) and records[0].record_id == first and not torn) or head == first
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
@@ -217,6 +218,8 @@ class DumpContents:
             return pair.key, pair.ranks
         if record.kind == KIND_MONITORED:
             key = f"{key} monitored_barrier"
+        if record.destroys:  # a rank waits for no other in it
+            return f"{key} {signature.operation} {self.rank}", (self.rank,)
         if record.kind == KIND_GROUP and signature.new_group is not None:
             new = signature.new_group
             return f"{key} new_group {new.name}", record.group.ranks if new.awaits_all else new.ranks

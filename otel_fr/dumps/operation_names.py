@@ -56,6 +56,8 @@ TORCH_NAMES = {
     "monitored_barrier": "barrier",
     "new_group": "barrier",
     "split_group": "barrier",
+    "destroy_process_group": "barrier",
+    "abort_process_group": "barrier",
 }
 """`torch.distributed`'s name -> what torch's flight-recorder analyzer (2.13) calls it, where that differs.
 

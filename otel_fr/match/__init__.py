@@ -32,7 +32,8 @@ from otel_fr.match.model import (
     StackGroup,
     ThreadException,
 )
-from otel_fr.match.undecided import Suspects, call_text, lagging_calls, open_questions, suspects
+from otel_fr.match.sentences import call_text
+from otel_fr.match.undecided import Suspects, lagging_calls, open_questions, suspects
 
 __all__ = [
     "UNPLACED",

@@ -9,6 +9,7 @@ from functools import cached_property
 from otel_fr.match import ending_sentences, sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.aftermath import first_mismatches
+from otel_fr.match.destroyed import set_aside
 from otel_fr.match.endings import describe_ending
 from otel_fr.match.failures import mark_caught
 from otel_fr.match.gaps import without_gaps
@@ -61,7 +62,7 @@ class Case:
     over: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.evidence = mark_caught(without_gaps(self.evidence))
+        self.evidence = mark_caught(without_gaps(set_aside(self.evidence)))
         self.instances = line_up(self.evidence)
         self.mismatches = first_mismatches(self.evidence, self.instances)
         self.completions = Completions(self.evidence)

@@ -13,7 +13,10 @@ from typing import Literal, NamedTuple
 
 Sizes = tuple[tuple[int, ...], ...]
 Stream = Literal["collective", "p2p", "monitored_barrier", "group"]
-"""A series of numbers of a group. ``"group"``: calls that create process groups, numbered in the default group."""
+"""A series of numbers of a group. ``"group"``: calls that create process groups, numbered in the default group, and
+those that destroy the group."""
+DESTRUCTIONS = frozenset({"destroy_process_group", "abort_process_group"})
+"""Operations that destroy a process group."""
 
 
 class NewGroup(NamedTuple):
@@ -57,6 +60,11 @@ class Signature(NamedTuple):
     output_splits: tuple[int, ...] | None = None
     any_source: bool = False
     new_group: NewGroup | None = None
+
+    @property
+    def destroys(self) -> bool:
+        """The call destroys its group: no rank waits for another one in it."""
+        return self.operation in DESTRUCTIONS
 
 
 class CallState(Enum):
@@ -141,6 +149,7 @@ class Progress:
         messages: sequence number of the last send or receive enqueued; 0: none yet. A rank's own count.
         first_recorded: the oldest collective still in the rank's recorder; None: no older one was dropped.
         destroyed: the rank has destroyed the group.
+        destroyed_at: ``"file:line function"`` that did so; empty: unknown.
     """
 
     enqueued: int | None = None
@@ -148,6 +157,7 @@ class Progress:
     first_recorded: int | None = None
     destroyed: bool = False
     messages: int | None = None
+    destroyed_at: str = ""
 
 
 class ThreadException(NamedTuple):
@@ -232,6 +242,8 @@ class Rank:
         overdue: what has lasted longer than it may, when this was last known.
         ended_by_monitor: its monitor ended it for that.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
+        destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
+            by the engine (`otel_fr.match.destroyed`).
     """
 
     rank: int
@@ -260,6 +272,8 @@ class Rank:
     doing: str = ""
     kill_reason: str = ""
     place: Place = UNPLACED
+    destroying: Call | None = None
+    leaving: frozenset[str] = frozenset()
 
     @property
     def is_unheard(self) -> bool:
@@ -267,10 +281,10 @@ class Rank:
         return self.ending is Ending.UNKNOWN and not self.progress
 
     def has_left(self, group: str) -> bool:
-        """It can join no call of the group any more: it has destroyed the group, or its interpreter is ending."""
+        """It can join no call of the group any more: it destroys the group, or has, or its interpreter is ending."""
         progress = self.progress.get(group)
         is_exiting = self.exiting and self.ending in (Ending.RUNNING, Ending.KILLED)  # every other end is an exit
-        return is_exiting or (progress is not None and progress.destroyed)
+        return is_exiting or group in self.leaving or (progress is not None and progress.destroyed)
 
 
 class MessagePattern(NamedTuple):

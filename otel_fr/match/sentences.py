@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from otel_fr.match.destroyed import DEFAULT_GROUP
 from otel_fr.match.endings import describe_ending, exiting_text, stayed_away, was_stopped
 from otel_fr.match.instances import Instance, LastCall
 from otel_fr.match.machines import Machines
@@ -82,7 +83,7 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
         return [f"rank {rank} has sent no report and left no flight-recorder file, so its state is not known"]
     text = describe_ending(info)
     site = info.exception_site or info.site
-    no_call = last is not None and not last.in_call
+    no_call = last is not None and not last.in_call and info.destroying is None
     if info.ending is Ending.KILLED and was_stopped(info) and not info.python_blocked:
         exiting = f"{exiting_text(info)} and " if info.exiting else ""
         where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call and not exiting else "")
@@ -93,7 +94,9 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
         where = (f"still at {site}" if site else "alive") + (" and in no call" if no_call else "")
         text, site = f"was {where} when others gave up, and {text}", ""
     if progress is not None and progress.destroyed:
-        text = f"had left the group (it called destroy_process_group) and {text}"
+        text = (
+            f"had left the group (it called destroy_process_group{_destroyed_at(evidence, info, progress)}) and {text}"
+        )
     text = f"rank {rank} {text}"
     if info.python_blocked and info.ending is Ending.RUNNING:
         text += f", but its Python threads do not run{_blocked_text(info, 'is')}"
@@ -104,13 +107,25 @@ def where_texts(evidence: Evidence, rank: int, last: LastCall | None, instance: 
     is_idle = info.ending is Ending.RUNNING and not info.exiting and not info.python_blocked and info.idle is not None
     if is_idle and no_call:
         text += " and in no call"
+    elif info.destroying is not None and info.ending is Ending.RUNNING:
+        text += f", in {call_text(evidence, info.destroying)}"
     texts = [text]
     if info.doing and not info.python_blocked and info.ending in (Ending.RUNNING, Ending.KILLED):
         texts.append(f"it {'is' if info.ending is Ending.RUNNING else 'was'} {message_text(info.doing)}")
     texts += thread_texts(info)
     if instance is not None and (behind := _behind_text(info, last, instance)):
         texts.append(behind)
-    return [*texts, _last_call_text(evidence, info, last.call)] if last is not None else texts
+    call = info.destroying or (last.call if last is not None else None)
+    return [*texts, _last_call_text(evidence, info, call)] if call is not None else texts
+
+
+def _destroyed_at(evidence: Evidence, info: Rank, progress: Progress) -> str:
+    """Where a rank destroyed a group: by itself, or with all groups."""
+    site = progress.destroyed_at
+    for group, own in () if site else info.progress.items():
+        if own.destroyed_at and group in evidence.groups and evidence.groups[group].description == DEFAULT_GROUP:
+            site = own.destroyed_at
+    return f" at {site}" if site else ""
 
 
 def _blocked_text(info: Rank, be: str) -> str:
@@ -137,7 +152,9 @@ def call_text(evidence: Evidence, call: Call) -> str:
     text = call.signature.operation
     if call.signature.new_group is not None:
         return new_group_text(text, call.sequence_id, call.signature.new_group)
-    if call.stream != "p2p":
+    if call.signature.destroys:
+        pass  # a rank does so once
+    elif call.stream != "p2p":
         text = collective_text(text, call.sequence_id)
     elif call.signature.peer is not None:
         text += f" {'to' if text == 'send' else 'from'} rank {call.signature.peer}"

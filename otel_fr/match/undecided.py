@@ -11,9 +11,9 @@ from otel_fr.match.cycles import inverted
 from otel_fr.match.device import open_calls
 from otel_fr.match.fronts import fronts
 from otel_fr.match.instances import InstanceKey, is_waiting
-from otel_fr.match.model import Call, CallState, Evidence
+from otel_fr.match.model import CallState, Evidence
 from otel_fr.match.waiting import Node
-from otel_fr.presentation import collective_text, count_text, ranks_text, verb
+from otel_fr.presentation import count_text, ranks_text, verb
 
 MAX_QUESTIONS = 4
 """Open collectives that are named; the rest are counted."""
@@ -83,17 +83,6 @@ def lagging_calls(case: Case) -> set[tuple[int, int]]:
     return found
 
 
-def call_text(evidence: Evidence, call: Call) -> str:
-    """``"all_reduce number 5 of group dp (3)"``, ``"recv from rank 4 of group pp (7)"``."""
-    group = evidence.groups.get(call.group)
-    operation, peer = call.signature.operation, call.signature.peer
-    if call.stream != "p2p":
-        text = collective_text(operation, call.sequence_id)
-    else:
-        text = operation if peer is None else f"{operation} {'to' if operation == 'send' else 'from'} rank {peer}"
-    return text if group is None else f"{text} of {sentences.group_of(group)}"
-
-
 def _behind(case: Case) -> Iterator[tuple[tuple[int, ...], str]]:
     """Ranks with calls in flight that others completed: those with most first."""
     late = [(rank, calls.late) for rank, calls in open_calls(case.evidence, case.instances, case.completions).items()]
@@ -135,7 +124,7 @@ def _messages(evidence: Evidence) -> Iterator[tuple[tuple[int, ...], str]]:
         if call.stream != "p2p" or call.state is not CallState.IN_FLIGHT or not is_waiting(call, evidence.window):
             continue
         if call.signature.any_source and peer is not None:
-            text = f"rank {call.rank} waits in {call_text(evidence, call)}, whose counterpart is not known"
+            text = f"rank {call.rank} waits in {sentences.call_text(evidence, call)}, whose counterpart is not known"
             yield (peer, call.rank), text
 
 

@@ -161,12 +161,12 @@ class Reporter:
         """What `otel_fr.monitor.rules` decides on.
 
         A call whose backend does not show when calls end counts as in flight until the next call of its group. A posted
-        call blocks nothing, because no thread waits for it.
+        call blocks nothing, because no thread waits for it; one that destroys a group waits for no other rank.
         """
         tail = self.tail
         uncertain = [item.record for item in tail.uncertain.values() if not item.record.is_posted]
         oldest = min(uncertain, key=lambda record: record.since_ns, default=None)
-        for record in (item.record for item in tail.in_flight.values()):
+        for record in (item.record for item in tail.in_flight.values() if not item.record.destroys):
             if oldest is not None and record.issued_ns > oldest.since_ns:
                 break
             if not record.is_posted and (oldest is None or record.since_ns < oldest.since_ns):

@@ -43,11 +43,13 @@ class Reached(NamedTuple):
 class Tail:
     """Follows one ring. Every record is returned by `poll` exactly once, when it has ended.
 
+    A call that destroys a group waits for no other rank and is no progress: it counts only as long as it is in flight.
+
     Attributes:
         in_flight: by record id, oldest first.
         uncertain: by group id, the newest call whose backend does not show when it ends.
         failed: the last calls that failed, newest last.
-        last: the newest call.
+        last: the newest call, apart from those that destroy groups; so are `uncertain`, `failed` and `moved_ns`.
         reached: by group id, the group, its last collective enqueued, and its last one completed, as far as read.
         moved_ns: when a call was last enqueued or ended, as far as read; 0: never.
         missed: calls in flight whose end was not seen before their slots were overwritten.
@@ -117,12 +119,14 @@ class Tail:
                 self.in_flight[record.record_id] = item
             else:
                 ended.append(item)
+            if record.destroys:
+                continue
+            self.moved_ns = max(self.moved_ns, record.issued_ns)
             if record.state is RecordState.UNKNOWN:
                 self.uncertain[record.group.id] = item
             else:
                 self.uncertain.pop(record.group.id, None)
             self.last = item
-        self.moved_ns = max(self.moved_ns, new[-1].issued_ns)
 
     def _gap(self, issued_ns: int, ends: list[int]) -> float | None:
         """``ends`` are those of this poll, sorted."""
@@ -133,13 +137,15 @@ class Tail:
     def _note_ends(self, ended: list[Tracked]) -> None:
         for item in ended:
             record = item.record
+            if record.destroys:
+                continue
+            self.moved_ns = max(self.moved_ns, record.ended_ns or 0)
             if record.state is RecordState.FAILED:
                 self.failed.append(item)
             elif record.state is RecordState.COMPLETED and record.kind == KIND_COLLECTIVE:
                 self._reach(record)
         last = max((item.record.ended_ns or 0) for item in ended)
         self._last_end_ns = max(self._last_end_ns, last)
-        self.moved_ns = max(self.moved_ns, last)
         last_item = self.last
         if last_item is not None and last_item.record.state is RecordState.IN_FLIGHT:
             wanted = last_item.record.record_id

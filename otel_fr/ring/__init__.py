@@ -9,6 +9,7 @@ from otel_fr.ring.codec import DefinitionError
 from otel_fr.ring.definitions import GroupDef, NewGroup, SignatureDef, SiteDef
 from otel_fr.ring.layout import (
     COUNTERS,
+    DESTRUCTIONS,
     KIND_COLLECTIVE,
     KIND_GROUP,
     KIND_MONITORED,
@@ -27,6 +28,7 @@ from otel_fr.ring.writer import RingWriter
 
 __all__ = [
     "COUNTERS",
+    "DESTRUCTIONS",
     "KIND_COLLECTIVE",
     "KIND_GROUP",
     "KIND_MONITORED",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef
-from otel_fr.ring.layout import KIND_P2P, POSTED, RecordState
+from otel_fr.ring.layout import DESTRUCTIONS, KIND_GROUP, KIND_P2P, POSTED, RecordState
 
 STATE_TEXT: Final[Mapping[RecordState, str]] = {
     RecordState.IN_FLIGHT: "scheduled",
@@ -58,6 +58,11 @@ class Record:
     def sequence_id(self) -> int:
         """The call's number within its stream."""
         return self.p2p_seq if self.kind == KIND_P2P else self.coll_seq
+
+    @property
+    def destroys(self) -> bool:
+        """It destroys its group."""
+        return self.kind == KIND_GROUP and self.signature.operation in DESTRUCTIONS
 
     @property
     def is_posted(self) -> bool:

@@ -96,7 +96,8 @@ def test_a_rank_that_destroyed_its_groups_had_left(tmp_path: Path) -> None:
         assert (verdict["category"], verdict["culprit_ranks"], verdict["stuck_on"]) == ("missing_rank", [1], None)
         summary = whole_text(verdict)
         assert re.search(r"it failed (at once|after [0-9.]+ s) on ranks 0, 2; ", summary)
-        assert "rank 1 had left the group (it called destroy_process_group) and was still at" in summary
+        left = r"rank 1 had left the group \(it called destroy_process_group at \S*ends\.py:\d+ \S+\) and was still at"
+        assert re.search(left, summary), summary
         assert "blocked on the host" not in summary
 
 

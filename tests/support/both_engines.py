@@ -16,6 +16,7 @@ import torch.distributed as dist
 from otel_fr.capture import engines as capture_engines
 from otel_fr.capture import groups as capture_groups
 from otel_fr.capture.dispatcher import reduce_ops_are_readable
+from otel_fr.capture.recorder import Recorder
 from otel_fr.ring import POSTED, Record, RecordState, RingReader
 from tests.support import engines
 from tests.support.waiting import PATIENCE
@@ -40,8 +41,12 @@ def _settle(reader: RingReader) -> None:
         time.sleep(0.001)
 
 
-def recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], run: Callable[[], None]) -> Any:
-    """The records, progress and counters of what ``run`` did under an engine, once all its calls have ended."""
+def recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], run: Callable[[Recorder], None]) -> Any:
+    """The records, progress and counters of what ``run`` did under an engine, once all its calls have ended.
+
+    Args:
+        run: given the recorder.
+    """
     capture_groups.forget_created()
     with tempfile.TemporaryDirectory() as folder:
         writer = engine.create_ring([Path(folder)], "ring", capacity, {"rank": 0})
@@ -49,7 +54,7 @@ def recorded(engine: capture_engines.Engine, capacity: int, groups: list[Any], r
         try:
             for group in groups:
                 recorder.group_created(group.group_name, group)
-            run()
+            run(recorder)
         finally:
             kernels.remove()
         reader = RingReader.open(writer.path)
@@ -70,7 +75,7 @@ def engine_of(name: str) -> capture_engines.Engine:
     return engine
 
 
-def both(capacity: int, groups: list[Any], run: Callable[[], None]) -> tuple[Any, Any]:
+def both(capacity: int, groups: list[Any], run: Callable[[Recorder], None]) -> tuple[Any, Any]:
     """`recorded` under the Python engine and under the compiled one."""
     # On one line, for the call sites name it.
     python, compiled = (recorded(engine_of(name), capacity, groups, run) for name in ("python", "compiled"))

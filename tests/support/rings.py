@@ -106,6 +106,10 @@ class RankRing:
         definition = GroupDef(group_id(name, ranks), name, description, tuple(ranks), "gloo", len(self._groups))
         self._groups[name] = (self.writer.add_group(definition), [0, 0, 0])
 
+    def remove_group(self, name: str) -> None:
+        """The rank has destroyed it."""
+        self.writer.remove_group(self._groups[name][0])
+
     def call(
         self,
         what: SignatureDef,

@@ -18,6 +18,8 @@ DELAY = 0.5
 
 DESTROYED = -1
 """In place of the number of a report: the rank has destroyed the group."""
+MAX_DESTROYED = 64
+"""Groups of one rank of which is kept where it destroyed them; as many as its report names (otel_fr/monitor)."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class RankState:
     showed enqueued (-1: no report did)."""
     latest: dict[str, CompactCall] = field(default_factory=dict)
     """By group id: the newest collective a span shows completed."""
+    destroyed_at: dict[str, str] = field(default_factory=dict)
+    """By group id: the call site that destroyed it, of the newest ones."""
     previous_record: int = -1
     previous_end: int = 0
     """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""
@@ -70,6 +74,13 @@ class RankState:
         last = self.progress[group][2]
         newest = self.report.number if self.ended is not None and self.report is not None else 0
         return last == DESTROYED or 0 < last < newest
+
+    def note_destroyed(self, group: str, site: str) -> None:
+        """A span shows that the rank has destroyed the group."""
+        self.destroyed_at.pop(group, None)
+        if len(self.destroyed_at) >= MAX_DESTROYED:
+            del self.destroyed_at[next(iter(self.destroyed_at))]
+        self.destroyed_at[group] = site
 
     def messages(self, group: str) -> int | None:
         """The number of its last send or receive in a group that is in `progress`; None: a span shows that it went on

@@ -281,6 +281,10 @@ class Run:
                         latest[group_id] = compact if not template.is_heavy else lighten(compact)
                 if of_call is completed and group.add_matching(compact, rank, template, sequence):
                     continue
+            elif template.stream == "group" and template.signature.destroys:
+                if of_call is completed:
+                    state.note_destroyed(group_id, template.site)
+                continue
             if group.add(expand(compact)):
                 self.note_mismatch(now)
         state.note_newest(previous, previous_end)
@@ -306,7 +310,7 @@ class Run:
         self._end_calls(state, before, report)
         for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
             group = self.groups.get(call.group)
-            if group is not None and group.add(call):
+            if group is not None and not call.signature.destroys and group.add(call):
                 self.note_mismatch(now)
         self._cut(state, report)
         state.keep_stack(report, now)
@@ -353,7 +357,7 @@ class Run:
         listed = {call.record for call in report.inflight}
         newest = max(listed, default=-1) if report.inflight_more else None
         for call in before.inflight:
-            if call.record in listed or (newest is not None and call.record > newest):
+            if call.record in listed or call.signature.destroys or (newest is not None and call.record > newest):
                 continue
             group = self.groups.get(call.group)
             known = group.known(call) if group is not None else None

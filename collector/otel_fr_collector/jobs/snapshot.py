@@ -73,7 +73,7 @@ class Snapshot:
             if call.enqueued_wall is not None:
                 self.enqueued_wall[key] = min(call.enqueued_wall, self.enqueued_wall.get(key, call.enqueued_wall))
         calls = [call.as_call(self.until.get(call.rank, self.moment)) for call in self.calls]
-        if any(call.state in (CallState.IN_FLIGHT, CallState.FAILED) for call in self.calls):
+        if any(_needs_others(call) and call.state is not CallState.UNKNOWN for call in self.calls):
             for rank in _expected(self):
                 self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
         window = max(0.0, WAIT_SHARE * self.stall - EPSILON)
@@ -143,7 +143,13 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         site=state.site,
         stack=state.stack,
         progress={
-            gid: Progress(own[0], own[1], destroyed=state.has_destroyed(gid), messages=state.messages(gid))
+            gid: Progress(
+                own[0],
+                own[1],
+                destroyed=state.has_destroyed(gid),
+                messages=state.messages(gid),
+                destroyed_at=state.destroyed_at.get(gid, ""),
+            )
             for gid, own in state.progress.items()
         },
         has_gaps=state.has_gaps,
@@ -179,6 +185,7 @@ def _calls(run: Run) -> list[RankCall]:
         add(reported_calls(run, state))
         if state.report is not None:
             add(state.report.failed)
+            add(call for call in state.report.inflight if call.signature.destroys)
             if state.report.last is not None and state.report.last.state is not CallState.IN_FLIGHT:
                 add([state.report.last])
         add(expand(compact) for compact in state.latest.values())
@@ -209,11 +216,16 @@ def _relevant(group: GroupState) -> list[IncompleteInstance]:
     return list(chosen.values())
 
 
+def _needs_others(call: RankCall) -> bool:
+    """It has not completed, and may wait for other ranks."""
+    return call.state is not CallState.COMPLETED and not call.signature.destroys
+
+
 def _expected(taken: Snapshot) -> set[int]:
     """Every rank that should report: the world's, and the members of the groups in which a rank waits."""
     world = taken.world_size
     expected = set(range(world)) if world is not None and world <= MAX_EXPECTED else set()
-    for gid in {call.group for call in taken.calls if call.state is not CallState.COMPLETED}:
+    for gid in {call.group for call in taken.calls if _needs_others(call)}:
         group = taken.groups.get(gid)
         if group is not None and len(expected) + len(group.ranks) <= MAX_EXPECTED:
             expected.update(group.ranks)

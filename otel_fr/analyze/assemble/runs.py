@@ -205,7 +205,7 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
 def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask, has_completions: bool) -> list[Call]:
     """The calls that the match engine must see: those that are not decided, and the newest."""
     entries, pairs = dump.entries, messages.entries
-    newest = int(entries.record.max(initial=-1))
+    newest = int(entries.record[~_destroys(dump)].max(initial=-1))  # the engine sets those aside
     is_over = bool(decided[entries.record == newest].any() or messages.decided[pairs.record == newest].any())
     wanted = np.flatnonzero((entries.stream != P2P) & (~decided | (entries.record == newest)))
     found: list[Call] = []
@@ -276,6 +276,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)
     rank.completed_age = _completed_age(dump)
     rank.place = _place(dump)
+    _note_destroyed(dump, ids, rank)
     if rank.ending is Ending.RAISED and not rank.exception_site:
         rank.exception_site = dump.text("exit_site")
     return rank
@@ -285,6 +286,20 @@ def _place(dump: Dump) -> Place:
     """Where the rank ran."""
     host, gpu, pod, node = (dump.text(name)[:MAX_HOST] for name in ("host", "gpu", "pod", "node"))
     return Place(host, dump.integer("pid"), dump.integer("local_rank"), gpu, pod, node)
+
+
+def _destroys(dump: Dump) -> Mask:
+    """The calls that destroy their group."""
+    entries = dump.entries
+    return np.array([signature.destroys for signature in entries.signatures] or [False], np.bool_)[entries.signature]
+
+
+def _note_destroyed(dump: Dump, ids: Mapping[str, str], rank: Rank) -> None:
+    """Where the rank destroyed its groups."""
+    for entry in dump.entries.at(np.flatnonzero(_destroys(dump))):
+        progress = rank.progress.get(ids.get(entry.group, ""))
+        if progress is not None and entry.state is CallState.COMPLETED:
+            progress.destroyed_at = entry.site
 
 
 def _overdue(dump: Dump) -> tuple[Overdue, ...]:
@@ -299,11 +314,11 @@ def _has_gaps(dump: Dump) -> bool:
 
 
 def _completed_age(dump: Dump) -> float | None:
-    """Seconds since it enqueued the newest call that has completed."""
+    """Seconds since it enqueued the newest call that has completed. (After a failed one it may destroy its groups.)"""
     entries = dump.entries
     if entries.age is None:
         return None
-    ages = entries.age[(entries.state == COMPLETED) & ~np.isnan(entries.age)]
+    ages = entries.age[(entries.state == COMPLETED) & ~np.isnan(entries.age) & ~_destroys(dump)]
     return float(ages.min()) if len(ages) else None
 
 

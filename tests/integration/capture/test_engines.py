@@ -6,6 +6,7 @@ import contextlib
 import random
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from otel_fr.capture import engines as capture_engines
-from otel_fr.ring import RingReader
+from otel_fr.capture.recorder import Recorder
+from otel_fr.ring import RecordState, RingReader
 from tests.support import engines
 from tests.support.both_engines import LIBRARIES, both, engine_of
 
@@ -106,16 +108,40 @@ def _program(seed: int, steps: int, groups: list[Any]) -> None:
             _call(choose, choose.choice(groups))
 
 
+def _with_destructions(seed: int, steps: int, groups: list[Any], recorder: Recorder) -> None:
+    """A program whose groups are destroyed, one after the other, and made anew under their names in the end."""
+    choose = random.Random(seed)
+    for group in choose.sample(groups, len(groups)):
+        _program(choose.randrange(2**32), steps, groups)
+        begun = recorder.begin_destruction(group, "destroy_process_group")
+        if choose.random() < 0.8:
+            recorder.group_gone(group.group_name)
+        if begun is not None and choose.random() < 0.8:
+            recorder.end(*begun, 0, choose.choice([RecordState.COMPLETED, RecordState.FAILED]), time.monotonic_ns())
+    for group in groups:
+        recorder.group_created(group.group_name, group)
+    _program(seed, steps, groups)
+
+
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 120), capacity=st.sampled_from([7, 500]))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_random_programs_are_recorded_alike(groups: list[Any], seed: int, steps: int, capacity: int) -> None:
-    python, compiled = both(capacity, groups, lambda: _program(seed, steps, groups))
+    python, compiled = both(capacity, groups, lambda _: _program(seed, steps, groups))
     assert compiled == python
     assert python[2]["hook_errors"] == 0
 
 
+@given(seed=st.integers(0, 2**32), steps=st.integers(0, 30), capacity=st.sampled_from([7, 500]))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_groups_that_are_destroyed_are_recorded_alike(groups: list[Any], seed: int, steps: int, capacity: int) -> None:
+    python, compiled = both(capacity, groups, lambda own: _with_destructions(seed, steps, groups, own))
+    assert compiled == python
+    assert python[2]["hook_errors"] == 0
+    assert any(record["signature"].operation == "destroy_process_group" for record in python[0]) or capacity == 7
+
+
 def test_threads_are_recorded_alike(groups: list[Any]) -> None:
-    def run() -> None:
+    def run(_: Recorder) -> None:
         def work(number: int) -> None:
             _program(number, 150, [groups[number]])
 
@@ -138,7 +164,7 @@ def test_threads_are_recorded_alike(groups: list[Any]) -> None:
 
 
 def test_new_shapes_without_end_are_recorded_alike(groups: list[Any]) -> None:
-    def run() -> None:
+    def run(_: Recorder) -> None:
         for size in range(9000):
             dist.all_reduce(torch.empty(size % 7000 + 1))
 

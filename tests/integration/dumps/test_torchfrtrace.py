@@ -58,6 +58,8 @@ def every_operation(ring: RankRing) -> None:
         ring.group("0:split:[0, 1]", [0, 1], "half")
         half = NewGroup("0:split:[0, 1]", "half", (0, 1))
         ring.call(signature("split_group", (), new_group=half), kind=KIND_GROUP, group="0:split:[0, 1]")
+        if r == 0:  # by its own choice
+            ring.call(signature("destroy_process_group", ()), kind=KIND_GROUP, group="1")
     for _ in range(3):
         ring.call(signature("all_reduce", reduce_op="sum"))
 

@@ -35,7 +35,7 @@ class Program:
         self._seed = seed
         self._peer = 1 - dist.get_rank()
 
-    def run(self) -> None:
+    def run(self, _: object) -> None:
         self._choose = random.Random(self._seed)
         self._unmatched = 1000  # tags of receives that no send matches
         steps = (self._reduce_scatter, self._message, self._exchange, self._batch, self._any_source, self._dropped)
@@ -186,12 +186,12 @@ def main() -> None:
     for seed in range(PROGRAMS):
         result["programs"].append([as_text(found) for found in both(500, groups, Program(seed).run)])
     result["functional"] = [
-        [record["state"].name for record in found[0]] for found in both(500, groups, functional_calls)
+        [record["state"].name for record in found[0]] for found in both(500, groups, lambda _: functional_calls())
     ]
     alive: list[int] = []
     seen: list[Any] = []
     what_is_seen(alive, seen)  # without otel-fr
-    recorded(engine_of("compiled"), 500, groups, lambda: what_is_seen(alive, seen))
+    recorded(engine_of("compiled"), 500, groups, lambda _: what_is_seen(alive, seen))
     result["alive"] = alive
     result["seen"] = seen
     Path(sys.argv[1], f"rank{dist.get_rank()}.json").write_text(json.dumps(result))

@@ -16,7 +16,7 @@ from otel_fr.analyze import HEALTHY, Analysis, load
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.write import write_dump
 from otel_fr.incident import FIELDS
-from otel_fr.match import Ending, ThreadException
+from otel_fr.match import Case, Ending, ThreadException
 from otel_fr.ring import KIND_GROUP, NewGroup, RecordState
 from tests.support.rings import RUN, RankRing, signature
 
@@ -90,6 +90,63 @@ def test_a_rank_that_records_no_creations_has_not_left_one_out(tmp_path: Path, s
         ring.write(tmp_path / "files")
     incidents = json.loads(to_json(load(tmp_path / "files")))["incidents"]
     assert [incident["culprit_ranks"] for incident in incidents] == ([[2]] if says_so else [])
+
+
+DESTROY = signature("destroy_process_group", ())
+CLOSE = (("/job/save.py", 9, "close"),)
+
+
+@pytest.mark.parametrize("destroyers", [(0,), (0, 1), (0, 1, 2)])
+def test_groups_that_are_destroyed_by_some_ranks_are_no_fault_and_no_last_call(
+    tmp_path: Path, destroyers: tuple[int, ...]
+) -> None:
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3, creations=True)
+        ring.call(STEP, age_s=30)
+        if rank in destroyers:
+            ring.call(DESTROY, kind=KIND_GROUP, age_s=8, took_s=0.1)
+        ring.write(tmp_path / "files")
+    report = load(tmp_path / "files")
+    assert (report.status, report.incidents) == (HEALTHY, [])
+    assert report.run is not None
+    assert {call.signature.operation for call in Case(report.run.evidence).evidence.calls} == {"all_reduce"}
+    (found,) = [one for one in report.collectives if one.operation == "destroy_process_group"]
+    assert (found.missing_ranks, found.completed, tuple(found.calls)) == ((), True, destroyers)
+
+
+def test_a_rank_that_hangs_while_it_destroys_its_group_is_told(tmp_path: Path) -> None:
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3, creations=True)
+        ring.call(STEP, age_s=30)
+        if rank == 1:
+            ring.call(DESTROY, kind=KIND_GROUP, age_s=20, state=RecordState.IN_FLIGHT)
+        ring.write(tmp_path / "files")
+    text = to_text(load(tmp_path / "files"))
+    assert "undecided: 1 call open on rank 1; the oldest is destroy_process_group of group default_pg (0)" in text
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_peers_wait_in_a_group_that_a_rank_has_destroyed(tmp_path: Path, gone: bool) -> None:
+    for rank in range(3):
+        ring = RankRing(tmp_path / "rings", rank, 3, creations=True)
+        ring.group("1", range(3), "tp")
+        ring.call(STEP, age_s=30, group="1")
+        if rank == 1:
+            state = RecordState.COMPLETED if gone else RecordState.IN_FLIGHT
+            ring.call(DESTROY, kind=KIND_GROUP, age_s=20, group="1", state=state, site=CLOSE)
+            if gone:
+                ring.remove_group("1")
+        else:
+            ring.call(STEP, age_s=19, group="1", state=RecordState.IN_FLIGHT)
+        ring.write(tmp_path / "files")
+    (incident,) = json.loads(to_json(load(tmp_path / "files")))["incidents"]
+    assert (incident["category"], incident["culprit_ranks"]) == ("missing_rank", [1])
+    told = (
+        "it called destroy_process_group at /job/save.py:9 close"
+        if gone
+        else "rank 1 is alive, in destroy_process_group of group tp (1)"
+    )
+    assert told in incident["summary"]
 
 
 def test_the_incident_is_the_same_one_however_often_it_is_analyzed(tmp_path: Path) -> None:

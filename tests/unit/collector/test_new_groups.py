@@ -1,24 +1,29 @@
-"""The creation of a process group, from the monitor's span and report to what the collector keeps of it."""
+"""How process groups are created and destroyed, from the monitor's span and report to what the collector keeps."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+from otel_fr_collector.incidents.triggers import oldest_wait
 from otel_fr_collector.jobs.calls import Interner, RankCall, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.ranks import DESTROYED, MAX_DESTROYED, RankState
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.snapshot import snapshot
 from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import identity, rank_report
 from otel_fr.match import CallState, Group
 from otel_fr.match.model import NewGroup as Created
-from otel_fr.monitor.report_builder import reported_call
+from otel_fr.monitor.report_builder import reported_call, reported_group
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.tail import Tracked
 from otel_fr.rank_report import RankReport
-from otel_fr.ring import KIND_GROUP, GroupDef, NewGroup, Record, RecordState, SiteDef
+from otel_fr.ring import KIND_GROUP, GroupDef, GroupProgress, NewGroup, Record, RecordState, SiteDef
 from tests.support.rings import FRAME, signature
 
 WORLD = GroupDef("w", "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
@@ -85,3 +90,48 @@ def test_other_members_under_one_number_disagree() -> None:
     assert not state.add(expand((0, from_span(created(), interner), None)))
     other = created(NewGroup("3", "dp", (1, 2)))
     assert state.add(expand((2, from_span(other, interner, 2), None)))
+
+
+def destroyed(state: RecordState = RecordState.COMPLETED) -> Record:
+    return dataclasses.replace(
+        created(state=state), record_id=8, coll_seq=4, signature=signature("destroy_process_group", (), backend="")
+    )
+
+
+def test_a_rank_that_destroys_a_group_is_waited_for_by_no_other() -> None:
+    interner = Interner()
+    run = Run(RunId("job", 0, "r"), 0.0, 0.0, world_size=4)
+    for rank in (0, 2):
+        run.add_spans(rank, [from_span(destroyed(), interner, rank)], 1.0)
+    run.add_spans(1, [from_span(dataclasses.replace(created(), coll_seq=4), interner, 1)], 1.0)
+    (group,) = run.groups.values()
+    assert [key[2] for key in group.incomplete] == [4]
+    assert run.mismatch_since is None
+    assert run.ranks[0].destroyed_at == {"w": "/home/user/train.py:42 step"}
+    run.ranks[0].progress["w"] = [5, 5, DESTROYED, 0, -1]
+    assert snapshot(run, 1.0).ranks[0].progress["w"].destroyed_at == "/home/user/train.py:42 step"
+
+
+def test_of_many_groups_that_a_rank_destroys_the_newest_are_known() -> None:
+    state = RankState(0)
+    for number in range(MAX_DESTROYED + 5):
+        state.note_destroyed(str(number), "a.py:1 f")
+    assert list(state.destroyed_at) == [str(number) for number in range(5, MAX_DESTROYED + 5)]
+
+
+def test_a_rank_that_hangs_while_it_destroys_a_group_is_evidence_and_waits_for_nobody() -> None:
+    interner = Interner()
+    run = Run(RunId("job", 0, "r"), 0.0, 0.0, world_size=4)
+    for number, calls in ((1, [destroyed(RecordState.IN_FLIGHT)]), (2, [])):
+        report = RankReport(
+            rank=0, number=number, stall_s=5.0, groups=(reported_group(GroupProgress(WORLD, 5, 5, 0, 5, 5, 0, 0), 9),),
+            in_flight=tuple(reported_call(Tracked(record, None), 10_000) for record in calls),
+            in_flight_more=0, failed=(), idle_s=None,
+        )  # fmt: skip
+        assert run.add_report(parse_report(rank_report.build(report), interner, now=100.0, wall=5e9), 100.0)
+        taken = snapshot(run, 200.0)
+        assert [call.signature.operation for call in taken.calls] == ["destroy_process_group"] * len(calls)
+        assert oldest_wait(run, 101.0 + 100.0) is None
+        assert set(taken.evidence().ranks) == {0}
+        assert not any(group.incomplete for group in run.groups.values())
+    assert run.ranks[0].completed_at is None

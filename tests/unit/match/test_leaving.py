@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, Progress, Rank, Signature
+from otel_fr import ring
+from otel_fr.match import Call, CallState, Category, Ending, Finding, Group, NewGroup, Progress, Rank, Signature
+from otel_fr.match.model import DESTRUCTIONS
 from tests.support.verdicts import causes, judge
 
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
@@ -105,6 +107,85 @@ def test_a_rank_that_destroyed_one_group_and_waits_in_another_left_the_call_out(
     pair = dataclasses.replace(waiting(1), group="p", sequence_id=1)
     (cause,) = causes(verdict([waiting(0), pair], [alive(0, 6), other, alive(2, 6)]))
     assert (cause.category, cause.culprit_ranks, cause.sequence_id) == (Category.MISSING_RANK, (1,), 6)
+
+
+DESTROY = Signature("destroy_process_group")
+
+
+def destroying(rank: int, group: str = "w", state: CallState = CallState.IN_FLIGHT, age: float = 12.0) -> Call:
+    return Call(
+        rank=rank,
+        group=group,
+        stream="group",
+        sequence_id=1,
+        record=9,
+        signature=DESTROY,
+        state=state,
+        age=age,
+        site="save.py:9 close",
+    )
+
+
+def test_both_lists_of_operations_that_destroy_groups_are_the_same() -> None:
+    assert DESTRUCTIONS == ring.DESTRUCTIONS
+
+
+@pytest.mark.parametrize("state", [CallState.IN_FLIGHT, CallState.COMPLETED, CallState.FAILED])
+@pytest.mark.parametrize("ranks", [(0,), (0, 1), (0, 1, 2)])
+def test_nobody_waits_in_a_call_that_destroys_a_group(state: CallState, ranks: tuple[int, ...]) -> None:
+    """Not even if others make calls of other groups under its number."""
+    new = Call(
+        rank=2,
+        group="w",
+        stream="group",
+        sequence_id=1,
+        record=2,
+        signature=Signature("new_group", new_group=NewGroup("1", "tp", (2,))),
+        state=CallState.COMPLETED,
+    )
+    calls = [*[call(r, 5) for r in range(3)], *[destroying(r, state=state) for r in ranks], new]
+    assert verdict(calls, [alive(r) for r in range(3)]) == []
+
+
+@pytest.mark.parametrize("group", ["w", "p"])
+def test_a_rank_that_hangs_while_it_destroys_a_group_is_said_to_be_there(group: str) -> None:
+    """Who destroys the default group destroys all groups."""
+    ranks = [Rank(r, idle=9.0, progress={"w": Progress(5, 5), "p": Progress(6, 5)}) for r in range(2)]
+    pair = dataclasses.replace(waiting(0), group="p")
+    calls = [*[call(r, 5) for r in range(2)], pair, destroying(1, group)]
+    ranks[1].progress["p"], ranks[1].site = Progress(5, 5), "save.py:9 close"
+    (cause,) = causes(verdict(calls, ranks))
+    assert (cause.category, cause.culprit_ranks, cause.stuck_on) == (Category.MISSING_RANK, (1,), None)
+    name = "default_pg (0)" if group == "w" else "pair (1)"
+    assert f"; rank 1 is alive at save.py:9 close, in destroy_process_group of group {name}" in cause.summary
+    assert f"its last call, destroy_process_group of group {name}, has not completed" in cause.details
+    assert "in no call" not in cause.summary
+
+
+def test_a_rank_that_left_a_group_before_its_timeout_is_not_waited_for_to_move() -> None:
+    """It may be busy, but can join no more; the wait in another group that it destroys is none."""
+    busy = Rank(1, idle=0.1, progress={"w": Progress(5, 5)})
+    (cause,) = causes(verdict([waiting(0), waiting(2), destroying(1, age=0.3)], [alive(0, 6), busy, alive(2, 6)]))
+    assert cause.culprit_ranks == (1,)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_place_that_destroyed_the_group_is_named(own: bool) -> None:
+    here, other = Progress(5, 5, destroyed=True), Progress(2, 2, destroyed=True)
+    (here if own else other).destroyed_at = "save.py:9 close"
+    rank = Rank(1, idle=9.0, progress={"p": here, "w": other}, site="save.py:3 save")
+    alone = dataclasses.replace(waiting(0), group="p")
+    (cause,) = causes(verdict([alone], [Rank(0, idle=9.0, progress={"p": Progress(6, 5)}), rank]))
+    assert "had left the group (it called destroy_process_group at save.py:9 close)" in cause.summary
+
+
+def test_a_group_that_was_destroyed_after_a_failure_does_not_show_that_it_was_caught() -> None:
+    """The rank ends by the failure all the same."""
+    failed = dataclasses.replace(call(0, 6, CallState.FAILED), age=9.0, duration=3.0, error="timeout")
+    done = destroying(0, state=CallState.COMPLETED, age=1.0)
+    ranks = [alive(0, 6), alive(1), alive(2)]
+    with_it, without = (verdict([failed, *more], ranks) for more in ([done], []))
+    assert with_it == without != []
 
 
 @pytest.mark.parametrize(("message", "shown"), [("", ""), ("no samples", " (sys.exit: no samples)")])

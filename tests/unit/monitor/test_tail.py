@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from otel_fr.monitor.tail import MAX_CHECKED, Tail
-from otel_fr.ring import KIND_COLLECTIVE, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from otel_fr.ring import KIND_COLLECTIVE, KIND_GROUP, GroupDef, RecordState, RingReader, RingWriter, SiteDef
 from otel_fr.ring.layout import HEADER, SLOT_SIZE
-from tests.support.rings import FRAME, float_signature
+from tests.support.rings import FRAME, float_signature, signature
 
 
 class Ring:
@@ -31,6 +31,13 @@ class Ring:
         fields = (KIND_COLLECTIVE, 0, self.seq[group], 0, 0, 0, 0, at or time.monotonic_ns())
         ticket = writer.append(self.groups[group], sig, site, 0, writer.generation, *fields)
         return ticket, self.groups[group], self.seq[group]
+
+    def destroy(self, at: int, group: int = 0) -> tuple[int, int, int]:
+        """The group is being destroyed."""
+        writer = self.writer
+        sig = writer.define_signature("d", signature("destroy_process_group", ()))
+        fields = (KIND_GROUP, 0, 1, 0, 0, 0, 0, at)
+        return writer.append(self.groups[group], sig, 0, 0, writer.generation, *fields), self.groups[group], 0
 
     def end(self, call: tuple[int, int, int], state: RecordState = RecordState.COMPLETED, at: int = 0) -> None:
         self.writer.complete(*call, state, at or time.monotonic_ns())
@@ -178,3 +185,21 @@ def test_damaged_records_are_skipped_and_do_not_block_the_rest(ring: Ring) -> No
     assert not ring.tail.is_behind()
     ring.end(ring.issue())
     assert ring.poll() == [3]
+
+
+@pytest.mark.parametrize("state", [RecordState.COMPLETED, RecordState.FAILED])
+def test_a_group_that_is_destroyed_is_in_flight_until_then_and_no_progress(ring: Ring, state: RecordState) -> None:
+    """What its rank did last is the call before it."""
+    ring.end(ring.issue(at=1_000), at=2_000)
+    ring.end(ring.issue(at=3_000, group=1), RecordState.UNKNOWN, at=4_000)
+    ring.poll()
+    before = ring.tail.last, ring.tail.moved_ns, list(ring.tail.uncertain)
+    call = ring.destroy(at=9_000, group=1)
+    assert ring.poll() == []
+    assert list(ring.tail.in_flight) == [2]
+    assert (ring.tail.last, ring.tail.moved_ns, list(ring.tail.uncertain)) == before
+    ring.writer.remove_group(ring.groups[1])
+    ring.end(call, state, at=10_000)
+    assert ring.poll() == [2]
+    assert (ring.tail.last, ring.tail.moved_ns) == before[:2]
+    assert (len(ring.tail.failed), len(ring.tail.in_flight)) == (0, 0)
