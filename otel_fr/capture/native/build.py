@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ _IN_WHEEL: Final = (
     "torch/lib/libc10.so",
 )
 _ABI: Final = re.compile(r"_GLIBCXX_USE_CXX11_ABI=([01])")
+_UNFINISHED: Final = ".building-"
+"""Begins the names of kernels that are being compiled."""
 _MESSAGE: Final = 4000
 """Characters of the compiler's output that are kept."""
 
@@ -156,21 +159,13 @@ def build(target: Target, folder: Path) -> Path:
     if compiler is None:
         raise BuildError(NO_COMPILER)
     # Moved into place when it is whole, so that no process loads half a library.
-    handle, name = tempfile.mkstemp(prefix=".building-", suffix=".so", dir=folder)
+    handle, name = tempfile.mkstemp(prefix=_UNFINISHED, suffix=".so", dir=folder)
     os.close(handle)
     unfinished = Path(name)
     try:
-        done = subprocess.run(
-            command(target, compiler, unfinished),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT,
-            check=False,
-        )
-        if done.returncode:
-            raise BuildError(f"{' '.join(compiler)} failed: {done.stderr[-_MESSAGE:].strip()}")
+        status, said = _run(command(target, compiler, unfinished))
+        if status:
+            raise BuildError(f"{' '.join(compiler)} failed: {said[-_MESSAGE:].strip()}")
         store.seal(unfinished)
         unfinished.chmod(0o700)
         unfinished.replace(path)
@@ -179,6 +174,34 @@ def build(target: Target, folder: Path) -> Path:
     finally:
         unfinished.unlink(missing_ok=True)
     return path
+
+
+def _run(arguments: list[str]) -> tuple[int, str]:
+    """Exit status of a compiler, and what it said. Raises TimeoutExpired; no process of it is left then.
+
+    It has a process group of its own, for GCC is several programs.
+    """
+    with subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as compiler:
+        try:
+            _, said = compiler.communicate(timeout=TIMEOUT)
+        except BaseException:
+            os.killpg(compiler.pid, signal.SIGKILL)
+            raise
+    return compiler.returncode, said
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """What compilations left that were killed. For their only successor."""
+    for path in folder.glob(f"{_UNFINISHED}*"):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -230,6 +253,7 @@ def _build(options: argparse.Namespace, stack: contextlib.ExitStack) -> int:
             if not alone:
                 print("another process compiles it", file=sys.stderr)
                 return 0
+            _remove_unfinished(folder)
             try:
                 print(build(target, folder))
             except BuildError as error:
