@@ -116,7 +116,7 @@ def _with_destructions(seed: int, steps: int, groups: list[Any], recorder: Recor
         begun = recorder.begin_destruction(group, "destroy_process_group")
         if choose.random() < 0.8:
             recorder.group_gone(group.group_name)
-        if begun is not None and choose.random() < 0.8:
+        if begun is not None:  # it ends after the group is gone, or fails
             recorder.end(*begun, 0, choose.choice([RecordState.COMPLETED, RecordState.FAILED]), time.monotonic_ns())
     for group in groups:
         recorder.group_created(group.group_name, group)

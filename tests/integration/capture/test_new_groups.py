@@ -86,6 +86,7 @@ print(len({record.group.id for record in ring().records()}), len(ring().groups()
         "3 1 COMPLETED new_group default_pg 0 1 2 3 fake False",
         "3 1 COMPLETED new_group undefined 0 2 fake True",
         "3 1 COMPLETED new_group undefined 0 3 fake True",
+        "3 2 COMPLETED destroy_process_group pair 0 1 fake True",
         "3 1 COMPLETED new_group pair 0 1 fake True",
         "0 1 COMPLETED all_reduce pair 0 1 fake True",
         "5 4 0",
