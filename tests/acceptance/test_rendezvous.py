@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from otel_fr.checks.model import JOB_STOPPED, NODE_EXCLUDED, NODE_FAILED
+from otel_fr.dumps.read import load
 from tests.support import mounts, torchrun
 from tests.support.commands import BIN
 from tests.support.otlp_sink import grpc_sink
 from tests.support.paths import JOBS
 from tests.support.ports import free_address
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_for
 
 pytestmark = torchrun.needed
 
@@ -82,6 +83,25 @@ def test_two_nodes_train_together_and_restart_together(tmp_path: Path) -> None:
     assert [status for status, _, _ in ended] == [0, 0], ended
     lines = sorted(line for _, out, _ in ended for line in out.splitlines())
     assert lines == [f"attempt {attempt}: rank {rank} of 2 has the sum 2" for attempt in (0, 1) for rank in (0, 1)]
+
+
+def test_nodes_of_which_one_has_failed_are_one_run_after_the_restart(tmp_path: Path) -> None:
+    """The agent of the other one does not count the restart."""
+    files = tmp_path / "files"
+    env = {"OTEL_FR_ENABLED": "1", "OTEL_FR_DUMP_DIR": str(files)}
+    ended = two(tmp_path, "one", tmp_path, first=env, second=env)
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert {line.split(":")[0] for _, out, _ in ended for line in out.splitlines()} == {"attempt 0", "attempt 1"}
+
+    def attempts() -> set[tuple[object, object]]:
+        found = [load(files / f"otel_fr_rank_{rank}").facts for rank in (0, 1)]
+        return {(facts["run_id"], facts["attempt"]) for facts in found}
+
+    def is_one_run() -> bool:
+        found = attempts()
+        return len(found) == 1 and next(iter(found))[1] == 1
+
+    assert wait_for(is_one_run), attempts()
 
 
 @pytest.mark.parametrize("numbers", [("10", "9"), ("9", "10")])

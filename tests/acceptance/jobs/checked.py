@@ -1,8 +1,9 @@
 """Sums over its ranks in each attempt; knows nothing of otel-fr, unless it asks for its node to be excluded.
 
-Arguments: what happens; a folder. "nothing"; "raise": every rank raises in the first attempt; "lose": every rank waits
-until the folder is gone, and raises; "exclude": every rank raises in every attempt, and in the first one, the rank on
-node-b asks for its node to be excluded before.
+Arguments: what happens; a folder. "nothing"; "raise": every rank raises in the first attempt; "one": rank 1 does so,
+rank 0 waits for its agent, and in the second attempt both have their files written; "lose": every rank waits until the
+folder is gone, and raises; "exclude": every rank raises in every attempt, and in the first one, the rank on node-b asks
+for its node to be excluded before.
 """
 
 import os
@@ -30,6 +31,22 @@ if fault == "exclude" and attempt == 0:
             WorkloadControlRequest(WorkloadAction.ExcludeThisNode, "the NIC flaps")
         )
     time.sleep(2)  # the collector learns of it before it learns of the end of any rank
+if fault == "one":
+    failed = folder / "failed"
+    if failed.exists():
+        import otel_fr
+        from otel_fr.dumps.read import load
+
+        own = Path(os.environ["OTEL_FR_DUMP_DIR"], f"otel_fr_rank_{rank}")
+        while not own.exists() or load(own).facts["attempt"] != 1:
+            otel_fr.dump()
+            time.sleep(0.2)
+    elif rank == 1:
+        time.sleep(1)
+        failed.touch()
+        raise ValueError("bad sample 4711")
+    else:
+        time.sleep(600)
 while fault == "lose" and folder.exists():
     time.sleep(0.05)
 if fault == "exclude" or (fault == "raise" and attempt == 0) or (fault == "lose" and has_folder):
