@@ -9,6 +9,7 @@ translates an exporter's input, over HTTP by replacing the encoder function of i
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
@@ -85,9 +86,15 @@ def protocol_of(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
     name = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
     value = (env.get(name, "") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")).strip().lower() or "grpc"
     if value not in ("grpc", "http/protobuf"):
-        _log.warning("OTLP protocol %r is not supported (grpc, http/protobuf); using grpc", value)
+        _warn_of_protocol(value)
         value = "grpc"
     return value
+
+
+@functools.cache
+def _warn_of_protocol(value: str) -> None:
+    """Once: mostly it is that of all signals."""
+    _log.warning("OTLP protocol %r is not supported (grpc, http/protobuf); using grpc", value)
 
 
 def warn_about_http_port(signal: Signal, env: Mapping[str, str] = os.environ) -> bool:

@@ -56,7 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     logs.close_input_and_output()
-    config = Config.from_env()
+    with logs.silence():  # the rank has warned of values that cannot be used
+        config = Config.from_env()
     handler = logs.configure(config.rank)
     try:
         reader = RingReader.open(options.ring)

@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 ENDPOINT_SECONDS = 60.0
 """Between two messages about an endpoint that does not answer."""
@@ -37,6 +37,16 @@ class _EndpointHandler(logging.Handler):
         record.exc_info = None
         record.exc_text = None
         self._target.handle(record)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Nothing is logged meanwhile."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def configure(rank: int) -> logging.Handler:

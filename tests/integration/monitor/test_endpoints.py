@@ -38,6 +38,20 @@ def test_a_dead_endpoint_does_not_delay_the_rank_s_exit(protocol: str, tmp_path:
         assert rank.stderr.startswith("otel-fr[rank 0]: ")
 
 
+def test_of_values_that_cannot_be_used_the_rank_warns_and_its_monitor_does_not_again(tmp_path: Path) -> None:
+    with grpc_sink() as sink:
+        env = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "smoke",
+            "OTEL_FR_ON_HANG": "explode",
+        }
+        with play(tmp_path, env) as rank:
+            rank.end("leave", clean=True)
+            rank.monitor_end()
+            assert "explode" not in rank.stderr
+            assert rank.stderr.count("'smoke' is not supported") == 1, "the rank does not read it"
+
+
 def test_a_crash_is_sent_to_a_dead_endpoint_for_five_seconds_at_most_and_the_file_is_written(tmp_path: Path) -> None:
     with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}"}) as rank:
         rank.do("issue", n=10)
