@@ -13,7 +13,8 @@ from tests.support.rings import float_signature
 
 STALL = 5.0
 WORLD = GroupDef("w" * 16, "0", "default_pg", (0, 1, 2, 3), "gloo", 0)
-PAIR = GroupDef("p" * 16, "7", "", (0, 3), "gloo", 1)
+PAIR = GroupDef("p" * 16, "7", "undefined", (0, 3), "gloo", 1)
+"""``"undefined"`` is torch's description of a group for which `new_group` was given none."""
 GROUPS = (WORLD, PAIR)
 NOW = 100.0
 
@@ -33,6 +34,12 @@ def due(watch: PeerWatch, *waiting: Record, uncertain: tuple[Record, ...] = (), 
     """Names of the groups whose calls are ended now."""
     notice = watch.due(waiting, uncertain, GROUPS, moved_ns=int(moved * 1e9), now_ns=int(NOW * 1e9))
     return [] if notice is None else [group.name for group in notice.groups]
+
+
+def test_a_group_without_a_description_has_its_name() -> None:
+    notice = PeerWatch(STALL).told(failed(3), 0, GROUPS)
+    assert notice is not None
+    assert notice.message("peer_failed")["groups"] == ["default_pg", "7"]
 
 
 def test_a_failure_is_told_once_with_the_groups_that_it_concerns() -> None:
