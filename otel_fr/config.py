@@ -70,14 +70,10 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
 
 def service_name(env: Mapping[str, str] = os.environ) -> str:
     """``service.name`` as the user gives it; "": it is not given."""
-    given = env.get("OTEL_SERVICE_NAME", "").strip()
-    for item in env.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
-        name, _, value = item.partition("=")
-        if not given and name.strip() == "service.name":
-            from urllib.parse import unquote  # not where only a training process reads this module
-
-            given = unquote(value.strip())
-    return given
+    own = env.get("OTEL_SERVICE_NAME", "").strip()
+    if own or not env.get("OTEL_RESOURCE_ATTRIBUTES"):
+        return _sendable(own)
+    return resource_attributes(env).get("service.name", "")
 
 
 def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:

@@ -40,6 +40,9 @@ LIVE: Final = "live"
 FILES: Final = "files"
 """Who tells: the collector, or ``otel-fr analyze --otlp``. Ids differ, so that a trace may have both."""
 
+_PLACE: Final = (names.HOST_NAME, names.K8S_NODE_NAME, names.K8S_POD_NAME)
+"""What of a rank's resource is on its span, too: lists and searches of spans show those first."""
+
 _FAULTS: Final = {
     Category.MISSING_RANK.value: "not here",
     Category.RANK_STUCK.value: "stuck",
@@ -239,7 +242,7 @@ class IncidentSpans:
         file, line, function = parts_of(facts.site)
         return {
             names.RANK: facts.rank,
-            names.HOST_NAME: facts.resource.get(names.HOST_NAME) or None,
+            **{name: facts.resource.get(name) or None for name in _PLACE},
             names.CODE_FILE: file or None,
             names.CODE_LINE: line,
             names.CODE_FUNCTION: function or None,

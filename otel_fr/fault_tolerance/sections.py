@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
+from otel_fr.fault_tolerance.user_span import current_span, with_span
 from otel_fr.ring import NO_ROW, ActivityWriter, Body
 from otel_fr.ring.activity_layout import (
     FLAG_AUTOMATIC,
@@ -388,7 +389,14 @@ def _begin_step(number: int, flags: int) -> None:
     before, ring = _state.step, _state.ring
     own = _next_number()
     thread = _this_thread()
-    body = (own, KIND_STEP | flags, 0, thread.ident, thread.native_id, now, 0, 0, 0, own, number)
+    body: Body = (own, KIND_STEP | flags, 0, thread.ident, thread.native_id, now, 0, 0, 0, own, number)
+    span = current_span()
+    if span is not None:
+        if not flags & FLAG_AUTOMATIC:
+            body = with_span(body, span)
+        elif before is not None and before[1] & FLAG_AUTOMATIC:
+            # The program's span is that of the step which its optimizer ends.
+            before = with_span(before, span)
     _state.step = body
     if ring is None:
         return

@@ -60,6 +60,8 @@ class ActivitySpans:
             known = self._known.get(item.number)
             if known is not None:
                 known.ended_ns = item.ended_ns
+                if item.user is not None and known.context.user is None:  # of a step of an optimizer, known at its end
+                    known.context = self._context(item)
                 continue
             interval = _Interval(item.began_ns, item.number, item.ended_ns, self._context(item))
             self._known[item.number] = interval
@@ -110,6 +112,8 @@ class ActivitySpans:
             names.ERROR_TYPE: error,
         }
         span.attributes.extend(attributes(values))
+        if item.user is not None:
+            span.links.add(trace_id=item.user[:16], span_id=item.user[16:])
         if error is not None:
             span.status.code = Status.STATUS_CODE_ERROR
         data = span.SerializeToString()
@@ -117,4 +121,6 @@ class ActivitySpans:
 
     def _context(self, item: Activity) -> Context:
         trace = identity.activity_trace_id(self._run, self._rank, item.root)
-        return Context(trace, identity.activity_span_id(trace, item.number), item.step)
+        step = self._known.get(item.root)
+        user = item.user if item.is_step or step is None else step.context.user
+        return Context(trace, identity.activity_span_id(trace, item.number), item.step, user)

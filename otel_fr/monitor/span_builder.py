@@ -111,15 +111,16 @@ _encode_record = _IntegerAttribute(names.RECORD_ID).encode
 
 _encode_step = _IntegerAttribute(names.STEP).encode
 _LINK = b"\x6a\x1c\x0a\x10%b\x12\x08%b"
-"""``Span.links`` with one link: its trace id, its span id. Readers may cut it off by its length, for it comes last."""
+"""``Span.links`` with one link: its trace id, its span id. They come last; readers may cut them off by their length."""
 
 
 class Context(NamedTuple):
-    """The step or section that a call was made in. ``step``: -1: none."""
+    """The step or section that a call was made in. ``step``: -1: none. ``user``: as `Activity.user`."""
 
     trace: bytes
     span: bytes
     step: int
+    user: bytes | None = None
 
 
 class SpanBuilder:
@@ -181,6 +182,8 @@ class SpanBuilder:
             if context.step >= 0:
                 span += _encode_step(context.step)
             span += _LINK % context[:2]
+            if context.user is not None:
+                span += _LINK % (context.user[:16], context.user[16:])
         return _TAG_SPANS + varint(len(span)) + span
 
     def _template(self, record: Record) -> bytes:

@@ -54,6 +54,9 @@ FLAG_LEFT: Final = 1 << 9
 """The program did not end the section itself: a section around it ended, it was started again, or its thread ended."""
 FLAG_AUTOMATIC: Final = 1 << 10
 """The step was counted by the hook on optimizers."""
+FLAG_CONTEXT: Final = 1 << 11
+"""Of a step, which has no name, timeout and parent: these three words are the ids of the program's own span, of its
+trace (the upper half, the lower half) and of the span."""
 
 OTHER: Final = "(other)"
 """Name of a section whose name has no place in the table."""

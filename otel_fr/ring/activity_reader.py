@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import struct
 import zlib
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from otel_fr.ring.activity_layout import (
     ENDED_ROWS,
     ENDED_START,
     FLAG_AUTOMATIC,
+    FLAG_CONTEXT,
     FLAG_FAILED,
     FLAG_LEFT,
     KIND_MASK,
@@ -58,6 +60,7 @@ class Activity:
         step: number of the step (in which it began).
         is_failed: left by an exception. is_left: the program did not end it itself.
         is_automatic: a step that the hook on optimizers counted.
+        user: of a step, trace id (16 bytes) and span id (8 bytes) of the program's own span; None: there is none.
     """
 
     number: int
@@ -74,6 +77,7 @@ class Activity:
     is_failed: bool = False
     is_left: bool = False
     is_automatic: bool = False
+    user: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,10 @@ class ActivityReader:
         number, kind, name, thread, native, began, ended, timeout, parent, root, step = ROW.unpack_from(self._map, at)
         if kind & KIND_MASK not in (KIND_SECTION, KIND_STEP) or number == 0:
             return None
+        user = None
+        if kind & KIND_MASK == KIND_STEP and kind & FLAG_CONTEXT:
+            user = struct.pack(">QQQ", name, timeout, parent)
+            timeout = parent = 0
         return Activity(
             number=number,
             is_step=kind & KIND_MASK == KIND_STEP,
@@ -208,6 +216,7 @@ class ActivityReader:
             is_failed=bool(kind & FLAG_FAILED),
             is_left=bool(kind & FLAG_LEFT),
             is_automatic=bool(kind & FLAG_AUTOMATIC),
+            user=user,
         )
 
     def _name(self, ref: int) -> str:

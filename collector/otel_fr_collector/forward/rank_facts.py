@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from otel_fr import semconv as names
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.incident_trace import RankFacts
-from otel_fr.match import Category
+from otel_fr.match import Category, Place
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.ranks import RankState
@@ -78,10 +78,16 @@ def _resource(run: Run | None, rank: int) -> dict[str, object]:
     if run is None:
         return {names.RANK: rank}
     state = run.ranks.get(rank)
+    place = Place() if state is None else state.place
     return {
         **run.resource,
         names.RANK: rank,
         names.WORLD_SIZE: run.world_size,
         names.JOB_ATTEMPT: run.id.attempt,
-        names.HOST_NAME: None if state is None else state.host or None,
+        names.HOST_NAME: place.host or None,
+        names.PROCESS_PID: place.pid,
+        names.LOCAL_RANK: place.local_rank,
+        names.GPU: place.gpu or None,
+        names.K8S_POD_NAME: place.pod or None,
+        names.K8S_NODE_NAME: place.node or None,
     }

@@ -129,3 +129,32 @@ def test_it_agrees_with_a_search_of_all(seed: int) -> None:
         trace = identity.activity_trace_id("run", 0, best.root)
         assert found is not None
         assert found.span == identity.activity_span_id(trace, best.number)
+
+
+USER = b"u" * 16 + b"v" * 8
+
+
+def test_a_step_and_the_calls_in_it_link_to_the_programs_own_span(builder: ActivitySpans) -> None:
+    step = activity(5, 100, is_step=True, name="", step=41, user=USER)
+    section = activity(6, 200, 300, parent=5, root=5, step=41)
+    (span,) = spans_of(builder.encode(step))
+    assert [(link.trace_id, link.span_id) for link in span.links] == [(USER[:16], USER[16:])]
+    assert not spans_of(builder.encode(section))[0].links  # its parent has it
+    builder.note([step, section], [])
+    for time in (150, 250):
+        context = builder.at(time)
+        assert context is not None
+        assert context.user == USER
+    assert (builder.at(50), builder.at(150) != builder.at(250)) == (None, True)
+
+
+def test_the_span_of_a_step_of_an_optimizer_is_known_at_its_end(builder: ActivitySpans) -> None:
+    begun = activity(5, 100, is_step=True, name="", step=41, is_automatic=True)
+    builder.note([begun], [])
+    before = builder.at(150)
+    builder.note([], [activity(5, 100, 900, is_step=True, name="", step=41, is_automatic=True, user=USER)])
+    after = builder.at(150)
+    assert before is not None
+    assert after is not None
+    assert (before.user, after.user) == (None, USER)
+    assert before[:3] == after[:3]

@@ -125,6 +125,11 @@ def test_a_call_links_to_what_it_was_made_in(step: int) -> None:
     assert span.SerializeToString()[-30:] == b"\x6a\x1c\x0a\x10" + b"t" * 16 + b"\x12\x08" + b"s" * 8
 
 
+def test_a_call_links_to_the_programs_own_span_too() -> None:
+    span = span_of(record(), context=Context(b"t" * 16, b"s" * 8, 3, b"u" * 16 + b"v" * 8))
+    assert [(link.trace_id, link.span_id) for link in span.links] == [(b"t" * 16, b"s" * 8), (b"u" * 16, b"v" * 8)]
+
+
 def test_a_send_and_its_receive_share_a_trace() -> None:
     send = span_of(record("send", kind=KIND_P2P, p2p_seq=1, sig={"peer": 2, "tag": 5}), rank=0)
     recv = span_of(record("recv", kind=KIND_P2P, p2p_seq=8, sig={"peer": 0, "tag": 5}), rank=2)
