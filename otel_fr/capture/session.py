@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from otel_fr import identity
 from otel_fr._version import __version__
-from otel_fr.capture import engines, groups, split_groups
+from otel_fr.capture import engines, groups, split_groups, torchft
 from otel_fr.capture.dynamo import exclude_our_frames
 from otel_fr.capture.exceptions import ExceptionHooks
 from otel_fr.capture.exits import ExitHook
@@ -97,8 +97,7 @@ class Session:
         try:
             # Only the package between the user's call and the operator, not all of otel-fr: the demo is user code.
             libraries = tuple(f"{Path(str(file)).parent}/" for file in (torch.__file__, __file__))
-            # torchft, which need not be imported yet, is installed beside torch.
-            libraries += (f"{Path(str(torch.__file__)).parent.with_name('torchft')}/",)
+            libraries += torchft.folders()
             self.recorder, self._kernels = engine.start(c10d, torch, self._writer, libraries)
             exclude_our_frames(torch)
         except BaseException:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -108,6 +110,15 @@ class Quorum:
             "quorum_id": self.number,
             "replicas": self.replicas,
         }
+
+
+def folders() -> tuple[str, ...]:
+    """Where torchft is installed, which need be neither imported yet nor beside torch; with a trailing separator."""
+    with contextlib.suppress(Exception):  # finders and specs of other packages may raise anything
+        spec = importlib.util.find_spec("torchft")
+        if spec is not None and spec.origin is not None:
+            return (f"{Path(spec.origin).parent}/",)
+    return ()
 
 
 def install(module: ModuleType, creating: Callable[[], None], formed: Callable[..., None]) -> Callable[[], None]:

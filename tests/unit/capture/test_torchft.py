@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,3 +126,18 @@ def test_the_client_answers_as_before_and_its_members_are_noted() -> None:
     assert found is not None
     assert found.members == ("b:2", "a:1")
     assert type(Manager()._client) is Client
+
+
+def test_torchft_is_found_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only beside torch: with a virtual environment on top of a container's packages, it is elsewhere."""
+    (tmp_path / "torchft").mkdir()
+    (tmp_path / "torchft" / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "torchft", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert torchft.folders() == (f"{tmp_path / 'torchft'}/",)
+    assert "torchft" not in sys.modules
+
+
+def test_a_torchft_without_a_place_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchft", SimpleNamespace(__spec__=None))
+    assert torchft.folders() == ()
