@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from signal import Signals
 
 from otel_fr.control.v1.control_pb2 import Command, PeerFailed, PeerRecovered
-from otel_fr.match import Category, Ending
+from otel_fr.match import Category, Ending, Finding
 from otel_fr.presentation import ranks_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control
@@ -97,7 +97,7 @@ class PeerFailures:
             kind = KINDS.get(incident.finding.category)
             if kind is not None and incident.cause is None:
                 why = Failure(kind, _first_clause(incident.finding.summary), incident.id)
-                failed.update(dict.fromkeys(incident.finding.culprit_ranks, why))
+                failed.update(dict.fromkeys(_failed_of(incident.finding, run), why))
         for state in run.ranks.values():
             if state.ended is not None and state.ending in _BAD:
                 known = failed.get(state.rank)
@@ -147,6 +147,13 @@ class PeerFailures:
                 if group is not None:
                     found.update(quiet.intersection(group.group.ranks))
         return found
+
+
+def _failed_of(finding: Finding, run: Run) -> Iterable[int]:
+    """The culprits of a finding that have failed: beside a rank that is stuck, others may only not have come yet."""
+    if finding.category is not Category.RANK_STUCK or finding.stuck_on == "device":
+        return finding.culprit_ranks
+    return [rank for rank in finding.culprit_ranks if rank in run.ranks and run.ranks[rank].python_blocked]
 
 
 def _failures(failed: dict[int, Failure]) -> list[Command]:

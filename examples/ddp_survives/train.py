@@ -45,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--hang-at", type=int, default=3, help="step at which rank 1 stops; -1: never")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two steps")
     options = parser.parse_args()
 
     dist.init_process_group("gloo", enable_reconfigure=True)
@@ -66,11 +67,16 @@ def main() -> None:
             step += 1
         except RuntimeError as error:
             print(f"{time.time():.2f} rank {rank}: step {step} failed: {str(error).splitlines()[0][:160]}", flush=True)
-            rank, size = otel_fr.reconfigure()
+            try:
+                rank, size = otel_fr.reconfigure()
+            except otel_fr.ReconfigureError as refused:  # this rank hung, and came back
+                print(f"{time.time():.2f} rank {rank} leaves: {refused}", flush=True)
+                return  # with status 0: after another one, torchrun would end the ranks that went on
             step = synchronise(model, step, size)
             continue
         if rank == 0:
             print(f"{time.time():.2f} step {step} done by {size} ranks", flush=True)
+        time.sleep(options.pause)
     checksum = sum(float(parameter.detach().double().sum()) for parameter in model.parameters())
     print(f"{time.time():.2f} rank {rank} of {size} finished, checksum {checksum:.6f}", flush=True)
     dist.destroy_process_group()

@@ -164,9 +164,13 @@ class Peers:
 
     @property
     def ended_by(self) -> PeerFailure | None:
-        """The last failure because of which calls were ended in a group that is still there; None: there is none."""
+        """The last failure because of which calls were ended in a group that is still there; None: there is none.
+
+        A peer's calls may have been ended, and its connections closed, while this rank was in code of its own: without
+        such a group it is the last failure that this rank was told of.
+        """
         with self._lock:
-            return next(reversed(self._ended.values()), None)
+            return next(reversed(self._ended.values()), self._kept[-1] if self._kept else None)
 
     def explain(self, error: BaseException) -> bool:
         """Make the failure part of an error that an ended call may have raised: the last of its contexts.

@@ -60,8 +60,16 @@ def test_a_healthy_job_with_sections_raises_nothing(tmp_path: Path) -> None:
         }
         job = torchrun.run(tmp_path / "job", "activity.py", "healthy", str(tmp_path), env=env)
     assert job.returncode == 0, job.output
-    assert running.incidents() == []
+    assert [incident["summary"] for incident in running.incidents()] == []
     assert len(list((tmp_path / "state").glob("*/limits_rank_*.json"))) == 3
+
+
+def test_sections_that_exceptions_left_open_raise_nothing(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = torchrun.endpoint(running, torchrun.UNHURRIED)
+        job = torchrun.run(tmp_path / "job", "activity.py", "raises", str(tmp_path), env=env)
+    assert job.returncode == 0, job.output
+    assert [incident["summary"] for incident in running.incidents()] == []
 
 
 def test_a_rank_that_hangs_is_ended_and_the_restarted_job_finishes(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def follow(job: subprocess.Popen[str], *reactions: tuple[str, Callable[[dict[int
 
 
 def resume(pids: dict[int, int]) -> None:
-    os.kill(pids[1], signal.SIGCONT)
+    for rank in (1, 3) if 3 in pids else (1,):
+        os.kill(pids[rank], signal.SIGCONT)
 
 
 def kill(pids: dict[int, int]) -> None:
@@ -71,6 +72,38 @@ def test_survivors_of_a_stopped_rank_are_freed_and_it_cannot_disturb_them_when_i
     assert re.search(r"\[1\] step 3 ended after .* s: RuntimeError: .*gloo", output), "it must not go on"
     assert "a callback of on_peer_failure raised" in output
     assert f"(incident {incident['id']})" in output
+    assert job.returncode == 0
+
+
+def test_two_ranks_that_fail_at_once_are_both_told_of(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "two", nproc=4, env=environment(running, "abort"))
+        output = follow(job, ("[2] the other group gives", resume))
+        culprits = {rank for incident in running.causes() for rank in incident["culprit_ranks"]}
+    for rank in (0, 2):
+        told = re.findall(rf"\[{rank}\] told of \[([\d, ]+)\] stuck", output)
+        assert sorted(", ".join(told).split(", ")) == ["1", "3"], output
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: ranks? [13]", output), output
+    assert culprits == {1, 3}
+    assert job.returncode == 0
+
+
+def test_a_rank_in_code_of_its_own_is_left_alone_and_its_next_call_names_the_failure(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "user_code", str(STALL), env=environment(running, "abort"))
+        output = follow(job, ("[2] the other group gives", resume))
+    assert "[2] user code went on to its end" in output
+    for rank in (0, 2):
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
+    assert job.returncode == 0
+
+
+def test_a_call_that_a_hook_of_the_backward_pass_makes_is_ended(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "peers.py", "hook", env=environment(running, "abort"))
+        output = follow(job, ("[2] the other group gives", resume))
+    for rank in (0, 2):
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
     assert job.returncode == 0
 
 

@@ -33,7 +33,7 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
             "OTEL_FR_DUMP_DIR": str(tmp_path / "dumps"),
         }
         script = str(ROOT / "examples/ddp_survives/train.py")
-        command = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=3", script]
+        command = [str(BIN / "torchrun"), "--standalone", "--nproc_per_node=3", script, "--pause", "0.3"]
         job = subprocess.Popen(
             command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
@@ -42,12 +42,14 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
         try:
             for line in job.stdout:
                 lines.append(line)
-                if sum("finished" in line for line in lines) == 2:
-                    break
+                if "step 5 done" in line:  # the others have gone on
+                    (cause,) = running.causes()
+                    for pid in map(int, Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()):
+                        os.kill(pid, signal.SIGCONT)
+            assert job.wait(PATIENCE) == 0, "".join(lines)
         finally:
-            os.killpg(job.pid, signal.SIGKILL)  # the rank that hangs, too
+            job.kill()
             job.wait(PATIENCE)
-        (cause,) = running.causes()
     output = "".join(lines)
     steps = {
         int(step): (float(at), int(size)) for at, step, size in re.findall(r"(\S+) step (\d+) done by (\d)", output)
@@ -58,11 +60,12 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
     assert len(checksums) == 2
     assert checksums[0] == checksums[1], "both have the same model"
     assert (cause["category"], cause["culprit_ranks"]) == ("rank_stuck", [1])
+    assert "rank 1 leaves: " in output, "the rank that came back takes no part"
 
 
-@pytest.mark.parametrize("way", ["otel-fr", "quorum", "step", "leave"])
+@pytest.mark.parametrize("way", ["otel-fr", "quorum"])
 def test_the_comparison_measures_how_long_each_way_takes(way: str) -> None:
-    """All but the restart by torchrun, which takes more than half a minute to end a rank that is stopped."""
+    """Not those that wait for a timeout."""
     program = str(ROOT / "examples/ddp_survives/compare.py")
     command = [sys.executable, program, "--ways", way, "--stall-seconds", str(STALL), "--timeout", "15"]
     env = torchrun.base_environment()

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -75,16 +75,19 @@ class Replicas:
 
 
 @contextlib.contextmanager
-def replicas(folder: Path, running: Collector, *, nproc: int = 1, stall: float = 2.0) -> Iterator[Replicas]:
-    """None is started yet; whatever is left of them is killed at the end."""
+def replicas(
+    folder: Path, running: Collector, *, nproc: int = 1, stall: float = 2.0, env: Mapping[str, str] | None = None
+) -> Iterator[Replicas]:
+    """None is started yet; whatever is left of them is killed at the end. ``env``: is added to their environment."""
     with lighthouse() as address:
-        env = {
+        merged = {
             **torchrun.base_environment(),
             **torchrun.endpoint(running, stall),
             "OTEL_FR_DUMP_DIR": str(folder / "dumps"),
             "TORCHFT_LIGHTHOUSE": address,
+            **(env or {}),
         }
-        found = Replicas(folder, env, nproc)
+        found = Replicas(folder, merged, nproc)
         try:
             yield found
         finally:
@@ -136,3 +139,28 @@ def test_a_replica_that_hangs_is_found_by_the_collective_that_the_other_waits_in
     assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]
     assert cause["waiting_ranks"] == [1 - culprit]
     assert cause["operation"] == "all_reduce"
+
+
+def test_a_rank_that_hangs_in_its_replicas_own_group_is_found_there(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running, replicas(tmp_path, running, nproc=2) as job:
+        job.start(0, "stop inside")
+        job.start(1)
+        cause = running.wait_cause()
+    assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]
+    (culprit,) = cause["culprit_ranks"]
+    assert culprit - 1 in cause["waiting_ranks"], "rank 0 of the same replica"
+
+
+def test_a_call_that_waits_for_a_replica_that_hangs_is_ended_and_torchft_goes_on(tmp_path: Path) -> None:
+    """torchft's own timeout is 20 s: without otel-fr, that is how long the step takes."""
+    env = {"OTEL_FR_ON_PEER_FAILURE": "abort", "BY_HAND": "1"}
+    with torchrun.collector(tmp_path / "collector") as running, replicas(tmp_path, running, env=env) as job:
+        job.start(0, "stop")
+        survivor = job.start(1, "survive")
+        assert survivor.wait(PATIENCE) == 0, job.log(1)
+        (cause,) = running.causes()
+    assert "otel-fr: rank" in job.log(1)
+    assert "PeerFailedError" in job.log(1), "torchft logs the error"
+    assert "Timed out" not in job.log(1)
+    assert sizes(job.log(1))[-2:] == [2, 1]
+    assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]

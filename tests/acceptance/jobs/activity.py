@@ -1,5 +1,6 @@
 """A training loop with sections, steps and heartbeats, and a fault in the section of one rank, named by argv[1]."""
 
+import contextlib
 import datetime
 import os
 import signal
@@ -36,7 +37,7 @@ def read_from_a_dead_file_server() -> None:
 
 for step in range(40 if fault == "healthy" else 3):
     otel_fr.step(step)
-    with otel_fr.section("loading", timeout=60 if fault in ("healthy", "heartbeat", "kill_all") else 1):
+    with otel_fr.section("loading", timeout=60 if fault in ("healthy", "heartbeat", "kill_all", "raises") else 1):
         if rank == 1 and step == 2 and fault in ("overrun", "kill", "kill_all") and is_first:
             read_from_a_dead_file_server()
     if rank == 1 and step == 2 and fault == "heartbeat":
@@ -46,6 +47,15 @@ for step in range(40 if fault == "healthy" else 3):
             time.sleep(3)
     with otel_fr.section("exchange", timeout=3 if fault == "kill_all" else None):
         dist.all_reduce(data)
+for _ in range(8 if fault == "raises" else 0):
+    with contextlib.suppress(OSError):
+        otel_fr.start_section("reading", timeout=1)
+        with otel_fr.section("decoding", timeout=1):
+            time.sleep(0.3)
+            raise OSError("a bad sample")  # "reading" ends when it is started again
+    dist.all_reduce(data)
+if fault == "raises":
+    otel_fr.end_section("reading")
 if fault == "late":
     with otel_fr.section("saving", timeout=1):
         time.sleep(2.5 if rank == 1 else 0)

@@ -16,7 +16,7 @@ import otel_fr
 
 KIND, *OPTIONS = sys.argv[1:]
 STEP = 3
-VICTIM = 1
+VICTIMS = (1, 3) if KIND == "two" else (1,)
 was_told = threading.Event()
 
 
@@ -31,7 +31,7 @@ def told(failure: otel_fr.PeerFailure) -> None:
 
 
 def fail() -> None:
-    if KIND in ("stopped", "ddp", "comes_back", "subgroup"):
+    if KIND in ("stopped", "ddp", "comes_back", "two", "user_code", "hook"):
         os.kill(os.getpid(), signal.SIGSTOP)
     elif KIND == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -50,15 +50,24 @@ if "bad_callbacks" in OPTIONS:
     otel_fr.on_peer_failure(lambda failure: 1 // 0)
 pair = dist.new_group([0] if "two" in OPTIONS else [0, 2])
 say(f"pid {os.getpid()}")
+if KIND == "hook":
+    model = torch.nn.Linear(64, 64)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda one: dist.all_reduce(one.grad))
 if KIND == "ddp":
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
 for step in range(6):
     begun = time.monotonic()
-    if rank == VICTIM and step == STEP:
+    if rank in VICTIMS and step == STEP:
         fail()
         begun = time.monotonic()
+    if KIND == "user_code" and rank == 2 and step == STEP:
+        was_told.wait()
+        time.sleep(float(OPTIONS[0]))
+        say("user code went on to its end")
+        begun = time.monotonic()
     try:
-        if KIND == "ddp":
+        if KIND in ("ddp", "hook"):
             model(torch.ones(4, 64)).sum().backward()
         else:
             dist.all_reduce(torch.ones(8))
@@ -70,7 +79,7 @@ for step in range(6):
             raise
         if "two" in OPTIONS:
             was_told.wait()
-        elif rank != VICTIM:
+        elif rank not in VICTIMS:
             value = torch.ones(1)
             dist.all_reduce(value, group=pair)
             say(f"the other group gives {value.item()}")

@@ -1,8 +1,11 @@
 """One replica of a torchft job (torchft 0.2, gloo), under its own torchrun.
 
 Usage: torchft_replica.py REPLICA MODE LAST. MODE: what rank 0 does after five steps with another replica: kill, stop,
-go on. Or it is "rejoin": when it takes part it writes into the file LAST which step is the last for all.
+go on; or "stop inside", what its last rank does in the replica's own group. Or it is "rejoin": when it takes part it
+writes into the file LAST which step is the last for all. "survive": once it is alone, it does so.
 Where the replica has several ranks they also average in a process group of their own, as FSDP would.
+With BY_HAND in the environment, gradients are averaged by the manager, which survives errors; torchft 0.2's
+DistributedDataParallel does not.
 """
 
 from __future__ import annotations
@@ -43,18 +46,24 @@ def main() -> None:
         timeout=timedelta(seconds=20),
         hostname="localhost",
     )
-    ddp: Any = DistributedDataParallel(manager, model)
+    by_hand = "BY_HAND" in os.environ
+    ddp: Any = model if by_hand else DistributedDataParallel(manager, model)
     optimizer: Any = Optimizer(manager, inner)
     together = 0
     while not last.exists() or manager.current_step() < int(last.read_text()):
         optimizer.zero_grad()
         loss = ddp(torch.randn(4, 16)).square().mean()
         if ranks > 1:
+            if rank == ranks - 1 and mode == "stop inside" and together == 5:
+                os.kill(os.getpid(), signal.SIGSTOP)
             dist.all_reduce(loss.detach().clone())
         if rank == 0 and mode == "stop" and together == 5:
             manager.wait_quorum()  # so that the others know nothing yet, and wait in the collective
             os.kill(os.getpid(), signal.SIGSTOP)
         loss.backward()
+        if by_hand:
+            for parameter in model.parameters():
+                manager.allreduce(parameter.grad).wait()
         optimizer.step()
         size = manager.num_participants()
         together += size == 2
@@ -62,6 +71,8 @@ def main() -> None:
         if mode == "rejoin" and rank == 0 and size == 2 and not last.exists():
             last.with_name("new").write_text(str(manager.current_step() + 8))
             last.with_name("new").rename(last)
+        if mode == "survive" and together and size == 1 and not last.exists():
+            last.write_text(str(manager.current_step() + 8))
         time.sleep(0.1)
         if rank == 0 and mode == "kill" and together == 5:
             os.kill(os.getpid(), signal.SIGKILL)

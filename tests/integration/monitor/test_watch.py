@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.rings import RANKS
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 STALL = 1.0
 AT_ONCE = 3.0
@@ -299,6 +300,30 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
     assert (len(dump.entries), dump.facts["exit"]["signal"]) == (8, expected["signal"])
     assert not rank.ring.exists()
     assert not (rank.folder / "stacks.txt").exists()
+
+
+def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_for_one_reason(tmp_path: Path) -> None:
+    """Ranks end at moments around that of their monitors' first signal."""
+    after = [0.4 + 0.07 * number for number in range(8)]
+    env = {"OTEL_FR_ON_HANG": "kill", "OTEL_FR_HANG_GRACE": "1"}
+    with grpc_sink() as sink, ExitStack() as stack:
+        env["OTEL_EXPORTER_OTLP_ENDPOINT"] = sink.address
+        ranks = [
+            stack.enter_context(play(tmp_path / str(rank), {**env, "RANK": str(rank)})) for rank in range(len(after))
+        ]
+        for played, seconds in zip(ranks, after, strict=True):
+            played.send_command("overrun", timeout=0.3, seconds=seconds, code=7)
+        codes = [played.process.wait(PATIENCE) for played in ranks]
+        sink.wait(lambda: len(sink.named("torch.rank.exited")) == len(ranks))
+        exited = {event.resource["torch.rank"]: event.report for event in sink.named("torch.rank.exited")}
+        for played in ranks:
+            played.monitor_end()
+    assert set(codes) <= {7, -signal.SIGTERM}
+    for rank, code in enumerate(codes):
+        found = exited[rank]
+        assert found["exit"] == {"code": max(code, 0), "signal": max(-code, 0), "clean": False, "known": True}
+        assert found.get("on_hang", "") == ("kill" if code < 0 else "")
+        assert "was sent SIGKILL" not in ranks[rank].stderr
 
 
 def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:

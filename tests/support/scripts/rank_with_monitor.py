@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from otel_fr import identity
+from otel_fr.fault_tolerance import sections
 from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_P2P,
@@ -167,6 +168,13 @@ class Player:
     def leave(self, code: int = 0, clean: bool = False) -> None:
         if clean:
             self.writer.set_state(ProcessState.CLEAN)
+        os._exit(code)
+
+    def overrun(self, timeout: float, seconds: float, code: int) -> None:
+        """Be in a section for so long, then end."""
+        sections.attach(self.writer.activity)
+        sections.start_section("load", timeout)
+        time.sleep(seconds)
         os._exit(code)
 
     def die(self, number: int) -> None:

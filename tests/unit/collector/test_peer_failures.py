@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from otel_fr_collector.control import Control, Watcher
 from otel_fr_collector.incidents.book import IncidentBook
@@ -119,6 +121,7 @@ def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_t
 ) -> None:
     job = Job()
     job.report(*range(4))
+    job.run.ranks[1].python_blocked = category is Category.RANK_STUCK
     stuck = finding("a", category, 1, "rank 1 is; blocked")
     slow = finding("b", Category.MISSING_RANK, 3, "rank 3 is late")
     job.book.update(job.run, [stuck, slow], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
@@ -128,6 +131,17 @@ def test_an_incident_tells_of_a_stuck_rank_until_it_is_resolved_but_not_of_one_t
     job.book.resolve_run(RUN, 2.0)
     (command,) = job.at(2.0)
     assert list(command.peer_recovered.ranks) == [1]
+
+
+def test_a_rank_that_has_only_not_come_yet_has_not_failed_beside_one_that_is_stuck() -> None:
+    job = Job()
+    job.report(*range(4))
+    job.run.ranks[1].python_blocked = True
+    missing = replace(finding("a", Category.RANK_STUCK, 1, "ranks 1, 2 did not join"), culprit_ranks=(1, 2))
+    job.book.update(job.run, [missing], now=1.0, wall=1.0, enqueued=lambda _: None, moved_on=lambda _: False)
+    assert told(job.at(1.0)) == [([1], "stuck")]
+    job.run.ranks[2].python_blocked = True
+    assert told(job.at(2.0)) == [([2], "stuck")]
 
 
 def silent(hosts: int, quiet: tuple[int, ...], world: int = 8) -> list[tuple[list[int], str]]:
