@@ -13,6 +13,7 @@ from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.peers import Notice, PeerWatch
 from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.verdict import Verdict
 from otel_fr.presentation import ranks_text
 
 _log = logging.getLogger("otel_fr.monitor")
@@ -39,6 +40,7 @@ class Commands:
         config: Config,
         dump: Callable[[str], None],
         named_as_culprit: Callable[[], None],
+        verdict: Verdict,
     ) -> None:
         self._control = control
         self._reporter = reporter
@@ -46,6 +48,7 @@ class Commands:
         self._config = config
         self._dump = dump
         self._named_as_culprit = named_as_culprit
+        self._verdict = verdict
         self._run_id = reporter.identity.run_id
         self._peers = PeerWatch(config.stall_seconds)
         self._incidents: deque[str] = deque(maxlen=256)
@@ -57,6 +60,13 @@ class Commands:
             self._take(self._control.commands.get())
         if self._config.on_peer_failure != "ignore":
             self._end_calls(now_ns)
+
+    def note_incidents(self) -> None:
+        """Take note of the incidents that have come, now that the rank has ended; carry out nothing."""
+        while self._control is not None and not self._control.commands.empty():
+            command = self._control.commands.get()
+            if command.HasField("dump") and command.dump.incident_id:
+                self._verdict.note_incident(command.dump.incident_id, command.dump.reason[:_MAX_REASON])
 
     def _follow_run(self) -> None:
         run_id = self._reporter.identity.run_id
@@ -72,7 +82,7 @@ class Commands:
             dump = command.dump
             if dump.incident_id and dump.incident_id not in self._incidents:
                 self._incidents.append(dump.incident_id)
-                self._say("the collector has opened an incident: %s", dump.reason[:_MAX_REASON])
+                self._verdict.note_incident(dump.incident_id, dump.reason[:_MAX_REASON])
             self._dump(dump.reason[:200] or REASON_REQUEST)
         elif command.HasField("inspect"):
             if self._reporter.identity.rank in command.inspect.ranks:

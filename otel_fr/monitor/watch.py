@@ -22,9 +22,11 @@ from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
+from otel_fr.monitor.node import Node
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stack_watch import StackWatch
 from otel_fr.monitor.termination import Termination
+from otel_fr.monitor.verdict import Stderr, Verdict
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
 
@@ -49,6 +51,9 @@ ERROR_LOG_SECONDS = 60.0
 """Seconds between two log messages about errors of the loop itself."""
 EXIT_WAIT_SECONDS = 30.0
 """Longest wait for a process's exit status after it has announced a clean end."""
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals by which launchers and users end ranks."""
 
 REASON_FAILED = "collective failed"
 REASON_RECOVERED = "recovered"
@@ -108,6 +113,8 @@ class Monitor:
         self._stop_at: float | None = None
         self._exit: ReportedExit | None = None
         self._last_file = ""
+        self._run_id = reporter.identity.run_id
+        self._verdict = Verdict(self._new_node(), config, reporter.identity.world_size)
         self._commands = Commands(
             control,
             reporter,
@@ -115,8 +122,15 @@ class Monitor:
             config,
             dump=lambda reason: self._dump(reason, of_fault=True),
             named_as_culprit=self._stacks.named_as_culprit,
+            verdict=self._verdict,
         )
         self._log_error_at = float("-inf")
+
+    def _new_node(self) -> Node:
+        identity = self._reporter.identity
+        node = Node(self._ring.parent, identity.run_id, identity.rank, self._config.local_world_size)
+        node.join()
+        return node
 
     # ---- called from elsewhere
 
@@ -207,6 +221,7 @@ class Monitor:
         self._act_on_hang(now_ns)
         self._take_results()
         self._commands.step(now_ns)
+        self._step_verdict(situation)
         if self._signalled:
             self._signalled = False
             self._dump(REASON_SIGNAL)
@@ -219,6 +234,14 @@ class Monitor:
             self._report_at = now + interval
         self._report_at = min(self._report_at, self._reported_at + interval)
         self._step_last_flush(now)
+
+    def _step_verdict(self, situation: rules.Situation) -> None:
+        if self._reporter.identity.run_id != self._run_id:
+            self._run_id = self._reporter.identity.run_id
+            self._verdict.follow(self._new_node(), self._reporter.identity.world_size)
+        is_stalled = rules.stalled_call(situation, self._config.stall_seconds) is not None
+        since = situation.oldest_since_ns if is_stalled and not self._reporter.clean_so_far else None
+        self._verdict.step(since, situation.now_ns, self._last_file)
 
     # ---- limits
 
@@ -308,6 +331,7 @@ class Monitor:
     def _finish(self) -> None:
         # First of all: the exit status is easiest to read until the rank's parent has waited for it.
         exit_ = self._process.how_ended()
+        error = Stderr()
         release_pipes()
         now_ns = time.monotonic_ns()
         clean, is_kept = False, False
@@ -316,12 +340,17 @@ class Monitor:
             clean = self._exit.is_clean
             self._report_exit(self._exit, now_ns)
             is_kept = clean or self._write_last_file(self._exit)
+            if not clean:
+                self._verdict.failed(self._last_file, stopped=self._was_stopped(self._exit))
+            elif not self._verdict.has_failures():
+                error.close()
             if clean:
                 if self._recovery.is_pending:
                     self._dump(REASON_RECOVERED, urgent=True)
                 self._linger()
-        except Exception as error:  # noqa: BLE001 - what was queued is still to be sent
-            self._log_error("the end of the rank could not be reported in full", error)
+        except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
+            self._log_error("the end of the rank could not be reported in full", problem)
+        self._verdict.last_words(error, self._commands.note_incidents)
         if self._control is not None:
             self._control.stop()
         self._exporter.hurry()
@@ -329,6 +358,11 @@ class Monitor:
         while self._exporter.pending(patient=not clean) and time.monotonic() < deadline:
             time.sleep(SHORT_TICK_SECONDS)
         self._clean_up(is_kept)
+
+    def _was_stopped(self, exit_: ReportedExit) -> bool:
+        """Something outside has ended the rank: a launcher, or the user's Ctrl-C."""
+        raised = self._reporter.exception()
+        return exit_.signal in STOPPING or (raised is not None and raised.type == "KeyboardInterrupt")
 
     def _report_exit(self, exit_: ReportedExit, now_ns: int) -> None:
         reporter = self._reporter

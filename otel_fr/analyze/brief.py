@@ -1,0 +1,45 @@
+"""``python -m otel_fr.analyze.brief DIR``: the verdict as one line of JSON, for the monitor that prints it.
+
+A process of its own, so that no file, whatever is in it, can end or slow down a monitor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from otel_fr.analyze.analysis import Analysis, load
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the verdict on the newest run in a folder.
+
+    Returns:
+        0, whatever the verdict is.
+    """
+    parser = argparse.ArgumentParser(prog="python -m otel_fr.analyze.brief", description=__doc__)
+    parser.add_argument("path")
+    parser.add_argument("--prefix")
+    options = parser.parse_args(arguments)
+    print(json.dumps(brief(load(options.path, options.prefix))))
+    return 0
+
+
+def brief(analysis: Analysis) -> dict[str, object]:
+    """``run_id``; ``ranks``: those with a file; ``world_size``: ranks that are known of; ``causes``, the first fault
+    first: ``{"id", "category", "summary"}``; ``consequences``: number of faults that follow from these."""
+    run = analysis.run
+    causes = [one for one in analysis.incidents if not one["caused_by"]]
+    return {
+        "run_id": "" if run is None else run.run_id,
+        "ranks": [] if run is None else sorted({dump.rank for dump in run.dumps}),
+        "world_size": len(analysis.ranks),
+        "causes": [{"id": one["id"], "category": one["category"], "summary": one["summary"]} for one in causes],
+        "consequences": len(analysis.incidents) - len(causes),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""What the monitors of one run on one machine agree on: which of them speaks, and which of them ends last.
+
+They share a folder beside the rings, which is private to the user and on this machine, whatever the job's own folders
+are. In it each monitor has a file that it keeps locked while it lives, so that one that was killed does not count, and
+whatever is to be said once is a file that only one of them can create.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from otel_fr.ring import pid_namespace
+
+JOIN_SECONDS = 1.0
+"""How long a monitor that seems to be the last waits for those of ranks that have just begun."""
+KEEP_SECONDS = 3_600.0
+"""Age from which the folder of a run without monitors is removed. Until then, what was said is not said again."""
+MAX_READ = 4_096
+"""Bytes read of a file: a path and no more."""
+
+_PREFIX = "run-"
+_MEMBER = "rank-"
+_SAID = "said-"
+_FAILED = "failed-"
+
+
+class Node:
+    """One monitor among those of its run on this machine. No method raises `OSError`: without a folder, each monitor
+    is alone.
+
+    Args:
+        base: the folder of the rings. run_id: of the run. size: number of its ranks on this machine; 0: not known.
+    """
+
+    def __init__(self, base: Path, run_id: str, rank: int, size: int = 0) -> None:
+        name = hashlib.blake2b(run_id.encode("utf-8", "replace"), digest_size=8).hexdigest()
+        self._folder = base / f"{_PREFIX}{name}"
+        self._rank, self._size = rank, size
+        self._own: int | None = None
+
+    def join(self) -> None:
+        """Count among the monitors of the run until `leave`, or the end of this process."""
+        _remove_old(self._folder.parent, self._folder)
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            own = os.open(self._folder / f"{_MEMBER}{self._rank}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._own = own
+            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(own, 0)
+            os.write(own, f"{os.getpid()} {pid_namespace()}".encode())
+
+    def is_first(self, what: str) -> bool:
+        """True for the first monitor that asks this; True if nothing can be agreed on."""
+        name = hashlib.blake2b(what.encode("utf-8", "replace"), digest_size=8).hexdigest()
+        try:
+            os.close(os.open(self._folder / f"{_SAID}{name}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def others(self) -> list[int]:
+        """Process ids of the other monitors that live, except in other containers: their ids mean nothing here."""
+        found, space = [], pid_namespace()
+        for path in self._members():
+            if space and not _is_free(path):
+                with contextlib.suppress(OSError, ValueError):
+                    pid, _, theirs = _read(path).partition(" ")
+                    found += [int(pid)] if theirs == space else []
+        return found
+
+    def note_failure(self, file: str, *, stopped: bool) -> None:
+        """This rank has failed. ``file``: its flight-recorder file, or ""; ``stopped``: something stopped it from
+        outside, as a launcher stops the ranks of a job."""
+        with contextlib.suppress(OSError):
+            (self._folder / f"{_FAILED}{self._rank}").write_text(f"{int(stopped)}{file}")
+
+    def failures(self) -> dict[int, tuple[str, bool]]:
+        """Rank -> file, and whether it was stopped, of each rank here that has failed."""
+        found: dict[int, tuple[str, bool]] = {}
+        with contextlib.suppress(OSError):
+            for path in self._folder.glob(f"{_FAILED}*"):
+                with contextlib.suppress(OSError, ValueError):
+                    text = _read(path)
+                    found[int(path.name.removeprefix(_FAILED))] = text[1:], text[:1] == "1"
+        return found
+
+    def leave(self) -> bool:
+        """End to count; True for the monitor that is the last of the run here, and has to say what remains to be said.
+
+        Blocks for at most `JOIN_SECONDS`, and only if ranks of this machine have no monitor yet.
+        """
+        deadline = time.monotonic() + JOIN_SECONDS
+        while self._own is not None and self._count() < self._size and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with self._door():
+            if self._own is not None:
+                os.close(self._own)
+                self._own = None
+            return all(_is_free(path) for path in self._members())
+
+    def remove(self) -> None:
+        """Remove what was agreed on, after a run without a failure."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _members(self) -> list[Path]:
+        own = f"{_MEMBER}{self._rank}"
+        with contextlib.suppress(OSError):
+            return [path for path in self._folder.glob(f"{_MEMBER}*") if path.name != own]
+        return []
+
+    def _count(self) -> int:
+        return len(self._members()) + 1
+
+    @contextlib.contextmanager
+    def _door(self) -> Iterator[None]:
+        """One monitor at a time: of two that leave together, only one finds itself the last."""
+        try:
+            door = os.open(self._folder / "door", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            yield
+            return
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(door, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(door)
+
+
+def _is_free(path: Path) -> bool:
+    """True if no living monitor holds this file."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _read(path: Path) -> str:
+    with path.open(errors="surrogateescape") as file:
+        return file.read(MAX_READ)
+
+
+def _remove_old(base: Path, but: Path) -> None:
+    """Remove the folders of runs that have ended long ago."""
+    with contextlib.suppress(OSError):
+        for folder in base.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                is_old = time.time() - folder.stat().st_mtime > KEEP_SECONDS
+                if folder != but and is_old and all(_is_free(path) for path in folder.glob(f"{_MEMBER}*")):
+                    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,275 @@
+"""The verdict in the job's own output: by one monitor of each machine, while the job hangs and when it has failed.
+
+The monitors find it in the flight-recorder files of this machine's ranks, with ``otel-fr analyze`` in a process of its
+own. If those are not all of the run's ranks, what the collector has said counts more: it knows all machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from otel_fr.config import Config
+from otel_fr.helper_process import python_command
+from otel_fr.monitor.node import Node
+from otel_fr.presentation import count_text, ranks_text
+from otel_fr.printable import one_line
+
+PATIENCE = 4.0
+"""Stall times after which a hang is told: a wait for a checkpoint, say, is over by then."""
+ASK_SECONDS = 60.0
+"""Shortest time between two analyses of a hang on one machine."""
+FILES_SECONDS = 1.5
+"""How long the other monitors have to write their files, before these are analysed."""
+ANALYSIS_SECONDS = 20.0
+"""Longest analysis of a hang."""
+HOLD_SECONDS = 5.0
+"""Longest time for which a failed rank's standard error is kept open for the verdict, if it is a pipe: as long as the
+monitor takes to send what is queued. The job itself is not delayed."""
+MAX_OUTPUT = 1 << 20
+MAX_LINE = 1_500
+"""Characters of a verdict's line: the whole of it is in the files."""
+
+_log = logging.getLogger("otel_fr.monitor")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An incident that the collector has opened."""
+
+    id: str
+    summary: str
+
+
+class Analysis:
+    """``otel-fr analyze`` on a folder, in a process of its own. Never raises."""
+
+    def __init__(self, folder: Path, prefix: str, seconds: float) -> None:
+        command = [*python_command("otel_fr.analyze.brief"), str(folder), *(("--prefix", prefix) if prefix else ())]
+        self._deadline = time.monotonic() + seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(OSError):
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+
+    def is_over(self) -> bool:
+        """True once there is a result, or the time is over; the process has ended then."""
+        if self._process is None or self._process.poll() is not None:
+            return True
+        if time.monotonic() < self._deadline:
+            return False
+        self._process.kill()
+        self._process.wait()
+        return True
+
+    def result(self) -> Mapping[str, Any]:
+        """What `otel_fr.analyze.brief` has printed; empty if it has failed. Call it once `is_over`."""
+        process, self._process = self._process, None
+        if process is None or process.stdout is None:
+            return {}
+        try:
+            found = json.loads(process.stdout.read(MAX_OUTPUT)) if process.returncode == 0 else {}
+        except (OSError, ValueError):
+            found = {}
+        process.stdout.close()
+        return found if isinstance(found, dict) else {}
+
+
+class Verdict:
+    """Says the verdict for one monitor, if no other monitor of the run on this machine says it.
+
+    Args:
+        config: of the rank. world_size: number of the run's ranks.
+    """
+
+    def __init__(self, node: Node, config: Config, world_size: int) -> None:
+        self._node = node
+        self._config = config
+        self._world_size = world_size
+        self._told: Told | None = None
+        self._hang_ns: int | None = None
+        self._ready_at = 0.0
+        self._analysis: Analysis | None = None
+        self._folder = Path()
+
+    def follow(self, node: Node, world_size: int) -> None:
+        """The rank belongs to another run now."""
+        if self._node.leave() and not self._node.failures():
+            self._node.remove()
+        node.join()
+        self._node, self._world_size = node, world_size
+        self._told = self._hang_ns = None
+
+    # ---- while the job runs
+
+    def note_incident(self, number: str, summary: str) -> None:
+        """The collector has opened an incident; the first monitor here that hears of it logs it."""
+        self._told = self._told or Told(number, summary)
+        if self._node.is_first(f"incident {number}"):
+            _log.warning("the collector has opened an incident: %s (otel-fr incidents show %s)", summary, number)
+
+    def step(self, stalled_ns: int | None, now_ns: int, file: str) -> None:
+        """Tell of a hang that no collector tells of.
+
+        Args:
+            stalled_ns: monotonic, since when the rank waits; None: it does not. file: its flight-recorder file, or "".
+        """
+        if self._analysis is not None:
+            self._step_analysis()
+        elif stalled_ns is None or self._told is not None or not file:
+            self._hang_ns = None
+        elif self._hang_ns is None:
+            if now_ns - stalled_ns >= PATIENCE * self._config.stall_seconds * 1e9:
+                self._hang_ns = stalled_ns
+                self._ask(file)
+        elif self._ready_at and time.monotonic() >= self._ready_at:
+            self._ready_at = 0.0
+            self._analysis = Analysis(self._folder, self._prefix(self._folder), ANALYSIS_SECONDS)
+
+    def _ask(self, file: str) -> None:
+        if not self._node.is_first(f"hang {int(time.time() / ASK_SECONDS)}"):
+            return
+        for pid in self._node.others():  # the rank that the others wait for has not stalled, and left no file
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGUSR1)
+        self._folder = Path(file).parent
+        self._ready_at = time.monotonic() + FILES_SECONDS
+
+    def _step_analysis(self) -> None:
+        if self._analysis is None or not self._analysis.is_over():
+            return
+        found, self._analysis = self._analysis.result(), None
+        causes = _causes(found)
+        if causes and self._told is None and self._node.is_first(f"incident {causes[0].get('id')}"):
+            for line in self._lines("this job hangs", found, self._folder):
+                _log.warning("%s", line)
+
+    # ---- at the end
+
+    def failed(self, file: str, *, stopped: bool) -> None:
+        """The rank has failed; see `Node.note_failure`."""
+        self._node.note_failure(file, stopped=stopped)
+
+    def has_failures(self) -> bool:
+        """Some rank of the run has failed on this machine."""
+        return bool(self._node.failures())
+
+    def last_words(self, error: Stderr, poll: Callable[[], None]) -> None:
+        """Leave the run; the monitor that is the last here says why it failed, if it did.
+
+        Blocks for at most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile.
+        """
+        if not self._node.leave():
+            error.close()
+            return
+        failures = self._node.failures()
+        files = [file for file, _ in failures.values() if file]
+        if not failures or not files:
+            if not failures:
+                self._node.remove()
+            error.close()
+            return
+        if self._node.is_first("end"):
+            self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
+        error.close()
+
+    def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], None]) -> None:
+        analysis = Analysis(folder, self._prefix(folder), max(0.1, error.left()))
+        while not analysis.is_over():
+            poll()
+            time.sleep(0.02)
+        found = analysis.result()
+        causes = _causes(found)
+        # Ranks that were all stopped from outside, and waited for nobody: somebody has ended the job.
+        if all_stopped and self._told is None and all(one.get("category") == "rank_dead" for one in causes):
+            return
+        for line in self._lines("verdict", found, folder):
+            error.write(f"otel-fr: {line}")
+
+    # ---- text
+
+    def _lines(self, title: str, found: Mapping[str, Any], folder: Path) -> Iterator[str]:
+        causes, ranks = _causes(found), [rank for rank in found.get("ranks", ()) if isinstance(rank, int)]
+        is_all = len(ranks) >= self._world_size
+        told = self._told
+        if causes and (is_all or told is None):
+            first = causes[0]
+            more = len(causes) - 1
+            text = f"{first.get('category')}: {first.get('summary')}"
+            text += f" (and {count_text(more, 'more fault')})" if more else ""
+        elif told is not None:
+            text = told.summary
+        else:
+            text = "no fault shows in the files of this machine's ranks"
+        yield f"{title}: {_cut(one_line(text))}"
+        prefix = self._prefix(folder)
+        command = f"otel-fr analyze {shlex.quote(str(folder))}" + (f" --prefix {shlex.quote(prefix)}" if prefix else "")
+        whose = f"files of {ranks_text(ranks)}" if ranks else "files"
+        missing = "" if is_all else f" of {self._world_size}"
+        live = "" if told is None else f"; live: otel-fr incidents show {told.id}"
+        yield f"{whose}{missing}; to read them: {one_line(command)}{live}"
+
+    def _prefix(self, folder: Path) -> str:
+        """What the names of the files begin with, if the folder is not otel-fr's alone."""
+        given = self._config.dump_prefix
+        return Path(given).name if given and Path(given).parent == folder and not self._config.dump_whole_name else ""
+
+
+class Stderr:
+    """The rank's standard error, kept open for the verdict, at most `HOLD_SECONDS` after its end."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + HOLD_SECONDS
+        self._lock = threading.Lock()
+        self._handle: int | None = None
+        with contextlib.suppress(OSError):
+            self._handle = os.dup(2)
+        self._timer = threading.Timer(HOLD_SECONDS, self.close)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def left(self) -> float:
+        """Seconds until it is closed."""
+        return self._deadline - time.monotonic()
+
+    def write(self, line: str) -> None:
+        """Write a line, unless it is closed; a reader that does not read blocks this until then and no longer."""
+        with self._lock:
+            if self._handle is None:
+                return
+            poll = select.poll()
+            poll.register(self._handle, select.POLLOUT)  # of a pipe: PIPE_BUF bytes can be written without waiting
+            with contextlib.suppress(OSError):
+                if poll.poll(max(0.0, self.left()) * 1000):
+                    data = line.encode("utf-8", "replace")[: select.PIPE_BUF - 1]
+                    os.write(self._handle, data + b"\n")
+
+    def close(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if self._handle is not None:
+                with contextlib.suppress(OSError):
+                    os.close(self._handle)
+                self._handle = None
+
+
+def _causes(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    causes = found.get("causes")
+    return [one for one in causes if isinstance(one, dict)] if isinstance(causes, list) else []
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_LINE else text[: MAX_LINE - 3].rstrip() + "..."

@@ -1,0 +1,82 @@
+"""The verdict in the output of real torchrun jobs: once, when they fail or hang, and nothing when they do not."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support import torchrun
+from tests.support.waiting import PATIENCE, wait_for
+
+pytestmark = torchrun.needed
+
+ALONE = {"OTEL_FR_ENABLED": "1", "OTEL_FR_STALL_SECONDS": "4"}
+"""No collector, and a stall time of which four times is longer than the jobs wait."""
+
+
+def said(output: str) -> list[str]:
+    """The lines about the verdict."""
+    return [line for line in output.splitlines() if re.match(r"otel-fr: |.*: this job hangs: ", line)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "starts", "names"),
+    [
+        ("killed", "rank_dead: ", "rank 1 was killed by signal 9 (SIGKILL)"),
+        ("raised", "rank_dead: ", "rank 1 raised ValueError: bad sample 4711"),
+    ],
+)
+def test_a_failed_job_ends_with_one_verdict(fault: str, starts: str, names: str, tmp_path: Path) -> None:
+    job = torchrun.run(tmp_path, "fault.py", fault, env=ALONE)
+    assert job.returncode == 1
+    verdict, files = said(job.output)
+    assert verdict.startswith(f"otel-fr: verdict: {starts}")
+    assert names in verdict
+    assert files == f"otel-fr: files of ranks 0-2; to read them: otel-fr analyze {job.dumps}"
+    status, report = job.analyze()
+    assert status == 1
+    assert report["incidents"][0]["summary"] in verdict, "the same as from the files"
+
+
+def test_with_a_collector_one_rank_says_which_incident_was_opened_and_one_the_verdict(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.run(tmp_path / "job", "fault.py", "missing", env=torchrun.endpoint(running))
+        (incident,) = running.causes()
+    assert job.output.count("the collector has opened an incident: ") == 1
+    verdict, files = said(job.output)
+    assert verdict.startswith("otel-fr: verdict: missing_rank: ")
+    assert files == (
+        f"otel-fr: files of ranks 0-2; to read them: otel-fr analyze {job.dumps}; live: otel-fr incidents show"
+        f" {incident['id']}"
+    )
+
+
+def test_a_hang_is_told_while_it_lasts_without_a_collector(tmp_path: Path) -> None:
+    job = torchrun.run(tmp_path, "fault.py", "missing", env={**ALONE, "OTEL_FR_STALL_SECONDS": "0.5"})
+    hang = [line for line in said(job.output) if "this job hangs" in line]
+    assert len(hang) == 1, job.output
+    assert "rank 1 " in hang[0]
+    assert " idle" in hang[0], "the rank that the others wait for has been asked for its file"
+    assert said(job.output)[-2].startswith("otel-fr: verdict: missing_rank: rank 1 ")
+
+
+def test_a_healthy_job_says_nothing(tmp_path: Path) -> None:
+    job = torchrun.run(tmp_path, "fault.py", "healthy", env=ALONE)
+    assert job.returncode == 0
+    assert "otel-fr" not in job.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_its_user_stops_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    process = torchrun.start(tmp_path, "verdict.py", str(tmp_path / "runs"), env=ALONE)
+    try:
+        assert wait_for(lambda: len(list(tmp_path.glob("runs-*"))) == 3)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    assert said(output) == []

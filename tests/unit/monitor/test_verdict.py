@@ -1,0 +1,76 @@
+"""What the lines about the verdict say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr.config import Config
+from otel_fr.monitor.node import Node
+from otel_fr.monitor.verdict import MAX_LINE, Verdict
+
+FOUND: dict[str, Any] = {
+    "ranks": [0, 1],
+    "causes": [{"id": "ab", "category": "missing_rank", "summary": "rank 1 did not\njoin"}],
+}
+
+
+def verdict(folder: Path, world_size: int = 2, **config: Any) -> Verdict:
+    return Verdict(Node(folder, "run", 0), Config(**config), world_size)
+
+
+def lines(one: Verdict, found: dict[str, Any], folder: str = "/dumps") -> list[str]:
+    return list(one._lines("verdict", found, Path(folder)))
+
+
+def test_the_first_cause_and_how_to_read_the_files(tmp_path: Path) -> None:
+    assert lines(verdict(tmp_path), FOUND) == [
+        "verdict: missing_rank: rank 1 did not join",
+        "files of ranks 0, 1; to read them: otel-fr analyze /dumps",
+    ]
+    more = {**FOUND, "causes": FOUND["causes"] * 3}
+    assert lines(verdict(tmp_path), more, "/my dumps") == [
+        "verdict: missing_rank: rank 1 did not join (and 2 more faults)",
+        "files of ranks 0, 1; to read them: otel-fr analyze '/my dumps'",
+    ]
+
+
+def test_what_the_collector_said_counts_more_than_the_files_of_one_machine(tmp_path: Path) -> None:
+    one = verdict(tmp_path, world_size=4)
+    assert lines(one, FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
+    one.note_incident("cd", "rank 3 was killed")
+    one.note_incident("ef", "later")
+    assert lines(one, FOUND) == [
+        "verdict: rank 3 was killed",
+        "files of ranks 0, 1 of 4; to read them: otel-fr analyze /dumps; live: otel-fr incidents show cd",
+    ]
+    whole = verdict(tmp_path)
+    whole.note_incident("cd", "rank 3 was killed")
+    assert lines(whole, FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
+
+
+@pytest.mark.parametrize("found", [{}, {"causes": "x", "ranks": []}, {"causes": [1], "ranks": ["a"]}])
+def test_an_analysis_that_found_nothing_or_failed_still_says_where_the_files_are(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    first, second = lines(verdict(tmp_path), found)
+    assert first == "verdict: no fault shows in the files of this machine's ranks"
+    assert second.endswith("to read them: otel-fr analyze /dumps")
+
+
+def test_files_with_a_prefix_are_read_with_it_and_long_lines_are_cut(tmp_path: Path) -> None:
+    one = verdict(tmp_path, dump_prefix="/tmp/nccl_trace_rank_")
+    assert lines(one, FOUND, "/tmp")[1].endswith("otel-fr analyze /tmp --prefix nccl_trace_rank_")
+    found = {**FOUND, "causes": [{"category": "c", "summary": "x" * 5_000 + "\x1b[2J"}]}
+    assert len(lines(one, found)[0]) < MAX_LINE + 20
+
+
+def test_an_incident_is_logged_by_one_monitor_of_a_machine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Node(tmp_path, "run", 0).join()
+    for _ in range(3):
+        verdict(tmp_path).note_incident("cd", "rank 3 was killed")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the collector has opened an incident: rank 3 was killed (otel-fr incidents show cd)"
+    ]
