@@ -8,7 +8,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
@@ -37,6 +37,8 @@ class LateRank(TypedDict):
 class JobHead(TypedDict):
     """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state."""
 
+    id: str
+    run_id: str
     job: str
     attempt: int
     state: str
@@ -46,6 +48,52 @@ class JobHead(TypedDict):
     lag: int
     late: LateRank | None
     last_heard_at: str | None
+
+
+class RankColumns(TypedDict):
+    """The ranks of a job in columns: item I of each list is of rank ``rank[I]``; ``tally``: as in `JobHead`."""
+
+    rank: list[int]
+    state: list[str]
+    how: list[str]
+    step: list[int | None]
+    waits: list[Any]
+    overdue: list[Any]
+    late: list[Any]
+    tally: dict[str, int]
+
+
+class GroupHead(TypedDict):
+    """A process group of a job."""
+
+    name: str
+    description: str
+
+
+class JobDetail(TypedDict):
+    """One job in full, as far as it is shown."""
+
+    job: str
+    attempt: int
+    state: str
+    world_size: int | None
+    last_heard_at: str | None
+    ranks: RankColumns
+    groups: list[GroupHead]
+
+
+class AdviceReason(TypedDict):
+    """A rule that the advice follows from."""
+
+    rule: str
+
+
+class Advice(TypedDict):
+    """What a launcher should do next with a job: docs/fault-tolerance.md."""
+
+    recommendation: str
+    exclude_nodes: list[str]
+    reasons: list[AdviceReason]
 
 
 class IncidentDetail(CollectorIncidentData):
@@ -64,6 +112,10 @@ class ChangeEvent(TypedDict):
 
 class CollectorError(Exception):
     """The collector cannot be reached, or refuses the request; the text says what to do."""
+
+
+class UnknownError(CollectorError):
+    """The collector does not know what was asked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
@@ -171,6 +223,28 @@ class Client:
         """
         return self._one(f"incidents/{quote(number, safe='')}", IncidentDetail)
 
+    def job(self, key: str) -> JobDetail | None:
+        """One job in full; None: the collector does not know it any more. ``key``: its ``id`` in the list.
+
+        Raises:
+            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
+        """
+        return self._one_if_there(f"jobs/{quote(key, safe='')}", JobDetail)
+
+    def advice(self, job: str, attempt: int) -> Advice | None:
+        """What to do next with a job; None: the collector has no advice, or is too old to give any.
+
+        Raises:
+            CollectorError: as for `job`.
+        """
+        return self._one_if_there(f"attribution?{urlencode({'job': job, 'attempt': attempt})}", Advice)
+
+    def _one_if_there(self, name: str, kind: type[_T]) -> _T | None:
+        try:
+            return self._one(name, kind)
+        except UnknownError:
+            return None
+
     def _one(self, name: str, kind: type[_T]) -> _T:
         address = f"{self.url}/api/v1/{name}"
         response = self._reach(lambda: self._http.request("GET", address, headers=self._headers))
@@ -243,8 +317,9 @@ class Client:
         except (ValueError, KeyError, TypeError):
             reason = f"status {status}"
         hint = f" (pass a token with --token-file or {TOKEN_VARIABLE})" if status in (401, 403) else ""
-        did = "answered" if status == 404 else "refused the request"
-        raise CollectorError(f"{self.url} {did}: {reason}{hint}")
+        if status == 404:
+            raise UnknownError(f"{self.url} answered: {reason}")
+        raise CollectorError(f"{self.url} refused the request: {reason}{hint}")
 
 
 def _reason(error: BaseException) -> str:

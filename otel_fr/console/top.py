@@ -1,38 +1,52 @@
-"""``otel-fr top``: a collector's jobs and their open incidents."""
+"""``otel-fr top``: a collector's jobs and their open incidents, live, with keys to look into one."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-import time
-from datetime import datetime, timezone
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
-from rich.table import Table
+from rich.segment import Segment, SegmentLines
 from rich.text import Text
 
-from otel_fr.console.client import UNREACHABLE, Client, CollectorError, JobHead, LateRank
+from otel_fr.console.client import UNREACHABLE, Advice, Client, CollectorError, IncidentDetail, JobDetail, JobHead
 from otel_fr.console.client import add_arguments as add_client_arguments
-from otel_fr.incident import told_now
-from otel_fr.presentation import ago_text, count_text
-from otel_fr.printable import one_line, printable
+from otel_fr.console.incident_view import incident_list, incident_page
+from otel_fr.console.job_view import job_page, job_title, jobs_table, waiting_seconds
+from otel_fr.console.keys import Keys, reading
+from otel_fr.incident import IncidentHead
+from otel_fr.presentation import count_text
+from otel_fr.printable import printable
 
-COLORS = {
-    "incident": "bold red",
-    "failed": "magenta",
-    "silent": "yellow",
-    "running": "green",
-    "ended": "dim",
-    "replaced": "dim",
-}
 WIDE = 160
 """Width of the table in characters if stdout is not a terminal."""
+TICK_SECONDS = 0.2
+"""How long a key may wait for its effect while the collector is asked."""
+HEAD_LINES = 3
+"""Above the first job: the collector, an empty line, and the names of the columns."""
+MANY = 1_000_000
+"""Rows or lines: more than there are."""
+HELP = (
+    ("j, Down / k, Up", "choose the next or the previous job or incident"),
+    ("Enter", "open the chosen one: a job, then one of its incidents"),
+    ("u, Esc, Backspace", "go back"),
+    ("Space, PgDn / b, PgUp", "a page down, a page up"),
+    ("g, Home / G, End", "to the beginning, to the end"),
+    ("q, Ctrl-C", "quit"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options to its subcommand."""
-    parser.epilog = "Exit status: 0 success; 2 usage error; 3 the collector cannot be reached or refuses the request."
+    parser.epilog = (
+        "At a terminal: j and k choose, Enter opens, u goes back, ? lists all keys, q quits.\n\n"
+        "Exit status: 0 success; 2 usage error; 3 the collector cannot be reached or refuses the request."
+    )
     parser.add_argument("--once", action="store_true", help="print once and exit (default if stdout is not a terminal)")
     parser.add_argument(
         "--interval", metavar="SECONDS", type=_interval, default=1.0, help="time between refreshes (default: 1)"
@@ -41,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the jobs; at a terminal until Ctrl-C.
+    """Show the jobs; at a terminal until a key or Ctrl-C ends it.
 
     Returns:
         the process's exit status: 0, or 3 if the collector cannot be reached or refuses the request.
@@ -49,83 +63,264 @@ def run(args: argparse.Namespace) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     try:
         client = Client.from_args(args)
-        shown = current(client)
+        shown = fetch(client, Place())
         if args.once or not sys.stdout.isatty():
-            console.print(shown)
+            with console.capture() as captured:
+                console.print(overview(client.url, shown, console.width))
+            print("\n".join(line.rstrip() for line in captured.get().splitlines()))
             return 0
     except CollectorError as error:
         print(f"otel-fr top: {printable(str(error))}", file=sys.stderr)
         return UNREACHABLE
-    with Live(shown, console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(args.interval)
-            try:
-                shown = current(client)
-                live.update(shown, refresh=True)
-            except CollectorError as error:
-                note = Text(printable(f"{error} Trying again; the table below is not current."), "bold yellow")
-                live.update(Group(note, shown), refresh=True)
+    with reading() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        _Top(client, shown, console, live, args.interval).run(keys)
+    return 0
 
 
-def current(client: Client) -> Group:
-    """The current jobs, those with incidents first, and the open incidents.
+@dataclass(frozen=True)
+class Place:
+    """Where the user is. ``job``: the API's id of the job that is open; ``incident``: the id of the open incident."""
+
+    job: str = ""
+    incident: str = ""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the collector said, for one place."""
+
+    place: Place
+    jobs: list[JobHead]
+    open: list[IncidentHead]
+    job: JobDetail | None = None
+    of_job: list[IncidentHead] = field(default_factory=list)
+    advice: Advice | None = None
+    incident: IncidentDetail | None = None
+
+
+def fetch(client: Client, place: Place) -> Shown:
+    """Ask the collector for all that is shown at one place.
 
     Raises:
         CollectorError: the collector cannot be reached, or refuses the request.
     """
     jobs = client.jobs()
     firing = [one for one in client.incidents(state="firing", brief=True) if not one["caused_by"]]
-    moment = datetime.now().strftime("%H:%M:%S")
-    head = Text(
-        f"{client.url}  {count_text(len(jobs), 'job')}, {count_text(len(firing), 'open incident')}  {moment}\n", "dim"
+    if place.incident:
+        return Shown(place, jobs, firing, incident=client.incident(place.incident))
+    head = next((one for one in jobs if one["id"] == place.job), None)
+    if head is None:
+        return Shown(place, jobs, firing)
+    found = [one for one in client.incidents(job=head["job"], brief=True) if one["run_id"] == head["run_id"]]
+    return Shown(
+        place,
+        jobs,
+        firing,
+        job=client.job(place.job),
+        of_job=[one for one in reversed(found) if not one["caused_by"]],
+        advice=client.advice(head["job"], head["attempt"]) if found else None,
     )
-    if not jobs:
-        return Group(head, Text("no job has reported yet"))
-    faults = [
-        Text.assemble(
-            (f"{one['category']} ", "bold red"),
-            one_line(f"{one['job']}/{one['attempt']}: {told_now(one, time.time())}"),
-        )
-        for one in firing
-    ]
-    return Group(head, _table(jobs), Text(""), *faults)
 
 
-def _table(jobs: list[JobHead]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("JOB", "STATE", "RANKS", "NOT RUNNING"):
-        table.add_column(name)
-    for name in ("GROUPS", "LAG", "LATE", "LAST REPORT"):
-        table.add_column(name, justify="right")
-    for job in jobs:
-        tally, state = job["ranks"], job["state"]
-        world = "?" if job["world_size"] is None else str(job["world_size"])
-        others = ", ".join(f"{count} {name}" for name, count in tally.items() if name != "running")
-        table.add_row(
-            Text(one_line(f"{job['job']}/{job['attempt']}")),
-            Text(state, COLORS.get(state, "")),
-            f"{tally.get('running', 0)}/{world}",
-            others or "-",
-            str(job["groups"]),
-            str(job["lag"]),
-            _late(job["late"]),
-            _ago(job["last_heard_at"]),
-        )
-    return table
+def overview(url: str, shown: Shown, width: int) -> Group:
+    """The jobs, those with incidents first, and the open incidents."""
+    parts: list[RenderableType] = [_head(url, shown)]
+    if not shown.jobs:
+        return Group(*parts, Text("no job has reported yet"))
+    parts.append(jobs_table(shown.jobs, waiting_seconds(shown.open), width))
+    if shown.open:
+        parts += [Text(""), incident_list(shown.open)]
+    return Group(*parts)
 
 
-def _late(late: LateRank | None) -> str:
-    """``"rank 3: 148 ms, 31 %"``: who comes last, by how much, and for how much of their time the others wait."""
-    if late is None:
-        return "-"
-    return f"rank {late['rank']}: {late['seconds'] * 1_000:.0f} ms, {late['waited'] * 100:.0f} %"
+def _head(url: str, shown: Shown) -> Text:
+    text = f"{url}  {count_text(len(shown.jobs), 'job')}, {count_text(len(shown.open), 'open incident')}"
+    return Text(f"{text}  {datetime.now():%H:%M:%S}\n", "dim", no_wrap=True)
 
 
-def _ago(text: str | None) -> str:
-    if text is None:
-        return "-"
-    heard = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return ago_text((datetime.now(tz=timezone.utc) - heard).total_seconds())
+class _Top:
+    """The screen: where the user is, what is chosen and how far it is scrolled."""
+
+    def __init__(self, client: Client, shown: Shown, console: Console, live: Live, interval: float) -> None:
+        self._client, self._console, self._live, self._interval = client, console, live, interval
+        self._shown, self._note = shown, ""
+        self._place = Place()
+        self._chosen: dict[Place, str] = {}
+        """Place -> id of the chosen row, which keeps the mark when rows are added above it."""
+        self._offset = 0
+        self._helps = False
+        self._asked = threading.Event()
+        self._is_over = False
+
+    def run(self, keys: Keys | None) -> None:
+        """Show until the user quits."""
+        threading.Thread(target=self._refresh, name="otel-fr-top", daemon=True).start()
+        waiting = threading.Event()  # without keys: only Ctrl-C ends it
+        with contextlib.suppress(EOFError):
+            while not self._is_over:
+                self._live.update(self._screen(), refresh=True)
+                if keys is None:
+                    waiting.wait(self._interval)
+                else:
+                    key = keys.wait(TICK_SECONDS)
+                    while key is not None:  # all that have come, before the screen is drawn again
+                        self._press(key)
+                        key = keys.wait(0)
+
+    def _refresh(self) -> None:
+        """Ask the collector, in a thread of its own, so that keys are never kept waiting."""
+        while not self._is_over:
+            place = self._place
+            try:
+                shown = fetch(self._client, place)
+                self._note = ""
+                if place == self._place:
+                    self._shown = shown
+            except CollectorError as error:
+                self._note = f"Trying again; this is not current: {printable(str(error))}"
+            if place == self._place:
+                self._asked.wait(self._interval)
+            self._asked.clear()
+
+    # ---- keys
+
+    def _press(self, key: str) -> None:
+        page = max(1, self._height() - 2)
+        steps = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -MANY, "end": MANY}
+        if self._helps:
+            self._helps = False
+        elif key == "q":
+            self._is_over = True
+        elif key == "?":
+            self._helps = True
+        elif key == "enter":
+            self._open()
+        elif key == "back":
+            self._go(Place() if not self._place.incident else Place(self._place.job))
+        elif key in ("up", "down") or (key in steps and not self._place.job):
+            self._choose(steps[key])
+        elif key in steps:
+            self._offset += steps[key]  # `_Window` brings it back into the text
+
+    def _rows(self) -> list[str]:
+        """Ids of what can be chosen at this place."""
+        if self._place.incident:
+            return []
+        return [one["id"] for one in (self._shown.of_job if self._place.job else self._shown.jobs)]
+
+    def _at(self) -> int:
+        """Index of the chosen row; 0 if it is gone."""
+        rows, chosen = self._rows(), self._chosen.get(self._place, "")
+        return rows.index(chosen) if chosen in rows else 0
+
+    def _choose(self, by: int) -> None:
+        """Choose another row, or scroll where there is nothing to choose."""
+        rows = self._rows()
+        if rows:
+            self._chosen[self._place] = rows[min(max(self._at() + by, 0), len(rows) - 1)]
+        else:
+            self._offset += by
+
+    def _open(self) -> None:
+        rows = self._rows()
+        if rows:
+            chosen = rows[self._at()]
+            self._chosen[self._place] = chosen
+            self._go(Place(self._place.job, chosen) if self._place.job else Place(chosen))
+
+    def _go(self, place: Place) -> None:
+        if place != self._place:
+            self._place, self._offset = place, 0
+            self._asked.set()
+
+    # ---- the screen
+
+    def _height(self) -> int:
+        return max(3, self._console.height - 1 - bool(self._note))
+
+    def _screen(self) -> RenderableType:
+        window = _Window(self._content(), self._height(), self._offset)
+        self._offset = window.fit(self._console)
+        foot = Text("j k choose  Enter open  u back  Space page  ? keys  q quit", "dim", no_wrap=True)
+        parts: list[RenderableType] = [Text(self._note, "bold yellow", no_wrap=True)] if self._note else []
+        return Group(*parts, window, foot)
+
+    def _content(self) -> RenderableType:
+        shown, place = self._shown, self._place
+        if self._helps:
+            return Group(*(Text.assemble((f"{keys:<24}", "bold"), text) for keys, text in HELP))
+        if shown.place != place:
+            return Text("asking the collector ...", "dim")
+        if place.incident:
+            return incident_page(shown.incident) if shown.incident is not None else Text("")
+        if not place.job:
+            return self._jobs()
+        if shown.job is None:
+            return Text("the collector does not know this job any more; u goes back")
+        parts: list[RenderableType] = [job_title(shown.job), Text(""), job_page(shown.job, shown.advice), Text("")]
+        if not shown.of_job:
+            parts.append(Text("no incident", "dim"))
+        for number, one in enumerate(shown.of_job):
+            mark = "> " if number == self._at() else "  "
+            parts.append(_Marked(mark, incident_list([one])))
+        return Group(*parts)
+
+    def _jobs(self) -> RenderableType:
+        """The jobs around the chosen one, and the open incidents: all, if they fit, or else those of that job."""
+        shown, height = self._shown, self._height()
+        if not shown.jobs:
+            return overview(self._client.url, shown, self._console.width)
+        chosen = self._at()
+        incidents = shown.open
+        space = height - HEAD_LINES - len(shown.jobs) - 1
+        if len(self._lines(incident_list(incidents))) > space:
+            job = shown.jobs[chosen]
+            incidents = [one for one in incidents if (one["job"], one["run_id"]) == (job["job"], job["run_id"])]
+        below = self._lines(incident_list(incidents))[: height // 2]
+        size = max(1, height - HEAD_LINES - 1 - len(below))
+        first = max(0, min(chosen - size // 2, len(shown.jobs) - size))
+        rows = shown.jobs[first : first + size]
+        table = jobs_table(rows, waiting_seconds(shown.open), self._console.width)
+        table.row_styles = ["reverse" if first + row == chosen else "" for row in range(len(rows))]
+        return Group(_head(self._client.url, shown), table, Text(""), SegmentLines(below, new_lines=True))
+
+    def _lines(self, shown: RenderableType) -> list[list[Segment]]:
+        return self._console.render_lines(shown, self._console.options, pad=False)
+
+
+class _Marked:
+    """A renderable with a mark before its first line, and as many spaces before the others."""
+
+    def __init__(self, mark: str, shown: RenderableType) -> None:
+        self._mark, self._shown = mark, shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(1, options.max_width - len(self._mark))
+        for number, line in enumerate(console.render_lines(self._shown, options.update_width(width), pad=False)):
+            yield Segment(self._mark if number == 0 else " " * len(self._mark))
+            yield from line
+            yield Segment.line()
+
+
+class _Window:
+    """The lines of a renderable from ``offset`` on, as many as fit."""
+
+    def __init__(self, shown: RenderableType, height: int, offset: int) -> None:
+        self._shown, self._height, self._offset = shown, height, offset
+        self._lines: list[list[Segment]] = []
+
+    def fit(self, console: Console) -> int:
+        """Lay out; the offset that is used, at which no line of the window is wasted."""
+        self._lines = console.render_lines(self._shown, console.options, pad=False)
+        self._offset = max(0, min(self._offset, len(self._lines) - self._height))
+        return self._offset
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = self._lines[self._offset : self._offset + self._height]
+        for number in range(self._height):
+            if number < len(shown):
+                yield from shown[number]
+            yield Segment.line()
 
 
 def _interval(text: str) -> float:

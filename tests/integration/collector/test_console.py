@@ -86,6 +86,60 @@ def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) ->
         os.close(main)
 
 
+def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector: Collector) -> None:
+    with Job(collector, 3, "good") as good, Job(collector, 3, "bad") as bad:
+        good.step()
+        number = hang(collector, bad)
+        command = [*OTEL_FR, "top", "--collector", collector.http, "--interval", "0.2"]
+        with terminal(command, columns=80, lines=30) as top:
+            before = top.before
+            assert top.shows("2 jobs, 1 open incident")
+            assert top.shows("rank 1 did not join all_reduce number 2")
+            top.press("?")
+            assert top.shows("Backspace go back")
+            top.press(" ")
+            seen = len(top.output)
+            top.press("\r")
+            assert top.shows("bad/0 incident", seen)
+            assert top.shows("ranks 0, 2 in all_reduce number 2 of default_pg: ", seen)
+            assert top.shows("advice restart", seen)
+            seen = len(top.output)
+            top.press("\x1b[B\r")
+            assert top.shows(f"incident {number}", seen)
+            assert top.shows("culprits rank 1 on node-0", seen)
+            top.press("u\x1b[D")
+            seen = len(top.output)
+            assert top.shows("2 jobs, 1 open incident", seen)
+            top.press("j\r")
+            assert top.shows("good/0 running", seen)
+            assert top.shows("no incident", seen)
+            # The last line of a screen has no end: the next screen begins after it.
+            assert max(len(line) for line in top.text().splitlines() if "q quit" not in line) <= 80
+            assert top.mode() != before
+            top.press("q")
+            assert top.ended() == 0
+            assert top.mode() == before
+
+
+def test_of_more_jobs_than_fit_those_around_the_chosen_one_are_shown(collector: Collector) -> None:
+    with contextlib.ExitStack() as stack:
+        jobs = [stack.enter_context(Job(collector, 1, f"job-{number:02}")) for number in range(20)]
+        for job in jobs:
+            job.step()
+        with terminal([*OTEL_FR, "top", "--collector", collector.http], columns=80, lines=12) as top:
+            assert top.shows("20 jobs, 0 open incidents")
+            assert top.shows("job-19/0")
+            assert "job-00/0" not in top.text()
+            top.press("G")
+            assert top.shows("job-00/0")
+            seen = len(top.output)
+            top.press("\r")
+            assert top.shows("job-00/0 running", seen)
+            top.process.send_signal(signal.SIGINT)
+            assert top.ended() == 130
+            assert top.mode() == top.before
+
+
 def test_incidents_are_listed_and_chosen(collector: Collector) -> None:
     with Job(collector, 2, "one") as one, Job(collector, 2, "two " + ESCAPE) as two:
         first, second = hang(collector, one), hang(collector, two)

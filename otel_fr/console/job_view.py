@@ -1,0 +1,181 @@
+"""Jobs as text for a terminal: the list of them, and one in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from otel_fr.console.client import Advice, JobDetail, JobHead, LateRank
+from otel_fr.incident import IncidentHead, unix
+from otel_fr.presentation import ago_text, collective_text, duration_text, ranks_text
+from otel_fr.printable import one_line
+
+COLORS = {
+    "incident": "bold red",
+    "failed": "magenta",
+    "silent": "yellow",
+    "running": "green",
+    "ended": "dim",
+    "replaced": "dim",
+}
+MAX_GROUPS = 16
+"""Lines about ranks that do the same; of more there is the number."""
+
+
+def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], width: int) -> Table:
+    """One row for each job. ``waiting``: (job, run) -> seconds for which ranks wait because of an open incident."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("JOB", overflow="ellipsis", no_wrap=True, ratio=1 if width < 100 else None)
+    for name in ("STATE", "RANKS"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("NOT RUNNING", overflow="ellipsis", no_wrap=True)
+    table.add_column("WAITING", justify="right", no_wrap=True)
+    wide = width >= 100
+    for name in ("LAG", "LATE") if wide else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("LAST REPORT" if wide else "HEARD", justify="right", no_wrap=True)
+    for job in jobs:
+        seconds = waiting.get((job["job"], job["run_id"]))
+        world = "?" if job["world_size"] is None else str(job["world_size"])
+        extra = (str(job["lag"]), _late(job["late"])) if wide else ()
+        table.add_row(
+            Text(one_line(f"{job['job']}/{job['attempt']}")),
+            Text(job["state"], COLORS.get(job["state"], "")),
+            f"{job['ranks'].get('running', 0)}/{world}",
+            _not_running(job["ranks"]) or "-",
+            "-" if seconds is None else duration_text(seconds),
+            *extra,
+            _ago(job["last_heard_at"]),
+        )
+    return table
+
+
+def waiting_seconds(incidents: Iterable[IncidentHead]) -> dict[tuple[str, str], float]:
+    """(job, run) -> seconds for which ranks have waited because of its oldest open incident, until now."""
+    found: dict[tuple[str, str], float] = {}
+    now = datetime.now(tz=timezone.utc).timestamp()
+    for one in incidents:
+        since = unix(one["waiting_since"])
+        if one["state"] == "firing" and since is not None:
+            key = one["job"], one["run_id"]
+            found[key] = max(found.get(key, 0.0), now - since)
+    return found
+
+
+def job_page(job: JobDetail, advice: Advice | None) -> Group:
+    """What is known of one job beside its incidents: advice, ranks that wait, overdue, late, not running."""
+    rows = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for name, lines in _sections(job, advice):
+        for number, line in enumerate(lines[:MAX_GROUPS]):
+            rows.add_row("" if number else name, Text(line))
+        if len(lines) > MAX_GROUPS:
+            rows.add_row("", Text(f"and {len(lines) - MAX_GROUPS} more"))
+    return Group(rows)
+
+
+def job_title(job: JobHead | JobDetail) -> Text:
+    """Job, attempt and state."""
+    return Text.assemble(
+        (one_line(f"{job['job']}/{job['attempt']}"), "bold"), " ", (job["state"], COLORS.get(job["state"], ""))
+    )
+
+
+def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list[str]]]:
+    columns = job["ranks"]
+    tally = {str(name): count for name, count in columns["tally"].items()}
+    world = "?" if job["world_size"] is None else job["world_size"]
+    others = _not_running(tally)
+    yield "ranks", [f"{tally.get('running', 0)} of {world} running" + (f", {others}" if others else "")]
+    steps = [step for step in columns["step"] if isinstance(step, int)]
+    if steps:
+        low, high = min(steps), max(steps)
+        yield "step", [str(low) if low == high else f"{low} to {high}"]
+    yield "last report", [_ago(job["last_heard_at"])]
+    if advice is not None:
+        nodes = f", without {', '.join(map(one_line, advice['exclude_nodes']))}" if advice["exclude_nodes"] else ""
+        rules = "; ".join(dict.fromkeys(one_line(reason["rule"]) for reason in advice["reasons"]))
+        why = f" (rule: {rules})" if rules not in ("", "otherwise") else ""
+        yield "advice", [f"{one_line(advice['recommendation']).replace('_', ' ')}{nodes}{why}"]
+    yield "waiting", _waiting(job)
+    yield "overdue", _overdue(job)
+    yield "late", _late_ranks(job)
+    yield "not running", _ended(job)
+
+
+def _waiting(job: JobDetail) -> list[str]:
+    """Ranks that wait in one collective share a line: the longest wait counts."""
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for rank, waits in zip(job["ranks"]["rank"], job["ranks"]["waits"], strict=False):
+        if waits:
+            operation, number, group, seconds = waits
+            where = collective_text(one_line(str(operation)), number)
+            found.setdefault((where, _group_name(job, group)), []).append((rank, float(seconds)))
+    lines = sorted(found.items(), key=lambda item: -max(seconds for _, seconds in item[1]))
+    return [
+        f"{ranks_text(rank for rank, _ in who)} in {where}{group}: {duration_text(max(s for _, s in who))}"
+        for (where, group), who in lines
+    ]
+
+
+def _overdue(job: JobDetail) -> list[str]:
+    found = []
+    for rank, overdue in zip(job["ranks"]["rank"], job["ranks"]["overdue"], strict=False):
+        if overdue:
+            kind, name, age, limit = overdue
+            what = f"{one_line(str(kind))} {one_line(str(name))}".strip()
+            found.append(f"rank {rank}: {what} for {duration_text(age)}, limit {duration_text(limit)}")
+    return found
+
+
+def _late_ranks(job: JobDetail) -> list[str]:
+    found = []
+    for rank, late in zip(job["ranks"]["rank"], job["ranks"]["late"], strict=False):
+        if late:
+            group, share, seconds, waited = late
+            found.append(
+                (
+                    -waited,
+                    f"rank {rank} comes last in {share * 100:.0f} % of the collectives{_group_name(job, group)}, by"
+                    f" {seconds * 1_000:.0f} ms; the others wait for it for {waited * 100:.0f} % of their time",
+                )
+            )
+    return [line for _, line in sorted(found)]
+
+
+def _ended(job: JobDetail) -> list[str]:
+    """Ranks that do not run, those that ended the same way in one line."""
+    columns = job["ranks"]
+    found: dict[tuple[str, str], list[int]] = {}
+    for rank, state, how in zip(columns["rank"], columns["state"], columns["how"], strict=False):
+        if state != "running":
+            found.setdefault((state, one_line(how)), []).append(rank)
+    return [f"{ranks_text(ranks)}: {state}{f', {how}' if how else ''}" for (state, how), ranks in found.items()]
+
+
+def _group_name(job: JobDetail, at: int | None) -> str:
+    if at is None or not 0 <= at < len(job["groups"]):
+        return ""
+    group = job["groups"][at]
+    return f" of {one_line(group['description'] or group['name'])}"
+
+
+def _not_running(tally: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in tally.items() if name != "running")
+
+
+def _late(late: LateRank | None) -> str:
+    """``"rank 3: 148 ms, 31 %"``: who comes last, by how much, and for how much of their time the others wait."""
+    if late is None:
+        return "-"
+    return f"rank {late['rank']}: {late['seconds'] * 1_000:.0f} ms, {late['waited'] * 100:.0f} %"
+
+
+def _ago(text: str | None) -> str:
+    heard = unix(text)
+    return "-" if heard is None else ago_text(datetime.now(tz=timezone.utc).timestamp() - heard)
