@@ -94,7 +94,7 @@ def test_keys_lead_from_the_jobs_to_one_job_and_its_incident_and_back(collector:
         with terminal(command, columns=80, lines=30) as top:
             before = top.before
             assert top.shows("2 jobs, 1 open incident")
-            assert top.shows("rank 1 did not join all_reduce number 2")
+            assert top.shows("did not join all_reduce number 2")
             top.press("?")
             assert top.shows("Backspace go back")
             top.press(" ")
