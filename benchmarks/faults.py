@@ -57,24 +57,36 @@ RIGHT = {
     "gil": {"rank_stuck"},
     "section": {"section_overrun"},
     "sleep": {"missing_rank"},
+    "stop unseen": {"rank_stuck"},
     "network": set[str](),
     "monitor": set[str](),
     "none": set[str](),
 }
-"""Fault -> the categories that are right; empty: nothing is to be said. ``network``: the collector is cut off for a
-while; ``monitor``: the victim's monitor is killed."""
-FREES = {"kill", "raise", "stop", "gil", "section"}
+"""Fault -> the categories that are right; empty: nothing is to be said.
+
+``stop unseen``: the victim is stopped while the collector is cut off; ``network``: it is cut off for a while;
+``monitor``: the victim's monitor is killed.
+"""
+UNSEEN_SECONDS = 8.0
+"""How long the collector is cut off then: longer than ``OTEL_FR_PEER_TIMEOUT``, so that all ranks fall silent."""
+FREES = {"kill", "raise", "stop", "stop unseen", "gil", "section"}
 """Faults after which survivors are to be freed; after the others, the job is to finish."""
 
 
 @dataclass
 class Outcome:
-    """One run. ``freed``: seconds from the fault until the last survivor was freed; None: not, or not to be."""
+    """One run.
+
+    Attributes:
+        freed: seconds from the fault until the last survivor was freed; None: not, or not to be.
+        too_early: survivors that were freed while the collector was cut off.
+    """
 
     kind: str
     causes: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     freed: float | None = None
     freed_ranks: int = 0
+    too_early: int = 0
     finished: bool = False
     named: bool = False
     leftovers: list[str] = field(default_factory=list)
@@ -89,7 +101,7 @@ class Outcome:
     def is_right(self) -> bool:
         ends = self.freed is not None if self.kind in FREES else self.finished and not self.freed_ranks
         said = self.named if RIGHT[self.kind] else True
-        return ends and said and not self.wrong and not self.leftovers
+        return ends and said and not self.wrong and not self.too_early and not self.leftovers
 
 
 class Job:
@@ -217,6 +229,9 @@ def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay, ri
         _kill(wait_for(lambda: _monitor_of(ready["pid"], rings)), signal.SIGKILL)
     if kind in FREES:
         job.wait(DONE_SECONDS, 1, "fault")
+        if kind == "stop unseen":
+            relay.cut(UNSEEN_SECONDS)
+            outcome.too_early = len(job.of("freed"))
         job.wait(DONE_SECONDS, len(SURVIVORS), "freed", SURVIVORS)
         freed = job.of("freed", SURVIVORS)
         if len(freed) == len(SURVIVORS):
@@ -246,7 +261,7 @@ def _row(kind: str, outcomes: list[Outcome]) -> list[object]:
         len(outcomes),
         f"{sum(one.named for one in outcomes)}" if RIGHT[kind] else "-",
         sum(one.wrong for one in outcomes),
-        sum(one.freed_ranks for one in outcomes if kind not in FREES),
+        sum(one.too_early if kind in FREES else one.freed_ranks for one in outcomes),
         f"{statistics.median(freed):.1f}" if freed else "-",
         f"{freed[min(len(freed) - 1, int(0.99 * len(freed)))]:.1f}" if freed else "-",
         sum(len(one.leftovers) for one in outcomes),
@@ -267,7 +282,7 @@ def main() -> None:
         outcomes.append(outcome)
         freed = "" if outcome.freed is None else f", survivors freed after {outcome.freed:.1f} s"
         print(
-            f"{number + 1:3} {outcome.kind:8} {'right' if outcome.is_right else 'WRONG'} {outcome.causes}{freed}",
+            f"{number + 1:3} {outcome.kind:11} {'right' if outcome.is_right else 'WRONG'} {outcome.causes}{freed}",
             flush=True,
         )
         if not outcome.is_right:

@@ -33,7 +33,7 @@ def fail() -> None:
     say("fault")
     if KIND == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif KIND == "stop":
+    elif KIND in ("stop", "stop unseen"):
         os.kill(os.getpid(), signal.SIGSTOP)
     elif KIND == "raise":
         raise ValueError("bad sample 4711")
