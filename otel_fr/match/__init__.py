@@ -16,6 +16,7 @@ from otel_fr.match.diagnose import diagnose
 from otel_fr.match.legal import Difference, compare
 from otel_fr.match.model import (
     UNPLACED,
+    WAIT_SHARE,
     Call,
     CallState,
     Category,
@@ -31,12 +32,14 @@ from otel_fr.match.model import (
     Signature,
     StackGroup,
     ThreadException,
+    window_of,
 )
 from otel_fr.match.sentences import call_text
 from otel_fr.match.undecided import Suspects, lagging_calls, open_questions, suspects
 
 __all__ = [
     "UNPLACED",
+    "WAIT_SHARE",
     "Call",
     "CallState",
     "Case",
@@ -61,4 +64,5 @@ __all__ = [
     "lagging_calls",
     "open_questions",
     "suspects",
+    "window_of",
 ]

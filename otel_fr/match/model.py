@@ -302,6 +302,20 @@ class MessagePattern(NamedTuple):
     step: str
 
 
+WAIT_SHARE = 0.87
+"""Share of a rank's stall time after which its call counts as waiting: the rest is left for the way to the alert."""
+WINDOW_MARGIN = 0.05
+"""Seconds by which the window is shorter, so that a call that triggers a judgement counts as waiting in it."""
+
+
+def window_of(stall: float) -> float:
+    """`Evidence.window` where ranks have a stall time of so many seconds: the same live and from files.
+
+    A file that a rank writes for an incident is no older than the incident, and must show the same.
+    """
+    return max(0.0, WAIT_SHARE * stall - WINDOW_MARGIN)
+
+
 @dataclass(slots=True, kw_only=True)
 class Evidence:
     """Everything known about one run at one moment.

@@ -5,14 +5,14 @@ Pure functions of a run's state, a snapshot and a finding.
 
 from __future__ import annotations
 
-from otel_fr.match import CallState, Category, Ending, Finding
+from otel_fr.match import WAIT_SHARE, CallState, Category, Ending, Finding
 from otel_fr.match.failures import went_on_for
 from otel_fr.match.instances import InstanceKey, key_of_finding
 from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE, Triggers
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
-from otel_fr_collector.jobs.snapshot import WAIT_SHARE, Snapshot, reported_calls
+from otel_fr_collector.jobs.snapshot import Snapshot, reported_calls
 
 FRESH_BEFORE = 0.3
 """Seconds before a call's threshold from which a report of a culprit counts as fresh."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from otel_fr.match import Ending, Rank
+from otel_fr.match import WAIT_SHARE, Ending, Rank
 from otel_fr.match.endings import was_stopped
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run
-from otel_fr_collector.jobs.snapshot import WAIT_SHARE, reported_calls
+from otel_fr_collector.jobs.snapshot import reported_calls
 
 MISMATCH_SETTLE = 0.3
 """Seconds after a mismatch in which the other ranks' calls arrive: the majority shows which rank differs."""

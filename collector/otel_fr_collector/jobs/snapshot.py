@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank
+from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank, window_of
 from otel_fr.match.instances import InstanceKey
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState
@@ -14,10 +14,6 @@ from otel_fr_collector.jobs.incomplete import IncompleteInstance
 from otel_fr_collector.jobs.ranks import SILENCE, RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
-WAIT_SHARE = 0.87
-"""Share of a rank's stall time after which its call counts as waiting: the rest is left for the way to the alert."""
-EPSILON = 0.05
-"""Seconds by which the engine's window is shorter, so that a call that triggers a judgement counts as waiting there."""
 MAX_CALLS = 50_000
 MAX_EXPECTED = MAX_RANKS_PER_RUN
 """Most ranks of a run that are named although they never reported: more are not taken in of one run either."""
@@ -76,7 +72,7 @@ class Snapshot:
         if any(_needs_others(call) and call.state is not CallState.UNKNOWN for call in self.calls):
             for rank in _expected(self):
                 self.ranks.setdefault(rank, Rank(rank, ending=Ending.UNKNOWN, complete=False))
-        window = max(0.0, WAIT_SHARE * self.stall - EPSILON)
+        window = window_of(self.stall)
         return Evidence(groups=self.groups, calls=calls, ranks=self.ranks, window=window, world_size=self.world_size)
 
 

@@ -34,6 +34,7 @@ from otel_fr.match.model import (
     Progress,
     Rank,
     ThreadException,
+    window_of,
 )
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
@@ -145,7 +146,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
         text = f"no file for {ranks_text(absent)}: {verb(absent, 'its', 'their')} progress is not known"
         notes.append(Note(NoteKind.NO_FILE, text))
     notes += _noted(NoteKind.OUTDATED_FILE, _drop_outdated(dumps, ranks, columns.last_completed()))
-    window = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
+    stall = max((_number(dump.facts.get("stall_seconds")) or 0.0 for dump in dumps), default=0.0)
     written = max((dump.integer("written_at") or 0 for dump in dumps), default=0)
     return Run(
         job=job,
@@ -156,7 +157,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
             groups=groups,
             calls=complete_joined(calls, groups),
             ranks=ranks,
-            window=window or DEFAULT_STALL_SECONDS,
+            window=window_of(stall or DEFAULT_STALL_SECONDS),
             world_size=world_size,
             kept_patterns=kept_patterns(dumps, messages, ids),
         ),

@@ -9,10 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
-from otel_fr_collector.jobs.snapshot import EPSILON, WAIT_SHARE
-
 from otel_fr.identity import group_id, run_id
 from otel_fr.match import CallState, Ending, Rank
+from otel_fr.match.model import WAIT_SHARE, WINDOW_MARGIN
 from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_P2P,
@@ -29,7 +28,7 @@ from tests.support.random_jobs.simulation import NEVER, SimulatedCall
 from tests.support.random_jobs.trials import Trial
 from tests.support.random_jobs.views import WINDOW
 
-STALL = (WINDOW + EPSILON) / WAIT_SHARE
+STALL = (WINDOW + WINDOW_MARGIN) / WAIT_SHARE
 """The ranks' stall time: the collector's window is then `WINDOW`, as in the evidence that is made in memory."""
 CAPACITY = 4_096
 """Records of a ring that keeps everything; a random program has some hundred calls of each rank."""
