@@ -1,7 +1,8 @@
 """`otel-fr demo`: a real job that hangs and the incident that explains it, on this machine, in about ten seconds.
 
 Starts the collector, runs ``train.py`` (which contains nothing of otel-fr) under plain torchrun with only
-``OTEL_EXPORTER_OTLP_ENDPOINT`` set, waits for the incident, and stops the job.
+``OTEL_EXPORTER_OTLP_ENDPOINT`` set, waits for the incident, and compares it with what the ranks' files say. At a
+terminal the job then hangs on, and the page shows it, until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _LIMIT_SECONDS = 90.0
 """For the whole demo: a cold import of torch in four processes on a slow disk takes tens of seconds."""
 _ALERT_SECONDS = 5.0
 """The limit that the demo checks: from the first waiting rank to the incident."""
+_FILES_SECONDS = 30.0
+"""Within which the ranks' files have shown the fault after the incident."""
+_DEFECT = "fetch_shard"
+"""The function of ``train.py`` in which rank 2 hangs. On a very busy machine, ranks may stall before: in imports."""
+_JAEGER = "docker run --rm -p 4317:4317 -p 16686:16686 jaegertracing/jaeger:2.18.0"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("demo-out"),
         help="folder for logs and flight-recorder files (default: demo-out)",
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="end after the incident (default if stdout is not a terminal)"
+    )
+    parser.add_argument(
+        "--jaeger",
+        metavar="HOST",
+        help="send the traces to the Jaeger on this host, too (OTLP at port 4317, its page at port 16686)",
     )
     parser.epilog = "Exit status: 0 the incident came in time; 1 it did not; 2 the demo cannot run here."
 
@@ -54,13 +68,18 @@ def run(args: argparse.Namespace) -> int:
         print("otel-fr demo: --nproc must be at least 3: rank 2 is the rank that hangs", file=sys.stderr)
         return 2
     folder = args.dir.resolve()
-    shutil.rmtree(folder / "flight-recorder", ignore_errors=True)
+    for name in ("flight-recorder", "job-files"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     grpc_port, http_port = _free_ports(2)
     incidents = folder / "incidents.jsonl"
     incidents.unlink(missing_ok=True)
+    page = f"http://127.0.0.1:{http_port}"
     command = [sys.executable, "-m", "otel_fr.cli", "collector", "--incidents", str(incidents)]
     command += ["--grpc", f"127.0.0.1:{grpc_port}", "--http", f"127.0.0.1:{http_port}", "--otlp-http", "off"]
+    if args.jaeger:
+        command += ["--forward", f"http://{args.jaeger}:4317"]
+        command += ["--trace-url", f"http://{args.jaeger}:16686/trace/{{trace_id}}"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "job.log", "wb"))
         errors = stack.enter_context(open(folder / "collector.log", "wb"))
@@ -72,34 +91,67 @@ def run(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
             return 2
-        environment = _job_environment(grpc_port, folder / "flight-recorder")
+        environment = _job_environment(grpc_port, folder / "job-files")
         options = ["--standalone", f"--nproc_per_node={args.nproc}"]
         command = [torchrun, *options, str(_TRAIN)]
         endpoint = f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{grpc_port}"
         print(f"$ {endpoint} torchrun {' '.join(options)} {_short(_TRAIN)}")
-        print(
-            f"  (rank 2 will hang at step 3; the job's own output goes to {_short(folder / 'job.log')})\n", flush=True
-        )
+        print(f"  (rank 2 will hang at step 3; the job's own output goes to {_short(folder / 'job.log')})")
+        print(f"  the collector's page: {page}\n", flush=True)
         job = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         stack.callback(_end, job)
         incident = _await_incident(incidents, job)
-        time.sleep(1.0 if incident else 0.0)  # for the flight-recorder files, and for the collector to print them
+        if incident is not None:
+            status = _conclude(incident, folder, args.jaeger)
+            if sys.stdout.isatty() and not args.once:
+                _stay(page, incident)
         _end(collector)  # before the job: stopping the job would be one more incident
-    return _conclude(incident, folder)
-
-
-def _conclude(incident: CollectorIncidentData | None, folder: Path) -> int:
     if incident is None:
         print(
             f"otel-fr demo: no incident was reported; the job's output is in {_short(folder / 'job.log')}",
             file=sys.stderr,
         )
         return 1
+    return status
+
+
+def _verdict_from_files(folder: Path) -> str:
+    """What `otel-fr analyze` says first of the ranks' files, once they have stalled by their own clocks.
+
+    They are copied while the job hangs: stopping it would add its end to them.
+    """
+    kept = folder / "flight-recorder"
+    command = [sys.executable, "-m", "otel_fr.cli", "analyze", str(kept)]
+    end = time.monotonic() + _FILES_SECONDS
+    while True:
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(folder / "job-files", kept)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if _DEFECT in done.stdout.partition("\n")[0] or time.monotonic() > end:
+            return (done.stdout or done.stderr).partition("\n")[0]
+        time.sleep(0.5)
+
+
+def _conclude(incident: CollectorIncidentData, folder: Path, jaeger: str | None) -> int:
+    """Say how fast it was, what the files say, and where the trace is; returns the exit status."""
     seconds = _seconds(str(incident["detected_at"])) - _seconds(str(incident["started_at"]))
-    print(f"Time from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).")
-    print("The ranks' files give the same verdict (the KeyboardInterrupt in them is the demo stopping the job):\n")
-    print(f"    otel-fr analyze {_short(folder / 'flight-recorder')}", flush=True)
+    print(f"Time from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).\n")
+    verdict = _verdict_from_files(folder)
+    print(f"The ranks' files say the same:\n\n    $ otel-fr analyze {_short(folder / 'flight-recorder')}")
+    print(f"    {verdict}\n    ...\n")
+    if jaeger:
+        print(f"The trace in Jaeger: http://{jaeger}:16686/trace/{incident['trace_id']}", flush=True)
+    else:
+        print(f"To see the trace in Jaeger:\n\n    {_JAEGER}\n    otel-fr demo --jaeger localhost", flush=True)
     return 0 if seconds <= _ALERT_SECONDS else 1
+
+
+def _stay(page: str, incident: CollectorIncidentData) -> None:
+    """Leave the job hanging, and the page open, until Ctrl-C."""
+    print(f"\nThe job hangs on. See it live at {page}/#/incidents/{incident['id']}\nCtrl-C ends the demo.", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+    print()
 
 
 def _short(path: Path) -> Path:
@@ -125,14 +177,14 @@ def _job_environment(port: int, dumps: Path) -> dict[str, str]:
 
 
 def _await_incident(path: Path, job: subprocess.Popen[bytes]) -> CollectorIncidentData | None:
-    """The first incident that is a cause."""
+    """The incident that the job's defect causes."""
     end = time.monotonic() + _LIMIT_SECONDS
     while time.monotonic() < end:
         if path.exists():
             for line in path.read_text().splitlines():
                 with contextlib.suppress(ValueError):  # the last line may be half written
                     incident = typed(CollectorIncidentData, json.loads(line))
-                    if incident["caused_by"] is None:
+                    if incident["caused_by"] is None and _DEFECT in incident["call_sites"].get("2", ""):
                         return incident
         if job.poll() is not None:
             return None

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
 import subprocess
+import time
+import urllib.request
 from pathlib import Path
 
 from tests.support import torchrun
 from tests.support.commands import BIN
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_for
 
 pytestmark = torchrun.needed
 
@@ -20,16 +28,59 @@ def test_the_demo_explains_the_hung_job_within_the_promised_time(tmp_path: Path)
     text = done.stdout
     assert done.returncode == 0, text + done.stderr
     assert "missing_rank" in text
-    assert "rank 2 did not join all_reduce number 7" in text, "two all_reduces a step: number 7 is the first of step 3"
+    assert re.search(r"rank 2 \(.+\) did not join all_reduce number 7", text), (
+        "two all_reduces a step: number 7 is the first of step 3"
+    )
     assert "ranks 0, 1, 3" in text.replace("ranks 0-1, 3", "ranks 0, 1, 3"), "who waits"
     assert "default_pg" in text
     assert "train.py:18 fetch_shard" in text, "the culprit's line"
     assert "in fetch_shard" in text, "its stack"
     assert "train.py:24 average_gradients" in text, "the waiting ranks' line"
     for rank in range(4):
-        file = tmp_path / "out" / "flight-recorder" / f"otel_fr_rank_{rank}"
-        assert file.exists()
-        assert str(file) in text, "where the files are"
+        assert (tmp_path / "out" / "flight-recorder" / f"otel_fr_rank_{rank}").exists()
+        assert str(tmp_path / "out" / "job-files" / f"otel_fr_rank_{rank}") in text, "where the files are"
+    live = next(line.strip() for line in text.splitlines() if line.startswith("  rank 2"))
+    (files,) = [line.strip() for line in text.splitlines() if line.startswith("    missing_rank: ")]
+    said, _, since = live.rpartition(" since ")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d UTC", since)
+    assert files.startswith(f"missing_rank: {said} for "), "the files tell the same, word for word"
+    assert "otel-fr demo --jaeger localhost" in text
+
+
+def test_at_a_terminal_the_job_hangs_on_and_the_page_shows_it_until_ctrl_c(tmp_path: Path) -> None:
+    """What a newcomer sees: a terminal of their own, the page's address, and an end without leftovers."""
+    command = [str(BIN / "otel-fr"), "demo", "--dir", str(tmp_path / "out")]
+    main, own = pty.openpty()
+    with subprocess.Popen(
+        command, stdout=own, stderr=own, env=torchrun.base_environment(), cwd=tmp_path, start_new_session=True
+    ) as demo:
+        os.close(own)
+        text = ""
+        end = time.monotonic() + PATIENCE
+        while "Ctrl-C ends the demo" not in text and time.monotonic() < end:
+            text += os.read(main, 65_536).decode()
+        found = re.search(r"live at (http://\S+)/#/incidents/(\w+)", text)
+        assert found is not None, text
+        with urllib.request.urlopen(f"{found[1]}/api/v1/incidents/{found[2]}", timeout=30) as answer:
+            assert json.load(answer)["state"] == "firing"
+        os.killpg(demo.pid, signal.SIGINT)
+        with contextlib.suppress(OSError):  # a terminal whose other side is closed
+            while rest := os.read(main, 65_536):
+                text += rest.decode()
+        assert demo.wait(PATIENCE) == 0, text
+    os.close(main)
+    assert "Traceback" not in text
+    wait_for(lambda: not _processes_in(tmp_path))
+
+
+def _processes_in(folder: Path) -> list[str]:
+    """Of the demo, by their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and str(folder) in (entry / "cmdline").read_bytes().decode(errors="replace"):
+                found.append(entry.name)
+    return found
 
 
 def test_the_demo_says_what_it_needs_when_torch_is_not_there(tmp_path: Path) -> None:
