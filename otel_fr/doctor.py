@@ -95,7 +95,9 @@ def _native_stacks(config: Config) -> str:
 
 
 def _folders(config: Config) -> list[Path]:
-    return [config.ring_dir] if config.ring_dir else [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+    if config.ring_dir:
+        return [config.ring_dir]
+    return list(dict.fromkeys([Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]))
 
 
 class _Faults(NamedTuple):

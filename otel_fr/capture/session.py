@@ -85,7 +85,7 @@ class Session:
         # Held while a monitor is started, so that none is started once the recording is over.
         self._starting = threading.Lock()
         self._stack_signal: StackSignal | None = None
-        folders = [Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]
+        folders = list(dict.fromkeys([Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]))
         if config.ring_dir:
             folders = [config.ring_dir]
             with contextlib.suppress(OSError):  # the writer reports what is wrong
