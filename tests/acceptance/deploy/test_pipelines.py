@@ -147,7 +147,8 @@ def test_jaeger_stores_the_incident_and_links_it(tmp_path: Path) -> None:
             assert found, get(url)
         spans = get(url)["data"][0]["spans"]
         processes = get(url)["data"][0]["processes"]
-        (root,) = [span for span in spans if not span["references"]]
+        (root,) = [span for span in spans if "torch.incident.id" in {tag["key"] for tag in span["tags"]}]
+        assert not root["references"]
         tags = {tag["key"] for tag in root["tags"]} | {tag["key"] for one in processes.values() for tag in one["tags"]}
         for pattern in load("jaeger/ui.json")["linkPatterns"]:
             wanted = [name for name in pattern["url"].replace("trace.traceID", "").split("#{") if "}" in name]
