@@ -152,6 +152,7 @@ class Config:
 
     Attributes:
         local_world_size: number of ranks on this machine; 0: not known.
+        node_rank: number of this machine in the job; 0: it is the first, or not known.
         buffer_size: records kept in the ring.
         stall_seconds: seconds in flight after which a rank counts as waiting.
         dump_dir: folder of the flight-recorder files; None: ``~/.cache/otel-fr/JOB_ID``.
@@ -180,6 +181,7 @@ class Config:
     local_rank: int = 0
     world_size: int = 1
     local_world_size: int = 0
+    node_rank: int = 0
     job_id: str = ""
     attempt: int = 0
     buffer_size: int = DEFAULT_BUFFER_SIZE
@@ -224,6 +226,7 @@ class Config:
             local_rank=_integer(env, ("LOCAL_RANK",), 0),
             world_size=_integer(env, ("WORLD_SIZE",), 1),
             local_world_size=_integer(env, ("LOCAL_WORLD_SIZE",), 0),
+            node_rank=_integer(env, ("GROUP_RANK", "SLURM_NODEID"), 0),
             job_id=_sendable(job_id),
             attempt=_integer(env, (ATTEMPT_VARIABLE, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"), 0),
             buffer_size=int(_number(env, buffer_names, DEFAULT_BUFFER_SIZE, 1, MAX_BUFFER_SIZE)),

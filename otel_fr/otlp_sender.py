@@ -30,6 +30,12 @@ DEFAULT_TIMEOUT = 10.0
 
 _log = logging.getLogger("otel_fr.monitor")
 
+_OTHER_PROTOCOL = {
+    "grpc": "use port 4317, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+    "http/protobuf": "use port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc",
+}
+"""What to do if a server does not speak this protocol."""
+
 _GRPC_MODULES = {
     "traces": ("opentelemetry.exporter.otlp.proto.grpc.trace_exporter", "OTLPSpanExporter"),
     "logs": ("opentelemetry.exporter.otlp.proto.grpc._log_exporter", "OTLPLogExporter"),
@@ -97,22 +103,33 @@ def _warn_of_protocol(value: str) -> None:
     _log.warning("OTLP protocol %r is not supported (grpc, http/protobuf); using grpc", value)
 
 
-def warn_about_http_port(signal: Signal, env: Mapping[str, str] = os.environ) -> bool:
-    """Log a warning if gRPC would be sent to the port that OTLP reserves for HTTP; True if so."""
-    own = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "")
-    endpoint = own or env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+def endpoint_of(signal: Signal, env: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The variable that names the endpoint of a signal, and its value."""
+    own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
+    name = own if env.get(own, "").strip() else "OTEL_EXPORTER_OTLP_ENDPOINT"
+    return name, env.get(name, "").strip()
+
+
+def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str:
+    """What is probably wrong with an endpoint that takes nothing, and what to write instead, in one line; "" if its
+    text shows nothing wrong."""
+    name, url = endpoint_of(signal, env)
+    is_grpc = protocol_of(signal, env) == "grpc"
+    written = f"{name}={url}"
+    if url and "://" not in url:
+        return f"{written} has no scheme: write http://{url} (https:// if the server uses TLS)"
     try:
-        port = urlparse(endpoint).port
-    except ValueError:
-        return False
-    if port != 4318:
-        return False
-    _log.warning(
-        "OTLP is sent over gRPC to %s, but port 4318 is for http/protobuf: set"
-        " OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or use port 4317",
-        endpoint,
-    )
-    return True
+        parts = urlparse(url)
+        port = parts.port
+    except ValueError as error:
+        return f"{written}: {error}"
+    if parts.scheme not in ("http", "https"):
+        return f"{written} has an unknown scheme: write http://{parts.netloc} (https:// if the server uses TLS)"
+    if is_grpc and port == 4318:
+        return f"{written} is used with gRPC, but port 4318 is for HTTP: {_OTHER_PROTOCOL['grpc']}"
+    if not is_grpc and port == 4317:
+        return f"{written} is used with http/protobuf, but port 4317 is for gRPC: {_OTHER_PROTOCOL['http/protobuf']}"
+    return ""
 
 
 def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ) -> Sender:

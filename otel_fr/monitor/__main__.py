@@ -16,6 +16,7 @@ from otel_fr.config import Config
 from otel_fr.monitor import logs
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.ending import RankProcess
+from otel_fr.monitor.endpoint_probe import EndpointTrouble
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.reporter import Reporter
@@ -70,11 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
     reporter = Reporter(reader, config, is_first=not options.again)
     spans = _sender("traces") if config.export else None
     reports = _sender("logs") if config.export else None
-    if any(sender is not None and sender.protocol == "grpc" for sender in (spans, reports)):
-        otlp_sender.warn_about_http_port("traces")
     exporter = Exporter(spans, reports)
     reporter.connect(exporter)
-    logs.watch_exporters(handler, exporter.note_trouble)
     target = otlp_sender.grpc_target(reports) if reports is not None else None
 
     def wake() -> None:
@@ -96,6 +94,8 @@ def main(arguments: list[str] | None = None) -> int:
         control=control,
         wake=(wake_in, wake_out),
     )
+    trouble = EndpointTrouble(monitor.is_first, is_first_node=config.node_rank == 0)
+    logs.watch_exporters(handler, exporter.note_trouble, trouble.explain)
     signal.signal(signal.SIGUSR1, monitor.dump_signal)
     signal.set_wakeup_fd(wake_out.fileno(), warn_on_full_buffer=False)
     if link is not None:

@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from otel_fr.monitor.span_builder import SCOPE
 from otel_fr.otlp_sender import Request, Sender
 
-_log = logging.getLogger("otel_fr.monitor")
+_log = logging.getLogger("otel_fr.monitor.export")
 
 BATCH_SPANS = 512
 """Of one request. A request of 2,048 spans and its copies inside gRPC take 30 MB, more than the rest of the monitor."""

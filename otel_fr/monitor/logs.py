@@ -22,10 +22,13 @@ ENDPOINT_SECONDS = 60.0
 class _EndpointHandler(logging.Handler):
     """Passes on one message a minute of OpenTelemetry's exporters, and calls ``on_trouble`` for each."""
 
-    def __init__(self, target: logging.Handler, on_trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self, target: logging.Handler, on_trouble: Callable[[str], None], explain: Callable[[], str | None]
+    ) -> None:
         super().__init__(logging.WARNING)
         self._target = target
         self._on_trouble = on_trouble
+        self._explain = explain
         self._quiet_until = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -34,6 +37,11 @@ class _EndpointHandler(logging.Handler):
         if now < self._quiet_until:
             return
         self._quiet_until = now + ENDPOINT_SECONDS
+        said = self._explain()
+        if said is None:
+            return
+        if said:
+            record.msg, record.args = said, ()
         record.exc_info = None
         record.exc_text = None
         self._target.handle(record)
@@ -60,18 +68,21 @@ def configure(rank: int) -> logging.Handler:
     return handler
 
 
-def watch_exporters(handler: logging.Handler, on_trouble: Callable[[str], None]) -> None:
+def watch_exporters(
+    handler: logging.Handler, on_trouble: Callable[[str], None], explain: Callable[[], str | None] = lambda: ""
+) -> None:
     """Limit the exporters' own messages, and take them as a sign that an endpoint does not answer.
 
     An exporter retries for up to ten seconds before it returns a failure, but logs a warning at once.
 
     Args:
         on_trouble: called with the name of the exporter's thread.
+        explain: what to say in place of an exporter's message; "": the message; None: nothing.
     """
-    for name in ("opentelemetry", "urllib3", "requests"):
+    for name in ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.export"):
         logger = logging.getLogger(name)
         logger.propagate = False
-        logger.handlers[:] = [_EndpointHandler(handler, on_trouble)]
+        logger.handlers[:] = [_EndpointHandler(handler, on_trouble, explain)]
     for name in ("grpc.exporter", "http.trace_exporter", "http._log_exporter"):
         # The SDK drops equal messages of the same minute, which would hide that the endpoint does not answer.
         logging.getLogger(f"opentelemetry.exporter.otlp.proto.{name}").filters.clear()

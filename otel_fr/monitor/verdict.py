@@ -113,6 +113,10 @@ class Verdict:
         self._node, self._world_size = node, world_size
         self._told = self._hang_ns = None
 
+    def is_first(self, what: str) -> bool:
+        """See `Node.is_first`."""
+        return self._node.is_first(what)
+
     # ---- while the job runs
 
     def note_incident(self, number: str, summary: str) -> None:

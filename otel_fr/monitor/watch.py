@@ -134,6 +134,10 @@ class Monitor:
 
     # ---- called from elsewhere
 
+    def is_first(self, what: str) -> bool:
+        """True for one of the monitors of this machine: it says what is to be said once. From any thread."""
+        return self._verdict.is_first(what)
+
     def wake(self) -> None:
         """End the loop's wait. May be called from any thread."""
         with contextlib.suppress(OSError):

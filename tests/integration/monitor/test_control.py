@@ -44,7 +44,7 @@ def test_the_collector_may_ask_for_the_file_and_report_failed_peers(tmp_path: Pa
         assert rank.stderr.count("the collector has opened an incident: incident i1") == 1
 
 
-def test_what_all_monitors_are_told_is_logged_by_the_first_rank_of_a_node_only(tmp_path: Path) -> None:
+def test_what_all_monitors_are_told_of_failed_ranks_is_logged_by_the_first_rank_of_a_node_only(tmp_path: Path) -> None:
     with (
         grpc_sink(control=True) as sink,
         play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "RANK": "1"}) as rank,
@@ -55,7 +55,8 @@ def test_what_all_monitors_are_told_is_logged_by_the_first_rank_of_a_node_only(t
         sink.commands.put(Command(dump=Dump(incident_id="i1", reason="incident i1")))
         sink.event("torch.flight_recorder.written")
         assert sink.named("torch.rank.peer_failed")
-        assert "collector" not in rank.stderr
+        assert "has failed" not in rank.stderr
+        assert rank.stderr.count("collector") == 1, "of an incident, the first monitor of the machine that hears of it"
 
 
 def test_a_file_that_is_requested_after_a_clean_end_contains_that_end(tmp_path: Path) -> None:

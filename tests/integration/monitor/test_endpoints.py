@@ -13,10 +13,11 @@ import pytest
 
 from otel_fr.monitor.export import BATCH_SPANS, MAX_SPANS
 from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
+from tests.support.collector_process import running
 from tests.support.monitored_rank import PLAYER, environment, play
 from tests.support.otlp_sink import grpc_sink, http_sink
 from tests.support.ports import free_port
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_for
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -50,6 +51,34 @@ def test_of_values_that_cannot_be_used_the_rank_warns_and_its_monitor_does_not_a
             rank.monitor_end()
             assert "explode" not in rank.stderr
             assert rank.stderr.count("'smoke' is not supported") == 1, "the rank does not read it"
+
+
+@pytest.mark.parametrize(
+    ("address", "protocol", "says"),
+    [
+        ("{http}", "grpc", "{http} is the collector's page, not its OTLP port: write http://127.0.0.1:4317"),
+        ("{http}", "http/protobuf", "{http} is the collector's page, not its OTLP port: write http://127.0.0.1:4318"),
+        ("http://{grpc}", "http/protobuf", "http://{grpc} speaks gRPC, not HTTP: write http://127.0.0.1:4318, or set"),
+        ("{otlp_http}", "grpc", "{otlp_http} speaks HTTP, not gRPC: write http://127.0.0.1:4317, or set"),
+        ("{grpc}", "grpc", "{grpc} has no scheme: write http://{grpc} (https://"),
+        ("{grpc}", "http/protobuf", "{grpc} has no scheme: write http://{grpc} (https://"),
+    ],
+)
+def test_a_wrong_endpoint_is_named_once_with_what_to_write_instead(
+    address: str, protocol: str, says: str, tmp_path: Path
+) -> None:
+    with running(tmp_path / "collector") as collector:
+        names = {"http": collector.http, "grpc": collector.grpc, "otlp_http": collector.otlp_http}
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": address.format(**names), "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+        with play(tmp_path, env) as rank:
+            rank.do("issue", n=10)
+            assert wait_for(lambda: "otel-fr[" in rank.stderr)
+            rank.do("issue", n=10)
+            rank.end("leave", clean=True)
+            rank.monitor_end()
+            lines = [line for line in rank.stderr.splitlines() if "otel-fr[" in line]  # gRPC's core logs, too
+            assert len(lines) == 1
+            assert lines[0].startswith(f"otel-fr[rank 0]: OTEL_EXPORTER_OTLP_ENDPOINT={says.format(**names)}")
 
 
 def test_a_crash_is_sent_to_a_dead_endpoint_for_five_seconds_at_most_and_the_file_is_written(tmp_path: Path) -> None:

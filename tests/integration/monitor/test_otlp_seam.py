@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -131,11 +130,24 @@ def test_protocol_of_the_traces(env: dict[str, str], protocol: str) -> None:
     assert otlp_sender.protocol_of("traces", env) == protocol
 
 
-@pytest.mark.parametrize(("port", "warned"), [(4318, True), (4317, False)])
-def test_grpc_to_the_http_port_is_warned_of(port: int, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert otlp_sender.warn_about_http_port("traces", {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://h:{port}"}) is warned
-    assert ("OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in caplog.text) is warned
+@pytest.mark.parametrize(
+    ("url", "protocol", "says"),
+    [
+        ("http://h:4317", "grpc", ""),
+        ("http://h:4318", "http/protobuf", ""),
+        ("https://otlp.example.org", "grpc", ""),
+        ("http://h:4318", "grpc", "use port 4317, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
+        ("http://h:4317", "http/protobuf", "use port 4318, or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"),
+        ("h:4317", "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT=h:4317 has no scheme: write http://h:4317 (https://"),
+        ("grpc://h:4317", "grpc", "write http://h:4317 (https://"),
+        ("http://h:port", "grpc", "Port could not be cast"),
+    ],
+)
+def test_a_mistake_in_an_endpoint_is_named_with_what_to_write_instead(url: str, protocol: str, says: str) -> None:
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
+    found = otlp_sender.endpoint_mistake("traces", env)
+    assert says in found
+    assert bool(found) is bool(says)
 
 
 def test_the_control_client_gets_the_exporter_s_endpoint_and_headers(monkeypatch: pytest.MonkeyPatch) -> None:
