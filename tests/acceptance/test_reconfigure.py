@@ -23,6 +23,12 @@ pytestmark = torchrun.needed
 STALL = 2.0
 
 
+def ranks_of(job: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the ranks that a torchrun has started and not waited for."""
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    return [int(pid) for pid in children.read_text().split()] if job.poll() is None else []
+
+
 @pytest.mark.skipif(VERSION < (2, 14), reason=f"groups can be formed anew from torch 2.14 on, this is {VERSION}")
 def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
@@ -44,10 +50,12 @@ def test_training_goes_on_without_a_rank_that_hangs(tmp_path: Path) -> None:
                 lines.append(line)
                 if "step 5 done" in line:  # the others have gone on
                     (cause,) = running.causes()
-                    for pid in map(int, Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()):
+                    for pid in ranks_of(job):
                         os.kill(pid, signal.SIGCONT)
             assert job.wait(PATIENCE) == 0, "".join(lines)
         finally:
+            for pid in ranks_of(job):  # one that is stopped would outlive its torchrun
+                os.kill(pid, signal.SIGKILL)
             job.kill()
             job.wait(PATIENCE)
     output = "".join(lines)
