@@ -22,6 +22,7 @@ _COMMANDS = {
     "collector": ("otel_fr_collector.cli", "receive the ranks' telemetry and publish incidents live"),
     "top": ("otel_fr.console.top", "show a collector's jobs, refreshed every second"),
     "incidents": ("otel_fr.console.incidents", "list a collector's incidents, or follow their changes"),
+    "mcp": ("otel_fr.mcp_server.cli", "serve a collector's incidents to an assistant, read-only (MCP over stdio)"),
     "doctor": ("otel_fr.doctor", "say what would record here, with which engine, and what is missing"),
     "check": ("otel_fr.checks.cli", "check this node: storage, space, GPUs, health service, clock, collector"),
     "demo": ("otel_fr.demo", "run a small job that hangs, and show the incident that explains it"),
@@ -47,6 +48,10 @@ _EXAMPLES = {
   otel-fr incidents --state open
   otel-fr incidents show 3f2a            the incident whose id begins with 3f2a
   otel-fr incidents --follow --json | jq .incident.summary
+""",
+    "mcp": """
+  otel-fr mcp --collector http://collector:8080 --token-file reader.token
+  otel-fr mcp --root /shared/flight-recorder
 """,
     "doctor": """
   OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:4317 otel-fr doctor

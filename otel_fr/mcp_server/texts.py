@@ -1,0 +1,163 @@
+"""The answers of the tools as text: what is a cause, what is a consequence, and bounded in length."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, RenderableType
+
+from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
+from otel_fr.console.incident_view import incident_page, job_text, state_text
+from otel_fr.console.job_view import job_page
+from otel_fr.incident import IncidentHead, told_now
+from otel_fr.presentation import ranks_text, site_text
+from otel_fr.printable import one_line, printable
+
+MAX_CHARACTERS = 20_000
+"""Of one answer: about 5,000 tokens, so that several answers fit the context of an assistant."""
+MAX_JOBS = 50
+"""Jobs that are listed; of more there is the number."""
+WIDTH = 10_000
+"""Characters of a line: lines are not wrapped."""
+NOTHING_OPEN = "No incident of this job is open. That a rank waits is normal: others may be about to join."
+
+
+def capped(text: str, hint: str) -> str:
+    """At most `MAX_CHARACTERS` of the text, without what a terminal acts on. What is cut off is said in the last line.
+
+    Args:
+        hint: how to get the rest.
+    """
+    safe = printable(text)
+    if len(safe) <= MAX_CHARACTERS:
+        return safe
+    mark = f"\n[TRUNCATED: the answer has {len(safe)} characters, of which the first are shown; {hint}]"
+    return safe[: MAX_CHARACTERS - len(mark)] + mark
+
+
+def jobs_text(jobs: Sequence[JobHead]) -> str:
+    """One line for each job."""
+    if not jobs:
+        return "The collector knows no job that runs or ended lately."
+    lines = []
+    for job in jobs[:MAX_JOBS]:
+        tally = ", ".join(f"{count} {one_line(name)}" for name, count in job["ranks"].items())
+        lines.append(
+            f"{job_name(job)}: {one_line(job['state'])}; ranks: {tally or 'none known'}; id {one_line(job['id'])}"
+        )
+    if len(jobs) > MAX_JOBS:
+        lines.append(f"[TRUNCATED: {len(jobs) - MAX_JOBS} more jobs]")
+    return "\n".join(lines)
+
+
+def job_name(job: JobHead) -> str:
+    """Job and attempt."""
+    return one_line(f"job {job['job']} attempt {job['attempt']}")
+
+
+def incidents_text(found: Sequence[IncidentHead], limit: int) -> str:
+    """One paragraph for each of the newest ``limit`` incidents, oldest first: first what kind of statement it is."""
+    if not found:
+        return "No incident matches."
+    lines = [_role_line(one) for one in found[-limit:]]
+    if len(found) > limit:
+        lines.append(f"[TRUNCATED: the newest {limit} of {len(found)} incidents are shown; raise limit or name a job]")
+    return "\n".join(lines)
+
+
+def _role_line(one: IncidentHead) -> str:
+    head = (
+        f"{state_text(one['state'])} {one_line(one['category'])}, incident {one_line(one['id'])}, job {job_text(one)}"
+    )
+    return f"{role_text(one)}: {one_line(told_now(one, time.time()))} ({head}, detected {one['detected_at'] or '?'})"
+
+
+def role_text(one: IncidentHead | IncidentDetail) -> str:
+    """``"cause"`` or ``"consequence of incident ID"``."""
+    return f"consequence of incident {one_line(one['caused_by'])}" if one["caused_by"] else "cause"
+
+
+def incident_text(one: IncidentDetail) -> str:
+    """One incident with its evidence."""
+    kind = (
+        "This incident is a consequence, not the cause: ask for the incident that caused it."
+        if one["caused_by"]
+        else "This incident is a cause: its culprits are the origin of the fault. That ranks wait is a consequence."
+    )
+    times = f"detected at {one['detected_at'] or '?'} (UTC), resolved at {one['resolved_at'] or '-'}"
+    return f"{role_text(one)}; {times}\n{kind}\n\n{_plain(incident_page(one))}"
+
+
+def waits_text(name: str, job: JobDetail, incidents: Sequence[IncidentDetail]) -> str:
+    """Who waits for whom in one job."""
+    lines = [name, _plain(job_page(job, None)), "", "Who waits for whom, by the open incidents:"]
+    for one in incidents:
+        waiting, culprits = one["waiting_ranks"], one["culprit_ranks"]
+        who = f"{ranks_text(waiting)} wait" if waiting else "no rank is known to wait"
+        whom = f" for {ranks_text(culprits)}" if culprits else ""
+        lines.append(f"- {role_text(one)} (incident {one_line(one['id'])}): {who}{whom}. {one_line(one['summary'])}")
+    if not incidents:
+        lines.append(NOTHING_OPEN)
+    return "\n".join(lines)
+
+
+def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[IncidentDetail]) -> str | None:
+    """State and stacks of one rank; None: the job has no such rank.
+
+    Args:
+        incidents: those of the job that are open.
+    """
+    columns = job["ranks"]
+    if rank not in columns["rank"]:
+        return None
+    at = columns["rank"].index(rank)
+    lines = [f"{name}, rank {rank}: {one_line(columns['state'][at])}"]
+    lines += [f"{key}: {text}" for key, text in _facts(job, at) if text]
+    for one in incidents:
+        number = one_line(one["id"])
+        if rank in one["culprit_ranks"]:
+            lines.append(f"cause: this rank is a culprit of incident {number}: {one_line(one['summary'])}")
+        elif rank in one["waiting_ranks"]:
+            whom = f" for {ranks_text(one['culprit_ranks'])}" if one["culprit_ranks"] else ""
+            lines.append(f"consequence of incident {number}: this rank waits{whom}; it is not the cause")
+    if not any(rank in one["culprit_ranks"] or rank in one["waiting_ranks"] for one in incidents):
+        lines.append("no open incident names this rank: neither a cause nor a consequence")
+    return "\n".join([*lines, *_stacks(rank, incidents)])
+
+
+def _facts(job: JobDetail, at: int) -> Iterable[tuple[str, str]]:
+    columns = job["ranks"]
+    yield "how it ended", one_line(columns["how"][at])
+    yield "training step", "" if columns["step"][at] is None else str(columns["step"][at])
+    if columns["waits"][at]:
+        operation, number, group, seconds = columns["waits"][at]
+        known = job["groups"][group] if isinstance(group, int) and 0 <= group < len(job["groups"]) else None
+        where = "" if known is None else f" of {one_line(known['description'] or known['name'])}"
+        yield "oldest call in flight", f"{one_line(str(operation))} number {number}{where}, for {seconds} s"
+    if columns["overdue"][at]:
+        kind, what, age, limit = columns["overdue"][at]
+        yield "overdue", f"{one_line(str(kind))} {one_line(str(what))} for {age} s, limit {limit} s"
+
+
+def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:
+    for one in incidents:
+        whole = one["stacks"].get(str(rank))
+        if whole:
+            return ["stack:", *(f"  {one_line(line)}" for line in whole.strip("\n").splitlines())]
+        for group in one["stack_groups"] or ():
+            if rank in group["ranks"]:
+                shared = f"stack of the main thread ({ranks_text(group['ranks'])}), outermost frame first:"
+                return [shared, *(f"  {one_line(frame)}" for frame in group["frames"])]
+        site = one["call_sites"].get(str(rank))
+        if site:
+            return [f"call site: {one_line(site_text(site))}", "no stack of this rank is known"]
+    return ["no stack of this rank is known: the collector has those of ranks that open incidents name"]
+
+
+def _plain(shown: RenderableType) -> str:
+    console = Console(file=io.StringIO(), highlight=False, width=WIDTH, color_system=None)
+    with console.capture() as captured:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
