@@ -33,9 +33,9 @@ def healthy() -> None:
             dist.destroy_process_group(local)
         else:
             dist.new_group([0, 2], use_local_synchronization=True, group_desc="two")
-        if rank == 1:
-            time.sleep(6)  # longer than the stall time
         step()
+        if rank == 1:
+            time.sleep(6)  # longer than the stall time; nobody waits for it in a call
         if rank != 2 or life == 0:  # the exit of rank 2 ends its groups
             dist.destroy_process_group()
 
