@@ -1,4 +1,4 @@
-# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | proto
+# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | screenshots | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize soak proto clean
+.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize screenshots soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -56,6 +56,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The pictures of the page in docs/images, by Chromium.
+screenshots: setup
+	PYTHONPATH=. $(BIN)/python docs/images/screenshots.py
 
 # Mutated input to a real collector and to the readers of files, for so many seconds: tests/fuzz.
 SECONDS ?= 300

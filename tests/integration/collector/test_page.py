@@ -448,10 +448,25 @@ RANKS = [
 SECONDS = [0.0, 4.46, 99.4, 725.0, 18_720.0, 273_600.0]
 
 
+NOWHERE: dict[str, Any] = dict.fromkeys(("host", "pid", "local_rank", "gpu", "pod", "node"))
+PLACES = [
+    NOWHERE,
+    {**NOWHERE, "host": "gpu-17", "pid": 4711, "local_rank": 3, "gpu": "5"},
+    {**NOWHERE, "host": "llama-0", "node": "gpu-17", "local_rank": 0},
+    {**NOWHERE, "host": "llama-0", "node": "gpu-17", "pod": "llama-0"},
+    {**NOWHERE, "pod": "llama-0"},
+]
+
+
 def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: Stage, watched: Watched) -> None:
     page = watched.page
     page.goto(stage.url + "/")
-    given = {"ranks": RANKS, "encoded": [encode_ranks(sorted(set(ranks))) for ranks in RANKS], "seconds": SECONDS}
+    given = {
+        "ranks": RANKS,
+        "encoded": [encode_ranks(sorted(set(ranks))) for ranks in RANKS],
+        "seconds": SECONDS,
+        "places": PLACES,
+    }
     shown = page.evaluate(
         """async (given) => {
           const text = await import(new URL("page/text.js", location.href));
@@ -463,6 +478,9 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
             others: [text.collectiveText("all_reduce", 5), text.collectiveText("send", null), text.siteText(undefined)],
             durations: given.seconds.map(text.durationText),
             ago: given.seconds.map(text.agoText),
+            places: given.places.map(text.placeText),
+            titles: ["llama", "ff542033-fd85-4c4e-9181-2a21b30436c2", "c2631e88ca9250e8"].map((job) =>
+              text.jobTitle({ job, service: "train.py" })),
           };
         }""",
         given,
@@ -478,3 +496,5 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
     ]
     assert shown["durations"] == [presentation.duration_text(seconds) for seconds in SECONDS]
     assert shown["ago"] == [presentation.ago_text(seconds) for seconds in SECONDS]
+    assert shown["places"] == [presentation.place_text(**place) for place in PLACES]
+    assert shown["titles"] == ["llama", "train.py (ff542033)", "train.py (c2631e88)"]

@@ -1,7 +1,7 @@
 // One incident, with its evidence.
 
 import { h, keyed, link, number, secondsSince, setClass, setText, when } from "./dom.js";
-import { collectiveText, durationText, groupText, lastingText, ranksByText, ranksText, siteText } from "./text.js";
+import { collectiveText, durationText, groupText, lastingText, placeText, ranksByText, ranksText, siteText } from "./text.js";
 
 const SHOWN = 16; // ranks whose lines are shown at once; the others are folded
 
@@ -48,16 +48,17 @@ function fillItem(node, data, consequences) {
 
 // How long an open fault has lasted: text that `tick` keeps current.
 function showSince(node, data) {
-  const start = data.started_at ?? data.detected_at;
+  const start = data.waiting_since ?? data.started_at ?? data.detected_at;
   node.dataset.since = data.state === "firing" && start ? start : "";
+  node.dataset.verb = data.waiting_since ? "waiting for" : "for";
   node.dataset.until = data.resolved_at ?? "";
   node.dataset.from = start ?? "";
   tickOne(node);
 }
 
 function tickOne(node) {
-  const { since, from, until } = node.dataset;
-  if (since) setText(node, `for ${lastingText(secondsSince(since))}, since ${when(since)}`);
+  const { since, from, until, verb } = node.dataset;
+  if (since) setText(node, `${verb} ${lastingText(secondsSince(since))}, since ${when(since)}`);
   else setText(node, from && until ? `lasted ${durationText(Math.max(0, secondsSince(from) - secondsSince(until)))}` : "");
 }
 
@@ -68,7 +69,11 @@ export function tick(parent) {
 export function incidentLead(data) {
   const since = h("p", { class: "since quiet" });
   showSince(since, data);
-  return [h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", data.summary), since];
+  const details = (data.details ?? []).map((text) => h("li", {}, text));
+  return [
+    h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", data.summary), since,
+    ...(details.length ? [h("ul", { class: "details" }, details)] : []),
+  ];
 }
 
 export function incidentBody(data) {
@@ -85,6 +90,7 @@ function facts(data) {
     ["Collective", data.operation && collectiveText(data.operation, data.sequence_id)],
     ["Culprits", data.culprit_ranks.length ? ranksText(data.culprit_ranks) : null],
     ["Waiting", data.waiting_ranks.length ? ranksText(data.waiting_ranks) : null],
+    ["Waiting since", when(data.waiting_since)],
     ["Trace", data.trace_id && h("code", {}, data.trace_id)],
     ["Run", `attempt ${data.attempt}, ${data.run_id}`],
   ];
@@ -104,7 +110,8 @@ function culprits(data) {
   if (!data.culprit_ranks.length) return [];
   const parts = data.culprit_ranks.map((rank, i) => {
     const stack = data.stacks?.[rank];
-    const line = h("span", {}, h("span", { class: "badge culprit" }, `rank ${rank}`), " ", h("code", {}, siteText(data.call_sites?.[rank])));
+    const line = h("span", {}, h("span", { class: "badge culprit" }, `rank ${rank}`), " ",
+      h("code", {}, siteText(data.call_sites?.[rank])), h("span", { class: "quiet" }, ` ${placeText(data.places?.[rank])}`));
     if (!stack) return h("p", {}, line);
     return h("details", { open: i < 2 }, h("summary", {}, line), h("pre", { tabindex: "0" }, stack));
   });

@@ -5,7 +5,7 @@ import { ago, h, keyed, number, setClass, setText, when } from "./dom.js";
 import { makeGrid } from "./grid.js";
 import { makeHosts } from "./hosts.js";
 import { incidentList, tick } from "./incident.js";
-import { decodeRanks, groupText, ranksText } from "./text.js";
+import { decodeRanks, groupText, jobTitle, ranksText } from "./text.js";
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
 const PAST = 50; // resolved incidents
@@ -64,7 +64,8 @@ export function jobView(id) {
 
   function show() {
     if (!job) return;
-    setText(title, job.job);
+    setText(title, jobTitle(job));
+    title.title = job.job;
     setClass(badge, `badge ${job.state}`);
     setText(badge, job.state);
     const last = job.is_finished ? when(job.last_heard_at) : ago(job.last_heard_at);
@@ -91,10 +92,11 @@ export function jobView(id) {
     advised = true;
     try {
       const found = await get(`attribution?job=${encodeURIComponent(job.job)}&attempt=${job.attempt}`);
-      const reasons = found.reasons.map((one) => one.text).join("; ");
+      // The rule that always holds only repeats the incident's sentence.
+      const reasons = found.reasons.filter((one) => one.rule !== "otherwise").map((one) => one.text).join("; ");
       const what = { restart: "restart the job", exclude_node: `restart without ${found.exclude_nodes.join(", ")}`, stop: "do not restart: stop the job" };
-      advice.hidden = !reasons;
-      setText(advice, `If the job ends: ${what[found.recommendation] ?? found.recommendation} (${reasons}).`);
+      advice.hidden = !found.reasons.length;
+      setText(advice, `If the job ends: ${what[found.recommendation] ?? found.recommendation}${reasons && ` (${reasons})`}.`);
     } catch {
       advice.hidden = true; // the incidents say what is known
     }

@@ -51,6 +51,22 @@ export function siteText(site) {
   return site || "location not known";
 }
 
+// Where a rank runs, as the API's places have it: "gpu-17, local rank 3, GPU 3, pid 4711".
+export function placeText(place) {
+  if (!place) return "";
+  const { host, node, pod, pid, gpu } = place;
+  const inside = pod || (node && host !== node ? host : "");
+  const machine = [node || host, inside && inside !== (node || host) && `pod ${inside}`];
+  const own = [place.local_rank !== null && `local rank ${place.local_rank}`, gpu && `GPU ${gpu}`, pid !== null && `pid ${pid}`];
+  return [...machine, ...own].filter(Boolean).join(", ");
+}
+
+// What a job is called for a reader: its name, or if that is only a number that its launcher drew, its script.
+export function jobTitle({ job, service }) {
+  const drawn = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|^[0-9a-f]{16}$/.test(job);
+  return drawn && service ? `${service} (${job.slice(0, 8)})` : job;
+}
+
 // Text -> the ranks it is true of.
 export function ranksByText(texts) {
   const found = new Map();

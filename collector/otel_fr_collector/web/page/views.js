@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { ago, h, keyed, setClass, setText } from "./dom.js";
 import { incidentBody, incidentLead, incidentList, incidentTitle, linkLine, tick } from "./incident.js";
 import { jobText } from "./job.js";
+import { jobTitle } from "./text.js";
 
 const FINISHED = 50; // finished jobs of one page of their list
 const OLDER = 200; // incidents of one page of the list
@@ -51,14 +52,15 @@ function makeFinished() {
 
 function makeJob(job) {
   return h("li", {}, h("a", { href: `#/jobs/${job.id}`, "data-item": job.id },
-    h("span"), h("span", { class: "name" }, job.job), h("span", { class: "side" }), h("span", { class: "text" }),
+    h("span"), h("span", { class: "name" }), h("span", { class: "side" }), h("span", { class: "text" }),
     h("span", { class: "text quiet" })));
 }
 
 function fillJob(node, job, summaries) {
   const item = node.firstChild;
   setClass(item, `item ${job.state}`);
-  const [badge, , side, fault, text] = item.children;
+  const [badge, name, side, fault, text] = item.children;
+  setText(name, jobTitle(job));
   setClass(badge, `badge ${job.state}`);
   setText(badge, job.incidents.length > 1 ? `${job.incidents.length} incidents` : job.state);
   setText(side, `attempt ${job.attempt} · last seen ${ago(job.last_heard_at)}`);
