@@ -12,7 +12,7 @@ from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
 from otel_fr.console.incident_view import incident_page, job_text, state_text
 from otel_fr.console.job_view import job_page
 from otel_fr.incident import IncidentHead, told_now
-from otel_fr.presentation import ranks_text, site_text
+from otel_fr.presentation import ranks_text, site_text, verb
 from otel_fr.printable import one_line, printable
 
 MAX_CHARACTERS = 20_000
@@ -71,12 +71,16 @@ def _role_line(one: IncidentHead) -> str:
     head = (
         f"{state_text(one['state'])} {one_line(one['category'])}, incident {one_line(one['id'])}, job {job_text(one)}"
     )
-    return f"{role_text(one)}: {one_line(told_now(one, time.time()))} ({head}, detected {one['detected_at'] or '?'})"
+    return f"{role_text(one)}: {_told(one)} ({head}, detected {one['detected_at'] or '?'})"
 
 
 def role_text(one: IncidentHead | IncidentDetail) -> str:
     """``"cause"`` or ``"consequence of incident ID"``."""
     return f"consequence of incident {one_line(one['caused_by'])}" if one["caused_by"] else "cause"
+
+
+def _told(one: IncidentHead | IncidentDetail) -> str:
+    return one_line(told_now(one, time.time()))
 
 
 def incident_text(one: IncidentDetail) -> str:
@@ -87,7 +91,8 @@ def incident_text(one: IncidentDetail) -> str:
         else "This incident is a cause: its culprits are the origin of the fault. That ranks wait is a consequence."
     )
     times = f"detected at {one['detected_at'] or '?'} (UTC), resolved at {one['resolved_at'] or '-'}"
-    return f"{role_text(one)}; {times}\n{kind}\n\n{_plain(incident_page(one))}"
+    zone = f"Times of day below are those of the time zone UTC{time.strftime('%z')}."
+    return f"{role_text(one)}; {times}\n{kind}\n{zone}\n\n{_plain(incident_page(one))}"
 
 
 def waits_text(name: str, job: JobDetail, incidents: Sequence[IncidentDetail]) -> str:
@@ -95,9 +100,9 @@ def waits_text(name: str, job: JobDetail, incidents: Sequence[IncidentDetail]) -
     lines = [name, _plain(job_page(job, None)), "", "Who waits for whom, by the open incidents:"]
     for one in incidents:
         waiting, culprits = one["waiting_ranks"], one["culprit_ranks"]
-        who = f"{ranks_text(waiting)} wait" if waiting else "no rank is known to wait"
+        who = f"{ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else "no rank is known to wait"
         whom = f" for {ranks_text(culprits)}" if culprits else ""
-        lines.append(f"- {role_text(one)} (incident {one_line(one['id'])}): {who}{whom}. {one_line(one['summary'])}")
+        lines.append(f"- {role_text(one)} (incident {one_line(one['id'])}): {who}{whom}. {_told(one)}")
     if not incidents:
         lines.append(NOTHING_OPEN)
     return "\n".join(lines)
@@ -118,7 +123,7 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
     for one in incidents:
         number = one_line(one["id"])
         if rank in one["culprit_ranks"]:
-            lines.append(f"cause: this rank is a culprit of incident {number}: {one_line(one['summary'])}")
+            lines.append(f"cause: this rank is a culprit of incident {number}: {_told(one)}")
         elif rank in one["waiting_ranks"]:
             whom = f" for {ranks_text(one['culprit_ranks'])}" if one["culprit_ranks"] else ""
             lines.append(f"consequence of incident {number}: this rank waits{whom}; it is not the cause")
