@@ -126,7 +126,8 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
             lines.append(f"cause: this rank is a culprit of incident {number}: {_told(one)}")
         elif rank in one["waiting_ranks"]:
             whom = f" for {ranks_text(one['culprit_ranks'])}" if one["culprit_ranks"] else ""
-            lines.append(f"consequence of incident {number}: this rank waits{whom}; it is not the cause")
+            own = f", which is itself a {role_text(one)}" if one["caused_by"] else ""
+            lines.append(f"consequence of incident {number}{own}: this rank waits{whom}; it is not the cause")
     if not any(rank in one["culprit_ranks"] or rank in one["waiting_ranks"] for one in incidents):
         lines.append("no open incident names this rank: neither a cause nor a consequence")
     return "\n".join([*lines, *_stacks(rank, incidents)])

@@ -42,7 +42,8 @@ def test_a_rank_has_its_part_and_its_stack() -> None:
     culprit, waiting = (rank_text("job j", job(), rank, both()) or "" for rank in (1, 2))
     assert f"cause: this rank is a culprit of incident {CAUSE}" in culprit
     assert culprit.endswith("stack:\n    first\n    second\ufffd[2J")
-    assert f"consequence of incident {CONSEQUENCE}: this rank waits; it is not the cause" in waiting
+    itself = f"which is itself a consequence of incident {CAUSE}"
+    assert f"consequence of incident {CONSEQUENCE}, {itself}: this rank waits; it is not the cause" in waiting
     assert rank_text("job j", job(), 3, both()) is None
 
 
