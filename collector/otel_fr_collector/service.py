@@ -194,8 +194,10 @@ class Service:
         """
         end = time.perf_counter() + STEP_SECONDS
         newest: dict[str, int] = {}
+        of_job: dict[str, list[Run]] = {}
         for run in self.runs.by_id.values():
             newest[run.id.job] = max(newest.get(run.id.job, 0), run.id.attempt)
+            of_job.setdefault(run.id.job, []).append(run)
         for run_id in self.book.runs():
             if time.perf_counter() > end:
                 return False
@@ -203,11 +205,31 @@ class Service:
             if known is None:
                 self._close(run_id, now)
                 continue
-            if newest[run_id.job] > run_id.attempt and not known.is_live(now):
+            is_over = newest[run_id.job] > run_id.attempt and not known.is_live(now)
+            if is_over or self._has_gone_on(known, of_job[run_id.job]):
                 known.mark_replaced()
             if known.is_replaced or now - known.last_seen > DEAD_RESOLVE:
                 self._publish(self.book.resolve_run(run_id, now), now)
         return True
+
+    def _has_gone_on(self, run: Run, of_job: Sequence[Run]) -> bool:
+        """Whether the processes that its incidents do not accuse are in a newer run: they went on without these.
+
+        A rank that comes back then finds nobody, which is no fault of theirs.
+        """
+        newer = {
+            state.place[:2]
+            for other in of_job
+            if other.first_seen > run.first_seen
+            for state in other.ranks.values()
+            if state.report is not None and state.place.pid is not None
+        }
+        if not newer:
+            return False
+        accused = {rank for incident in self.book.open_of(run.id) for rank in incident.finding.culprit_ranks}
+        others = [state for rank, state in run.ranks.items() if rank not in accused]
+        gone_on = [state for state in others if state.place[:2] in newer]
+        return bool(gone_on) and all(state.ended is not None or state.place[:2] in newer for state in others)
 
     def _close(self, run: RunId, now: float) -> None:
         self._publish(self.book.resolve_run(run, now), now)

@@ -1,0 +1,61 @@
+"""Ranks that went on in a new group, without one that had failed: the run that they left is over."""
+
+from __future__ import annotations
+
+import pytest
+from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
+
+from otel_fr.match import Category, Ending, Finding, Place
+
+CULPRIT = 1
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def begin(service: Service, name: str, pids: list[int], now: float) -> Run:
+    run = service.runs.get(RunId("job", 0, name), now)
+    assert run is not None
+    for rank, pid in enumerate(pids):
+        state = run.rank_state(rank)
+        assert state is not None
+        state.place, state.report, state.arrived = Place("host", pid=pid), KeptReport(rank, 1, idle=0.1), now
+    return run
+
+
+@pytest.mark.parametrize(
+    ("newer", "is_over"),
+    [
+        ([10, 12], True),  # all but the culprit
+        ([10, 11, 12], True),  # all of them
+        ([10], False),  # rank 2 is left behind, too
+        ([20, 21, 22], False),  # other processes
+        ([], False),
+    ],
+)
+def test_a_run_is_over_once_all_that_its_incidents_do_not_accuse_have_gone_on(newer: list[int], is_over: bool) -> None:
+    clock, metrics = Clock(), Metrics()
+    service = Service(metrics, Outlets(metrics), clock=clock)
+    old = begin(service, "old", [10, 11, 12], clock.now)
+    finding = Finding(
+        key="hang", category=Category.MISSING_RANK, group=None, operation="", sequence_id=None, stream="collective",
+        culprit_ranks=(CULPRIT,), waiting_ranks=(0, 2), summary="rank 1 did not join",
+    )  # fmt: skip
+    service.book.update(old, [finding], now=clock.now, wall=1e9, enqueued=lambda _: None, moved_on=lambda _: False)
+    for rank in range(len(newer)):
+        old.ranks[rank].ended, old.ranks[rank].ending = clock.now, Ending.CLEAN
+    if newer:
+        begin(service, "new", newer, clock.now + 1)
+    old.ranks[2].ended = None
+    clock.now += 2
+    service.step()
+    assert old.is_replaced == is_over
+    assert bool(service.book.open_of(old.id)) != is_over
