@@ -128,6 +128,10 @@ class Control:
         inspect = control_pb2.Inspect(incident_id=incident, ranks=ranks[:MAX_CULPRITS])
         self.send(run, control_pb2.Command(inspect=inspect))
 
+    def take_stacks(self, run: RunId) -> int:
+        """Ask all monitors of a run for their ranks' stacks; returns how many monitors."""
+        return self.send(run, control_pb2.Command(take_stacks=control_pb2.TakeStacks()))
+
     def send(self, run: RunId, command: control_pb2.Command) -> int:
         """Send all monitors of a run a command; returns how many monitors."""
         data = command.SerializeToString()

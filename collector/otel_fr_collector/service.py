@@ -18,6 +18,7 @@ from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentC
 from otel_fr_collector.incidents.judge import STEP_SECONDS, Judge
 from otel_fr_collector.incidents.links import Links
 from otel_fr_collector.incidents.restart_grace import RestartGrace
+from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.ingest import CheckJob, Ingest
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
@@ -37,6 +38,8 @@ BREAK = 0.02
 """Seconds between two steps while more is due than one does: half of the time is left to requests."""
 MAX_TICK_GAP = 1.0
 """Seconds between two ticks above which the collector counts as blocked: silence during that time is ignored."""
+MAX_ASKED = 8
+"""Requests for the stacks of all ranks whose answers are kept: each has up to 256 stacks of 14 kB."""
 CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
 DEAD_RESOLVE = 600.0
@@ -88,6 +91,7 @@ class Service:
         self._grace = RestartGrace(clock())
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
+        self._asked: list[Run] = []
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self._traces = None
         if forwarder is not None:
@@ -113,6 +117,18 @@ class Service:
         if self._forwarder is not None:
             await self._forwarder.take(signal, data)
         return response
+
+    def ask_stacks(self, run: Run) -> int:
+        """Ask where all ranks of the run are; `Run.asked_stacks` has the answers. Returns how many monitors were asked.
+
+        The answers to the last `MAX_ASKED` requests are kept.
+        """
+        run.asked_stacks = AskedStacks(self._wall())
+        self._asked = [*(one for one in self._asked if one is not run), run]
+        for old in self._asked[:-MAX_ASKED]:
+            old.asked_stacks = None
+        del self._asked[:-MAX_ASKED]
+        return self.control.take_stacks(run.id)
 
     def problems(self) -> list[str]:
         """What does not work now, without names of files, because everybody may read it; the log has them."""

@@ -30,6 +30,7 @@ class Commands:
         link: the socket to the rank, if there is one.
         dump: called with a reason to write the flight-recorder file.
         named_as_culprit: called if an incident names this rank.
+        take_stacks: called to report the rank's stacks as they are now.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Commands:
         config: Config,
         dump: Callable[[str], None],
         named_as_culprit: Callable[[], None],
+        take_stacks: Callable[[], None],
         verdict: Verdict,
     ) -> None:
         self._control = control
@@ -48,6 +50,7 @@ class Commands:
         self._config = config
         self._dump = dump
         self._named_as_culprit = named_as_culprit
+        self._take_stacks = take_stacks
         self._verdict = verdict
         self._run_id = reporter.identity.run_id
         self._peers = PeerWatch(config.stall_seconds)
@@ -87,6 +90,8 @@ class Commands:
         elif command.HasField("inspect"):
             if self._reporter.identity.rank in command.inspect.ranks:
                 self._named_as_culprit()
+        elif command.HasField("take_stacks"):
+            self._take_stacks()
         elif command.HasField("peer_failed"):
             self._take_failure(command.peer_failed)
         elif command.HasField("peer_recovered"):

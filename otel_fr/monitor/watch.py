@@ -122,6 +122,7 @@ class Monitor:
             config,
             dump=lambda reason: self._dump(reason, of_fault=True),
             named_as_culprit=self._stacks.named_as_culprit,
+            take_stacks=lambda: self._stacks.ask(names.EVENT_STACKS, time.monotonic()),
             verdict=self._verdict,
         )
         self._log_error_at = float("-inf")

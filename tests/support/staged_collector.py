@@ -8,8 +8,10 @@ import socket
 import threading
 import time
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from otel_fr_collector.control import Watcher
 from otel_fr_collector.incidents.incident import IncidentChange
 from otel_fr_collector.jobs.calls import Interner, RankCall
 from otel_fr_collector.jobs.rank_reports import KeptReport
@@ -23,6 +25,7 @@ from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.job_views import job_key
 
 from otel_fr import identity
+from otel_fr.control.v1 import control_pb2
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.match import CallState, Category, Ending, Finding, Group, Place, Signature
 from tests.support.waiting import PATIENCE
@@ -30,6 +33,25 @@ from tests.support.waiting import PATIENCE
 _T = TypeVar("_T")
 AHEAD = 3_600.0
 """Seconds by which the ranks' last reports lie in the future, so that none falls silent during a test."""
+
+
+class Monitors:
+    """Those of a staged run."""
+
+    watcher: Watcher
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    def next_command(self) -> control_pb2.Command:
+        """The next one, awaited."""
+
+        async def take() -> bytes:
+            async for command in self.watcher:
+                return command
+            raise AssertionError("the stream has ended")
+
+        return control_pb2.Command.FromString(self._stage.do(take()))
 
 
 class Stage:
@@ -42,6 +64,7 @@ class Stage:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._finished = Finished(self.service)
         self._server = HttpServer(make_app(self.service, finished=self._finished), listener)
+        self._contexts: list[AbstractContextManager[Watcher]] = []
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
     def __enter__(self) -> Stage:
@@ -57,6 +80,8 @@ class Stage:
         self.loop.close()
 
     async def _end(self) -> None:
+        for context in self._contexts:
+            context.__exit__(None, None, None)
         self.service.outlets.event_stream.close()
         await self._server.stop(PATIENCE)
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -143,6 +168,29 @@ class Stage:
         for change in changes:
             self.service.outlets.event_stream.publish(change)
         return changes
+
+    def watch(self, run: Run) -> Monitors:
+        """Monitors of the run that take commands."""
+        return self.do(self._watch(run))
+
+    async def _watch(self, run: Run) -> Monitors:
+        request = control_pb2.WatchRequest(job_id=run.id.job, attempt=run.id.attempt, run_id=run.id.run)
+        monitors = Monitors(self)
+        context = self.service.control.watch(request)
+        monitors.watcher = context.__enter__()
+        self._contexts.append(context)
+        return monitors
+
+    def answer_stacks(self, run: Run, functions: dict[int, str]) -> None:
+        """What the ranks' monitors send: each is in a function of its own in line 42 of the script."""
+
+        async def answer() -> None:
+            assert run.asked_stacks is not None
+            for rank, name in functions.items():
+                stack = f'Thread MainThread (most recent call last):\n  File "/job/train.py", line 42, in {name}\n'
+                run.asked_stacks.add(rank, stack)
+
+        self.do(answer())
 
     def end(self, run: Run) -> None:
         """The job has ended well, so long ago that its run is dropped."""

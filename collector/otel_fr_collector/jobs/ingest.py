@@ -222,6 +222,8 @@ class Ingest:
         self._metrics.rank_reports.labels("accepted" if taken else "late").inc()
         if not taken:
             run.note_file(origin.rank, report.file)
+        if event == names.EVENT_STACKS and run.asked_stacks is not None:
+            run.asked_stacks.add(origin.rank, report.stack)
 
     def _run(self, origin: Origin) -> Run | None:
         """The run of an origin; None: there is no room for it."""

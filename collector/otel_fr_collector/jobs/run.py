@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from otel_fr.match import CallState, Ending, Group, Place
+from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
@@ -55,6 +56,7 @@ class Run:
         silence_floor: no silence is counted before this time.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
+        asked_stacks: the latest request for the stacks of all ranks, while it is kept.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
@@ -77,6 +79,7 @@ class Run:
     progress_entries: int = 0
     silence_floor: float = 0.0
     is_replaced: bool = False
+    asked_stacks: AskedStacks | None = None
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)

@@ -17,7 +17,9 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from otel_fr.incident import unix
+from otel_fr.identity import encode_ranks
+from otel_fr.incident import timestamp, unix
+from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
@@ -78,6 +80,7 @@ def routes(service: Service, answers: Answers, finished: Finished) -> list[BaseR
     found: list[BaseRoute] = [
         Route("/api/v1/jobs", api.jobs),
         Route("/api/v1/jobs/{key}", api.job),
+        Route("/api/v1/jobs/{key}/stacks", api.stacks, methods=["GET", "POST"]),
         Route("/api/v1/incidents", api.incidents),
         Route("/api/v1/incidents/{number}", api.incident),
         Route("/api/v1/attribution", api.attribution),
@@ -140,7 +143,7 @@ class Api:
 
     async def job(self, request: Request) -> Response:
         key = request.path_params["key"]
-        run = next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
+        run = self._run(key)
         if run is None:
             return await self._finished_job(request, key)
         if not _access(request).may_see(run.id.job):
@@ -150,6 +153,27 @@ class Api:
             return json.dumps(await detail(run, self._service.book, time.monotonic(), time.time())).encode()
 
         return _json(request, *await self._fresh(key, make))
+
+    async def stacks(self, request: Request) -> Response:
+        """Where all ranks are: POST asks their monitors, GET has what they have answered."""
+        run = self._run(request.path_params["key"])
+        access = _access(request)
+        if run is None or not access.may_see(run.id.job):
+            return _error(404, "no such job, or it is over")
+        if request.method == "POST":
+            if not access.may_send(run.id.job):
+                return _error(403, "the token is valid for reading only; asking ranks for stacks takes one for writing")
+            return JSONResponse({"asked": self._service.ask_stacks(run)}, headers=_DATA_HEADERS)
+        asked = run.asked_stacks
+        if asked is None:
+            return _error(404, "nobody has asked for stacks of this job lately; POST asks")
+        groups = [{"ranks": encode_ranks(group.ranks), "frames": group.frames} for group in asked.groups()]
+        silent = sorted(rank for rank, state in run.ranks.items() if state.ended is None and rank not in asked.answered)
+        found = {"asked_at": timestamp(asked.wall), "groups": groups, "not_answered": encode_ranks(silent)}
+        return _json(request, *await self._packed(json.dumps(found).encode()))
+
+    def _run(self, key: str) -> Run | None:
+        return next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
 
     async def _finished_job(self, request: Request, key: str) -> Response:
         try:

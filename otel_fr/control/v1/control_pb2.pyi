@@ -22,16 +22,18 @@ class WatchRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_name: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect")
+    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks")
     DUMP_FIELD_NUMBER: _ClassVar[int]
     PEER_FAILED_FIELD_NUMBER: _ClassVar[int]
     PEER_RECOVERED_FIELD_NUMBER: _ClassVar[int]
     INSPECT_FIELD_NUMBER: _ClassVar[int]
+    TAKE_STACKS_FIELD_NUMBER: _ClassVar[int]
     dump: Dump
     peer_failed: PeerFailed
     peer_recovered: PeerRecovered
     inspect: Inspect
-    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ...) -> None: ...
+    take_stacks: TakeStacks
+    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ...) -> None: ...
 
 class Dump(_message.Message):
     __slots__ = ("incident_id", "reason")
@@ -48,6 +50,10 @@ class Inspect(_message.Message):
     incident_id: str
     ranks: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, incident_id: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class TakeStacks(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class PeerFailed(_message.Message):
     __slots__ = ("incident_id", "ranks", "reason", "kind")

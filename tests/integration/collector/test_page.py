@@ -190,6 +190,23 @@ def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, watch
     expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("ended")
 
 
+def test_stacks_of_all_ranks_are_asked_for_and_merged(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    page.get_by_role("button", name="Stacks of all ranks").click()
+    expect(page.locator("main")).to_contain_text("No rank of this job can be asked")
+    monitors = stage.watch(run)
+    page.get_by_role("button", name="Stacks of all ranks").click()
+    expect(page.locator("main")).to_contain_text("No answer of ranks 0-7")
+    assert monitors.next_command().HasField("take_stacks")
+    stage.answer_stacks(run, {rank: "step" if rank != 5 else "load" for rank in range(8)})
+    expect(page.locator("#stacks details")).to_have_count(2)
+    expect(page.locator("#stacks")).to_contain_text("7 here: ranks 0-4, 6, 7 /job/train.py:42 step")
+    expect(page.locator("#stacks")).to_contain_text("1 here: rank 5 /job/train.py:42 load")
+    expect(page.locator("main")).not_to_contain_text("No answer")
+
+
 def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> None:
     number = stage.hang(stage.job(8), 5)["id"]
     page = watched.page

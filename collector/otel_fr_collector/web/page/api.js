@@ -21,8 +21,8 @@ export function useToken(text) {
   sessionStorage.setItem("otel-fr-token", text);
 }
 
-export async function get(path) {
-  const answer = await fetch(`api/v1/${path}`, { headers: headers({ Accept: "application/json" }), cache: "no-store" });
+export async function get(path, method = "GET") {
+  const answer = await fetch(`api/v1/${path}`, { method, headers: headers({ Accept: "application/json" }), cache: "no-store" });
   if (!answer.ok) {
     let text = `the collector returned status ${answer.status}`;
     try {

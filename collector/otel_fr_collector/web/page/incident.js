@@ -127,12 +127,15 @@ function waiting(data) {
 
 function places(data) {
   const found = data.stack_groups ?? [];
-  if (!found.length) return [];
-  const parts = found.map(({ ranks, frames }, i) => {
+  return found.length ? [h("h3", {}, "Where the ranks are"), ...stackGroups(found)] : [];
+}
+
+// Merged stacks, of most ranks first; a rank that is alone in its place is shown with all frames.
+export function stackGroups(found) {
+  return folded(found.map(({ ranks, frames }, i) => {
     const head = h("summary", {}, `${ranks.length} here: ${ranksText(ranks)} `, h("code", {}, frames[frames.length - 1]));
     return h("details", { open: i > 0 && ranks.length === 1 }, head, h("pre", { tabindex: "0" }, frames.join("\n")));
-  });
-  return [h("h3", {}, "Where the ranks are"), ...folded(parts)];
+  }));
 }
 
 function files(data) {

@@ -5,6 +5,7 @@ import { ago, h, keyed, number, setClass, setText, when } from "./dom.js";
 import { makeGrid } from "./grid.js";
 import { makeHosts } from "./hosts.js";
 import { incidentList, tick } from "./incident.js";
+import { makeStacks } from "./stacks.js";
 import { decodeRanks, groupText, jobTitle, ranksText } from "./text.js";
 
 const GROUPS = 200; // process groups in the table, those with the slowest ranks first
@@ -22,7 +23,8 @@ export function jobView(id) {
   const grid = makeGrid();
   const hosts = makeHosts();
   const groups = makeGroups();
-  const ranks = h("div", { hidden: true }, h("h2", {}, "Ranks and process groups"), grid.node, hosts.node, groups.node);
+  const stacks = makeStacks(id);
+  const ranks = h("div", { hidden: true }, h("h2", {}, "Ranks and process groups"), grid.node, stacks.node, hosts.node, groups.node);
   const title = h("h1");
   const badge = h("span");
   const text = h("p", { class: "quiet" });
@@ -76,6 +78,7 @@ export function jobView(id) {
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
     pastHead.hidden = !over.length;
     incidentList(past, over, own);
+    stacks.node.hidden = Boolean(job.is_finished);
     ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
     if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);
