@@ -71,6 +71,12 @@ _EXAMPLES = {
 }
 """Of each subcommand's help; at most 80 columns wide."""
 _EXAMPLES_TITLE = "examples:"
+_EXTRAS = {
+    "collector": "otel-fr collector, otel-fr demo",
+    "mcp": "otel-fr mcp",
+    "instruments": "torch 2.6 or later, where a job has none",
+}
+"""Extra of the package -> what it is for. All else, also recording, needs the package alone."""
 _MONITOR = b"otel_fr.monitor"
 """Part of the command line of every rank monitor."""
 
@@ -95,7 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     wanted = next((word for word in arguments if not word.startswith("-")), "")
     parser = argparse.ArgumentParser(
-        prog="otel-fr", description="OpenTelemetry-native flight recorder for torch.distributed"
+        prog="otel-fr",
+        description="OpenTelemetry-native flight recorder for torch.distributed",
+        epilog=_extras(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"otel-fr {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -122,6 +131,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_examples(dump, "dump")
     dump.set_defaults(run=_dump)
     commands.add_parser("version", help="print the version").set_defaults(run=_version)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
     args, unknown = parser.parse_known_args(arguments)
     if unknown:  # argparse itself would answer with the usage of otel-fr, which lists no option of the subcommand
         commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -133,6 +145,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
+
+
+def _extras() -> str:
+    lines = [f"  {f'otel-fr[{name}]':<22}{text}" for name, text in _EXTRAS.items()]
+    return "\n".join(["what needs more than pip install otel-fr:", *lines])
 
 
 def _add_examples(command: argparse.ArgumentParser, name: str) -> None:

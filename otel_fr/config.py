@@ -146,6 +146,10 @@ def _timeouts(env: Mapping[str, str], name: str) -> dict[str, float]:
     return found
 
 
+_LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+"""Of torchrun and launchers like it; of Slurm's ``srun``; of Open MPI's ``mpirun``."""
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of one rank, read once when its first process group is created.
@@ -223,7 +227,7 @@ class Config:
         buffer_names = ("OTEL_FR_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
         return cls(
             rank=_integer(env, ("RANK",), 0),
-            local_rank=_integer(env, ("LOCAL_RANK",), 0),
+            local_rank=_integer(env, _LOCAL_RANKS, 0),
             world_size=_integer(env, ("WORLD_SIZE",), 1),
             local_world_size=_integer(env, ("LOCAL_WORLD_SIZE",), 0),
             node_rank=_integer(env, ("GROUP_RANK", "SLURM_NODEID"), 0),

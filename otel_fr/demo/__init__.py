@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -63,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
     torchrun = shutil.which("torchrun", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if torchrun is None:
         print("otel-fr demo: torchrun was not found; install PyTorch in this environment", file=sys.stderr)
+        return 2
+    if importlib.util.find_spec("prometheus_client") is None:  # of those that only the collector needs
+        print("otel-fr demo needs a collector here: pip install 'otel-fr[collector]'", file=sys.stderr)
         return 2
     if args.nproc < 3:
         print("otel-fr demo: --nproc must be at least 3: rank 2 is the rank that hangs", file=sys.stderr)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 
 from otel_fr import cli
 from otel_fr._version import __version__
 from otel_fr.cli import main
+from tests.support.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 @pytest.mark.parametrize("arguments", [["analyze", "--bogus", "folder"], ["dump", "--bogus"]])
@@ -57,3 +64,12 @@ def test_options_of_the_collector_list_their_choices(capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     for choices in ("--forward-mode {all,incidents,sampled}", "--log-format {text,json}", "{debug,info,warning,error}"):
         assert choices in shown
+
+
+def test_alone_it_shows_the_commands_and_what_each_extra_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr().err
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(cli._EXTRAS) == set(project["optional-dependencies"]) - {"dev"}
+    assert all(f"otel-fr[{name}]" in shown for name in cli._EXTRAS)
+    assert max(map(len, shown.splitlines())) <= 80

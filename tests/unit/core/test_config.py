@@ -47,6 +47,14 @@ def test_a_value_that_cannot_be_used_is_named_and_the_next_one_taken(caplog: pyt
     assert "OTEL_FR_STALL_SECONDS='-1' is not a number from 0.1 to 86400; using 5" in caplog.text
 
 
+def test_local_rank_is_that_of_torchrun_else_of_slurm_else_of_open_mpi() -> None:
+    env = {"OMPI_COMM_WORLD_LOCAL_RANK": "3"}
+    assert Config.from_env(env).local_rank == 3
+    env |= {"SLURM_LOCALID": "2"}
+    assert Config.from_env(env).local_rank == 2
+    assert Config.from_env({**env, "LOCAL_RANK": "1"}).local_rank == 1  # torchrun, started by srun
+
+
 def test_the_job_is_the_launchers_run_or_the_schedulers() -> None:
     assert Config.from_env({"TORCHELASTIC_RUN_ID": "abc", "SLURM_JOB_ID": "42"}).job_id == "abc"
     assert Config.from_env({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "42"}).job_id == "42"

@@ -30,11 +30,13 @@ PACKAGES = (ROOT / "otel_fr", ROOT / "collector" / "otel_fr_collector")
 OTHER_PROGRAMS = {
     "NCCL_DEBUG",
     "NO_COLOR",
+    "SLURM_NNODES",
+    "SLURM_NTASKS",
     "SSL_CERT_FILE",
     "TORCH_DEVICE_BACKEND_AUTOLOAD",
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
 }
-"""Variables that otel-fr need not read itself: NCCL, rich, OpenSSL and torch do."""
+"""Variables that otel-fr need not read itself: NCCL, rich, OpenSSL, torch and batch scripts of Slurm do."""
 VARIABLE = re.compile(r"\b(?:OTEL|TORCH\w*?|SLURM|NCCL|LSB|PBS|NO|SSL)_[A-Z0-9_]*[A-Z0-9]\b")
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
