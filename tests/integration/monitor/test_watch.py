@@ -323,7 +323,8 @@ def test_a_rank_that_ends_by_itself_when_its_monitor_would_end_it_ends_once_and_
         found = exited[rank]
         if found["exit"]["known"]:  # its parent, this test, may be faster than the monitor to take the status
             assert found["exit"] == {"code": max(code, 0), "signal": max(-code, 0), "clean": False, "known": True}
-        assert found.get("on_hang", "") == ("kill" if code < 0 else "")
+        # A rank may end by itself between its monitor's word that it will end it and the signal.
+        assert found.get("on_hang", "") in (("kill",) if code < 0 else ("", "kill"))
         assert "was sent SIGKILL" not in ranks[rank].stderr
 
 
