@@ -31,10 +31,10 @@ from typing import Any
 
 from tabulate import tabulate
 
+from otel_fr.ring import RingReader
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-
-from otel_fr.ring import RingReader  # noqa: E402
 
 # The tests are no installed package: they are found by the line above.
 from tests.support.collector_process import Collector, running  # noqa: E402

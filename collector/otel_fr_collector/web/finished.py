@@ -35,30 +35,24 @@ class Finished:
     def __init__(self, service: Service, wall: Callable[[], float] = time.time) -> None:
         self._service = service
         self._wall = wall
-        self._waiting: deque[Run] = deque(maxlen=MAX_WAITING)
-        self._arrived = asyncio.Event()
+        self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._latest: deque[FinishedJob] = deque(maxlen=MAX_LATEST)
-        self._is_busy = False
         service.on_dropped = self._note
 
     async def run(self) -> None:
         """Keep runs as they end, until cancelled."""
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._waiting:
-                run, self._is_busy = self._waiting.popleft(), True
-                try:
-                    self._keep(await self._finished(run))
-                except Exception:  # noqa: BLE001  one run that cannot be shown must not cost the others
-                    self._service.metrics.errors.labels("housekeeping").inc()
-                    _log.exception("a finished job could not be kept")
-                self._is_busy = False
+            run = await self._waiting.get()
+            try:
+                self._keep(await self._finished(run))
+            except Exception:  # noqa: BLE001  one run that cannot be shown must not cost the others
+                self._service.metrics.errors.labels("housekeeping").inc()
+                _log.exception("a finished job could not be kept")
+            self._waiting.task_done()
 
-    @property
-    def has_work(self) -> bool:
-        """Some run is not kept yet."""
-        return bool(self._waiting) or self._is_busy
+    async def all_kept(self) -> None:
+        """Wait until every run that was dropped is kept."""
+        await self._waiting.join()
 
     async def jobs(self, access: Access, before: float | None, limit: int) -> list[dict[str, object]]:
         """The newest ``limit`` jobs that ended before a Unix time, newest first, as in the list of jobs."""
@@ -89,8 +83,10 @@ class Finished:
         return await asyncio.to_thread(gzip.decompress, found.detail) if found.detail else found.summary.encode()
 
     def _note(self, run: Run) -> None:
-        self._waiting.append(run)
-        self._arrived.set()
+        if self._waiting.full():  # the oldest gives way
+            self._waiting.get_nowait()
+            self._waiting.task_done()
+        self._waiting.put_nowait(run)
 
     async def _finished(self, run: Run) -> FinishedJob:
         now, wall = time.monotonic(), self._wall()

@@ -43,8 +43,7 @@ def keep(store: Store | None, *runs: Run) -> Finished:
         task = asyncio.create_task(kept.run())
         for run in runs:
             service.on_dropped(run)
-        while kept.has_work:
-            await asyncio.sleep(0)
+        await kept.all_kept()
         task.cancel()
 
     asyncio.run(play())
