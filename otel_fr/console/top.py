@@ -204,7 +204,7 @@ class _Top:
 
     def _rows(self) -> list[str]:
         """Ids of what can be chosen at this place."""
-        if self._place.incident:
+        if self._place.incident or (self._place.job and self._shown.place != self._place):
             return []
         return [one["id"] for one in (self._shown.of_job if self._place.job else self._shown.jobs)]
 

@@ -129,7 +129,8 @@ def _verdict_from_files(folder: Path) -> str:
     end = time.monotonic() + _FILES_SECONDS
     while True:
         shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(folder / "job-files", kept)
+        with contextlib.suppress(OSError):  # not there yet, or a file got its final name meanwhile: once more
+            shutil.copytree(folder / "job-files", kept, ignore=shutil.ignore_patterns(".*"))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if _DEFECT in done.stdout.partition("\n")[0] or time.monotonic() > end:
             return (done.stdout or done.stderr).partition("\n")[0]
