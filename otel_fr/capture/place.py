@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 from collections.abc import Mapping
@@ -37,7 +38,10 @@ def gpu_of(torch: Any, group: Any, local_rank: int, visible: str | None) -> str:
     Args:
         visible: ``CUDA_VISIBLE_DEVICES``; None: not set.
     """
-    seen = None if visible is None else [item.strip() for item in visible.split(",") if item.strip()]
+    seen = None
+    if visible is not None:
+        words = (word.strip() for word in visible.split(","))
+        seen = list(itertools.takewhile(_is_gpu, filter(None, words)))
     if seen is not None and len(seen) == 1:
         return seen[0]
     bound = getattr(group, "bound_device_id", None)
@@ -47,3 +51,8 @@ def gpu_of(torch: Any, group: Any, local_rank: int, visible: str | None) -> str:
     if index is None or seen is None:
         return "" if index is None else str(index)
     return seen[index] if index < len(seen) else ""
+
+
+def _is_gpu(word: str) -> bool:
+    """CUDA ignores what follows a word that is neither an index nor a UUID: "-1" hides all GPUs."""
+    return word.isdecimal() or word.startswith(("GPU-", "MIG-"))
