@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.collector_process import Collector, running  # noqa: E402
 from tests.support.ports import free_port  # noqa: E402
 from tests.support.relay import Relay  # noqa: E402
-from tests.support.waiting import wait_for  # noqa: E402
+from tests.support.waiting import until, wait_for  # noqa: E402
 
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("jobs") / "faults.py"
@@ -226,7 +226,7 @@ def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay, ri
         relay.cut(3.0)
     elif kind == "monitor":
         (ready,) = job.of("ready", (victim,))
-        _kill(wait_for(lambda: _monitor_of(ready["pid"], rings)), signal.SIGKILL)
+        _kill(until(lambda: _monitor_of(ready["pid"], rings)), signal.SIGKILL)
     if kind in FREES:
         job.wait(DONE_SECONDS, 1, "fault")
         if kind == "stop unseen":

@@ -115,8 +115,10 @@ def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str
     text shows nothing wrong."""
     name, url = endpoint_of(signal, env)
     is_grpc = protocol_of(signal, env) == "grpc"
+    if not url:
+        return ""  # none is given: the exporter has a default
     written = f"{name}={url}"
-    if url and "://" not in url:
+    if "://" not in url:
         return f"{written} has no scheme: write http://{url} (https:// if the server uses TLS)"
     try:
         parts = urlparse(url)

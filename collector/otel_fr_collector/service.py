@@ -91,7 +91,7 @@ class Service:
         self._grace = RestartGrace(clock())
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
-        self._asked: list[Run] = []
+        self._asked: list[RunId] = []
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self._traces = None
         if forwarder is not None:
@@ -124,9 +124,10 @@ class Service:
         The answers to the last `MAX_ASKED` requests are kept.
         """
         run.asked_stacks = AskedStacks(self._wall())
-        self._asked = [*(one for one in self._asked if one is not run), run]
+        self._asked = [*(one for one in self._asked if one != run.id), run.id]
         for old in self._asked[:-MAX_ASKED]:
-            old.asked_stacks = None
+            if (known := self.runs.by_id.get(old)) is not None:
+                known.asked_stacks = None
         del self._asked[:-MAX_ASKED]
         return self.control.take_stacks(run.id)
 

@@ -57,9 +57,11 @@ def likely_mistake(signal: Signal, env: Mapping[str, str]) -> str:
 
     Blocks for a few seconds at most.
     """
+    name, url = endpoint_of(signal, env)
+    if not url:
+        return ""
     if text := endpoint_mistake(signal, env):
         return text
-    name, url = endpoint_of(signal, env)
     is_grpc = protocol_of(signal, env) == "grpc"
     try:
         host, port = endpoint_address(url)

@@ -14,12 +14,13 @@ import select
 import shlex
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from otel_fr.config import Config
 from otel_fr.helper_process import python_command
@@ -60,9 +61,12 @@ class Analysis:
         command = [*python_command("otel_fr.analyze.brief"), str(folder), *(("--prefix", prefix) if prefix else ())]
         self._deadline = time.monotonic() + seconds
         self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
         with contextlib.suppress(OSError):
+            # No pipe: nobody reads while the process runs.
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed by `result`
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.DEVNULL
             )
 
     def is_over(self) -> bool:
@@ -78,13 +82,14 @@ class Analysis:
     def result(self) -> Mapping[str, Any]:
         """What `otel_fr.analyze.brief` has printed; empty if it has failed. Call it once `is_over`."""
         process, self._process = self._process, None
-        if process is None or process.stdout is None:
+        if self._output is None:
             return {}
-        try:
-            found = json.loads(process.stdout.read(MAX_OUTPUT)) if process.returncode == 0 else {}
-        except (OSError, ValueError):
-            found = {}
-        process.stdout.close()
+        with self._output as output:
+            try:
+                output.seek(0)
+                found = json.loads(output.read(MAX_OUTPUT)) if process is not None and process.returncode == 0 else {}
+            except (OSError, ValueError):
+                found = {}
         return found if isinstance(found, dict) else {}
 
 
@@ -112,6 +117,7 @@ class Verdict:
         node.join()
         self._node, self._world_size = node, world_size
         self._told = self._hang_ns = None
+        self._ready_at = 0.0
 
     def is_first(self, what: str) -> bool:
         """See `Node.is_first`."""
@@ -134,7 +140,7 @@ class Verdict:
         if self._analysis is not None:
             self._step_analysis()
         elif stalled_ns is None or self._told is not None or not file:
-            self._hang_ns = None
+            self._hang_ns, self._ready_at = None, 0.0
         elif self._hang_ns is None:
             if now_ns - stalled_ns >= PATIENCE * self._config.stall_seconds * 1e9:
                 self._hang_ns = stalled_ns
@@ -176,18 +182,13 @@ class Verdict:
 
         Blocks for at most `HOLD_SECONDS` from the rank's end. ``poll`` is called meanwhile.
         """
-        if not self._node.leave():
-            error.close()
-            return
-        failures = self._node.failures()
-        files = [file for file, _ in failures.values() if file]
-        if not failures or not files:
+        if self._node.leave():
+            failures = self._node.failures()
+            files = [file for file, _ in failures.values() if file]
             if not failures:
                 self._node.remove()
-            error.close()
-            return
-        if self._node.is_first("end"):
-            self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
+            elif files and self._node.is_first("end"):
+                self._say(Path(files[0]).parent, all(stopped for _, stopped in failures.values()), error, poll)
         error.close()
 
     def _say(self, folder: Path, all_stopped: bool, error: Stderr, poll: Callable[[], None]) -> None:

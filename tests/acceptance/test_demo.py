@@ -70,7 +70,7 @@ def test_at_a_terminal_the_job_hangs_on_and_the_page_shows_it_until_ctrl_c(tmp_p
         assert demo.wait(PATIENCE) == 0, text
     os.close(main)
     assert "Traceback" not in text
-    wait_for(lambda: not _processes_in(tmp_path))
+    assert wait_for(lambda: not _processes_in(tmp_path)), _processes_in(tmp_path)
 
 
 def _processes_in(folder: Path) -> list[str]:

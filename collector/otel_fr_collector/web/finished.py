@@ -58,7 +58,7 @@ class Finished:
         """The newest ``limit`` jobs that ended before a Unix time, newest first, as in the list of jobs."""
         store = self._service.store
         found: list[FinishedJob] | None = None
-        if store is not None and store.is_up:
+        if store is not None:
             try:
                 query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit)
                 found = await asyncio.to_thread(query)

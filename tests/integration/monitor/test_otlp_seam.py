@@ -141,6 +141,7 @@ def test_protocol_of_the_traces(env: dict[str, str], protocol: str) -> None:
         ("h:4317", "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT=h:4317 has no scheme: write http://h:4317 (https://"),
         ("grpc://h:4317", "grpc", "write http://h:4317 (https://"),
         ("http://h:port", "grpc", "Port could not be cast"),
+        ("", "grpc", ""),
     ],
 )
 def test_a_mistake_in_an_endpoint_is_named_with_what_to_write_instead(url: str, protocol: str, says: str) -> None:
