@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import logging
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +25,11 @@ BUSY = 0.2
 """Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
 MAX_PAGE = 1_000
 """Incidents, or jobs, that one query returns at most."""
-_OF_ANOTHER_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a row raises that no version of otel-fr has written."""
+_OF_ANOTHER_FORM = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
+    *(gzip.BadGzipFile, EOFError, zlib.error),
+)
+"""What reading a row raises that no version of otel-fr has written, or that is damaged."""
 
 
 class FinishedJob(NamedTuple):
@@ -134,7 +139,12 @@ class Reading:
             " AND substr(job, 1, length(?2)) = ?2 ORDER BY ended DESC LIMIT ?3"
         )
         with contextlib.closing(self._reader()) as db:
-            return [FinishedJob(*row) for row in db.execute(query, (before, prefix, min(limit, MAX_PAGE)))]
+            rows = db.execute(query, (before, prefix, min(limit, MAX_PAGE))).fetchall()
+        found = []
+        for row in rows:
+            with self._skip_unreadable("job"):
+                found.append(_finished(*row))
+        return found
 
     def finished_job(self, key: str) -> FinishedJob | None:
         """The job of that name in URLs.
@@ -144,7 +154,10 @@ class Reading:
         """
         with contextlib.closing(self._reader()) as db:
             row = db.execute("SELECT id, job, ended, summary, detail FROM jobs WHERE id = ?", (key,)).fetchone()
-        return None if row is None else FinishedJob(*row)
+        if row:
+            with self._skip_unreadable("job"):
+                return _finished(*row)
+        return None
 
     def _reader(self) -> sqlite3.Connection:
         db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY)
@@ -163,6 +176,19 @@ class Reading:
         except _OF_ANOTHER_FORM as error:
             self._metrics.errors.labels("store").inc()
             _log.error("%s: one %s in it cannot be read and is left out: %r", self.path, what, error)
+
+
+def _finished(key: str, job: str, ended: float, summary: str, detail: bytes) -> FinishedJob:
+    """What a row says of its job.
+
+    Raises:
+        ValueError, TypeError, gzip.BadGzipFile, EOFError, zlib.error: it is of another form.
+    """
+    if not isinstance(load_json(summary), dict):
+        raise TypeError("the summary is no JSON object")
+    if detail:
+        gzip.decompress(detail)
+    return FinishedJob(key, job, ended, summary, detail)
 
 
 def _published(data: str, state: str, memory: str) -> CollectorIncidentData:

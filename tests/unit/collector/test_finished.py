@@ -110,3 +110,21 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> N
     store = Store(tmp_path, Metrics())
     assert names(keep(store, ended_run("job"))) == ["job"]
     store.close()
+
+
+def test_a_damaged_job_does_not_cost_the_others(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics())
+    keep(store, ended_run("cut"), ended_run("no object"), ended_run("packed"), ended_run("whole"))
+    store.close()
+    db = sqlite3.connect(tmp_path / FILE_NAME)
+    with db:
+        db.execute("UPDATE jobs SET summary = substr(summary, 1, 20) WHERE job = 'cut'")
+        db.execute("UPDATE jobs SET summary = '[]' WHERE job = 'no object'")
+        db.execute("UPDATE jobs SET detail = substr(detail, 1, 20) WHERE job = 'packed'")
+    db.close()
+    metrics = Metrics()
+    kept = keep(Store(tmp_path, metrics))
+    assert sorted(map(str, names(kept))) == ["packed", "whole"]
+    assert metrics.errors.labels("store")._value.get() == 2
+    assert asyncio.run(kept.job(job_key(RunId("packed", 0, "run-packed")), EVERYTHING)) is None
+    assert asyncio.run(kept.job(job_key(RunId("whole", 0, "run-whole")), EVERYTHING)) is not None
