@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -25,7 +26,7 @@ from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersErr
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.reading import MAX_PAGE
 from otel_fr_collector.web import runbooks
-from otel_fr_collector.web.answers import Answers, FullError, full, owner_of
+from otel_fr_collector.web.answers import Answers, owner_of
 from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.incident_lists import MAX_BYTES, MAX_READ, Counted, Query, listed, remembered, stored
 from otel_fr_collector.web.job_views import detail, job_key, summary
@@ -66,12 +67,11 @@ UntilRevoked = Callable[[Callable[[], None]], AbstractContextManager[object]]
 _Handler = Callable[[Request], Awaitable[Response]]
 
 
-class ApiError(Exception):
+class ApiError(HTTPException):
     """A response other than 200: its status and one sentence."""
 
     def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+        super().__init__(status, text, _DATA_HEADERS)
 
 
 def routes(service: Service, answers: Answers, finished: Finished) -> list[BaseRoute]:
@@ -129,17 +129,11 @@ class Api:
         if state is None:
             return _json(request, *await self._jobs(_access(request)))
         if state != "finished":
-            return _error(400, "state is finished, or is left out")
-        try:
-            before, limit = _page(request)
-        except ApiError as error:
-            return _error(error.status, str(error))
-        try:
-            async with self._answers.making(owner_of(request.scope)):
-                found = await self._finished.jobs(_access(request), before, limit)
-                return _json(request, *await self._packed(json.dumps({"jobs": found}).encode()))
-        except FullError:
-            return full()
+            raise ApiError(400, "state is finished, or is left out")
+        before, limit = _page(request)
+        async with self._answers.making(owner_of(request.scope)):
+            found = await self._finished.jobs(_access(request), before, limit)
+            return _json(request, *await self._packed(json.dumps({"jobs": found}).encode()))
 
     async def job(self, request: Request) -> Response:
         key = request.path_params["key"]
@@ -147,7 +141,7 @@ class Api:
         if run is None:
             return await self._finished_job(request, key)
         if not _access(request).may_see(run.id.job):
-            return _error(404, NO_JOB)
+            raise ApiError(404, NO_JOB)
 
         async def make() -> bytes:
             return json.dumps(await detail(run, self._service.book, time.monotonic(), time.time())).encode()
@@ -159,14 +153,16 @@ class Api:
         run = self._run(request.path_params["key"])
         access = _access(request)
         if run is None or not access.may_see(run.id.job):
-            return _error(404, "no such job, or it is over")
+            raise ApiError(404, "no such job, or it is over")
         if request.method == "POST":
             if not access.may_send(run.id.job):
-                return _error(403, "the token is valid for reading only; asking ranks for stacks takes one for writing")
+                raise ApiError(
+                    403, "the token is valid for reading only; asking ranks for stacks takes one for writing"
+                )
             return JSONResponse({"asked": self._service.ask_stacks(run)}, headers=_DATA_HEADERS)
         asked = run.asked_stacks
         if asked is None:
-            return _error(404, "nobody has asked for stacks of this job lately; POST asks")
+            raise ApiError(404, "nobody has asked for stacks of this job lately; POST asks")
         groups = [{"ranks": encode_ranks(group.ranks), "frames": group.frames} for group in asked.groups()]
         silent = sorted(rank for rank, state in run.ranks.items() if state.ended is None and rank not in asked.answered)
         found = {"asked_at": timestamp(asked.wall), "groups": groups, "not_answered": encode_ranks(silent)}
@@ -176,24 +172,16 @@ class Api:
         return next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
 
     async def _finished_job(self, request: Request, key: str) -> Response:
-        try:
-            async with self._answers.making(owner_of(request.scope)):
-                found = await self._finished.job(key, _access(request))
-                return _error(404, NO_JOB) if found is None else _json(request, *await self._packed(found))
-        except FullError:
-            return full()
+        async with self._answers.making(owner_of(request.scope)):
+            found = await self._finished.job(key, _access(request))
+            if found is None:
+                raise ApiError(404, NO_JOB)
+            return _json(request, *await self._packed(found))
 
     async def incidents(self, request: Request) -> Response:
-        try:
-            query = _query(request)
-        except ApiError as error:
-            return _error(error.status, str(error))
-        try:
-            async with self._answers.making(owner_of(request.scope)):
-                plain, packed = await self._list(_access(request), query, _is_brief(request))
-        except FullError:
-            return full()
-        return _json(request, plain, packed)
+        query = _query(request)
+        async with self._answers.making(owner_of(request.scope)):
+            return _json(request, *await self._list(_access(request), query, _is_brief(request)))
 
     async def _list(self, access: Access, query: Query, brief: bool) -> tuple[bytes, bytes]:
         """A list of incidents, plain and compressed."""
@@ -222,7 +210,7 @@ class Api:
             except sqlite3.Error as error:
                 service.store.broken(error)
         if found is None or not _access(request).may_see(found["job"]):
-            return _error(404, "no such incident; incidents are dropped some time after their end")
+            raise ApiError(404, "no such incident; incidents are dropped some time after their end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         run = next((r for r in service.runs.by_id if r.run == found["run_id"] and r.job == found["job"]), None)
         started, ended = (unix(found[name]) for name in ("started_at", "resolved_at"))
@@ -232,34 +220,28 @@ class Api:
             "consequences": consequences,
             "job_url": None if run is None else f"/api/v1/jobs/{job_key(run)}",
         }
-        try:
-            async with self._answers.making(owner_of(request.scope)):
-                return _json(request, *await self._packed(json.dumps({**found, **more}).encode()))
-        except FullError:
-            return full()
+        async with self._answers.making(owner_of(request.scope)):
+            return _json(request, *await self._packed(json.dumps({**found, **more}).encode()))
 
     async def attribution(self, request: Request) -> Response:
         job, attempt = request.query_params.get("job"), request.query_params.get("attempt")
         if not job:
-            return _error(400, "job is missing: attribution?job=NAME")
+            raise ApiError(400, "job is missing: attribution?job=NAME")
         if attempt is not None and re.fullmatch("[0-9]{1,9}", attempt) is None:
-            return _error(400, "attempt is a number from 0")
+            raise ApiError(400, "attempt is a number from 0")
         if not _access(request).may_see(job):
-            return _error(404, NO_RUN)
-        try:
-            async with self._answers.making(owner_of(request.scope)):
-                found = await self._service.attribution.find(job, None if attempt is None else int(attempt))
-                if found is None:
-                    return _error(404, NO_RUN)
-                return _json(request, *await self._packed(json.dumps(found).encode()))
-        except FullError:
-            return full()
+            raise ApiError(404, NO_RUN)
+        async with self._answers.making(owner_of(request.scope)):
+            found = await self._service.attribution.find(job, None if attempt is None else int(attempt))
+            if found is None:
+                raise ApiError(404, NO_RUN)
+            return _json(request, *await self._packed(json.dumps(found).encode()))
 
     async def events(self, request: Request) -> Response:
         try:
             listener = self._service.outlets.event_stream.join(_access(request))
         except TooManyListenersError:
-            return _error(503, "too many listeners")
+            raise ApiError(503, "too many listeners") from None
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         headers = {**_DATA_HEADERS, "X-Accel-Buffering": "no"}
@@ -340,10 +322,6 @@ def _json(request: Request, body: bytes, packed: bytes) -> Response:
         headers["Content-Encoding"] = "gzip"
         body = packed
     return Response(body, media_type="application/json", headers=headers)
-
-
-def _error(status: int, text: str) -> Response:
-    return JSONResponse({"error": text}, status_code=status, headers=_DATA_HEADERS)
 
 
 def _query(request: Request) -> Query:

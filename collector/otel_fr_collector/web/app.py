@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from otel_fr_collector.network.tokens import EVERYTHING, Tokens
 from otel_fr_collector.service import Service
 from otel_fr_collector.web import api
-from otel_fr_collector.web.answers import Answers, BoundedAnswers
+from otel_fr_collector.web.answers import Answers, BoundedAnswers, FullError, full
 from otel_fr_collector.web.finished import Finished
 
 _API = "/api/"
@@ -52,8 +52,11 @@ def make_app(service: Service, tokens: Tokens | None = None, finished: Finished 
         assert isinstance(error, HTTPException)
         return _refuse(request.scope, error.status_code, error.detail, error.headers)
 
+    async def no_room(_: Request, __: Exception) -> Response:
+        return full()
+
     return Starlette(
-        exception_handlers={HTTPException: refuse},  # no such path, no such method
+        exception_handlers={HTTPException: refuse, FullError: no_room},
         routes=[
             Route("/metrics", metrics),
             Route("/healthz", healthz),
