@@ -70,10 +70,8 @@ def is_enabled(env: Mapping[str, str] = os.environ) -> bool:
 
 def service_name(env: Mapping[str, str] = os.environ) -> str:
     """``service.name`` as the user gives it; "": it is not given."""
-    own = env.get("OTEL_SERVICE_NAME", "").strip()
-    if own or not env.get("OTEL_RESOURCE_ATTRIBUTES"):
-        return _sendable(own)
-    return resource_attributes(env).get("service.name", "")
+    own = _sendable(env.get("OTEL_SERVICE_NAME", "").strip())
+    return own or resource_attributes(env).get("service.name", "")
 
 
 def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
@@ -83,9 +81,12 @@ def acts_on_peer_failure(env: Mapping[str, str] = os.environ) -> bool:
 
 def resource_attributes(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What ``OTEL_RESOURCE_ATTRIBUTES`` gives, by name; items of another form are left out."""
+    text = env.get("OTEL_RESOURCE_ATTRIBUTES")
+    if not text:
+        return {}
     from urllib.parse import unquote  # not where the variable is not set
 
-    given = (item.split("=", 1) for item in env.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",") if "=" in item)
+    given = (item.split("=", 1) for item in text.split(",") if "=" in item)
     return {name.strip(): _sendable(unquote(value.strip())) for name, value in given}
 
 

@@ -69,6 +69,11 @@ def verb(ranks: Iterable[int], one: str, many: str) -> str:
     return one if len(set(ranks)) == 1 else many
 
 
+def group_name(name: str, description: str) -> str:
+    """A process group by the user's description; without one, by c10d's name."""
+    return name if description in UNDESCRIBED else description
+
+
 def group_text(name: str, description: str) -> str:
     """A process group by the user's description and c10d's name, ``"dp (3)"``; without a description ``"3"``."""
     return name if description in (*UNDESCRIBED, name) else f"{description} ({name})"

@@ -17,13 +17,11 @@ from otel_fr.dumps.model import Dump, Problem
 from otel_fr.dumps.read import load_folder
 from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
+from otel_fr.match.destroyed import DEFAULT_GROUP
 
 HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 """Exit statuses: no fault was found; a fault was found; no file could be read; calls are in flight, and the files do
 not show whether they are blocked, or calls in the files could not be read."""
-
-DEFAULT_GROUP = "default_pg"
-"""PyTorch's description of the group of all ranks."""
 
 
 @dataclass(kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final
 
+from otel_fr.capture.replaced import replace
 from otel_fr.capture.sites import Sites
 
 _MAX_STACK: Final = 6000
@@ -43,9 +44,9 @@ class ExceptionHooks:
         self._seen: set[tuple[object, ...]] = set()
         self._sites = sites
         self._on = True
-        previous = self._previous = sys.excepthook
-        previous_thread = self._previous_thread = threading.excepthook
-        previous_unraisable = self._previous_unraisable = sys.unraisablehook
+        previous = sys.excepthook
+        previous_thread = threading.excepthook
+        previous_unraisable = sys.unraisablehook
 
         def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> Any:
             if threading.get_ident() == threading.main_thread().ident and value is _last_value():
@@ -64,12 +65,11 @@ class ExceptionHooks:
                 self.note_of_thread(args.exc_value, args.exc_traceback, None)
             return previous_unraisable(args)
 
-        self._hook = excepthook
-        self._thread_hook = thread_hook
-        self._unraisable_hook = unraisable_hook
-        sys.excepthook = excepthook
-        threading.excepthook = thread_hook
-        sys.unraisablehook = unraisable_hook
+        self._restores = [
+            replace(sys, "excepthook", excepthook),
+            replace(threading, "excepthook", thread_hook),
+            replace(sys, "unraisablehook", unraisable_hook),
+        ]
 
     def note(self, value: BaseException, trace: TracebackType | None) -> None:
         """Record the exception that ends the main thread. Never raises."""
@@ -136,12 +136,8 @@ class ExceptionHooks:
     def close(self) -> None:
         """Remove the hooks, unless other hooks were installed after them."""
         self._on = False
-        if sys.excepthook is self._hook:
-            sys.excepthook = self._previous
-        if threading.excepthook is self._thread_hook:
-            threading.excepthook = self._previous_thread
-        if sys.unraisablehook is self._unraisable_hook:
-            sys.unraisablehook = self._previous_unraisable
+        for restore in self._restores:
+            restore()
 
 
 def _last_value() -> object:

@@ -8,6 +8,7 @@ import threading
 from types import FrameType
 from typing import Any, Final
 
+from otel_fr.capture.replaced import replace
 from otel_fr.capture.sites import Sites
 
 _MAX_MESSAGE: Final = 500
@@ -30,15 +31,14 @@ class ExitHook:
         self.site = ""
         self._sites = sites
         self._on = True
-        previous = self._previous = sys.exit
+        previous = sys.exit
 
         @functools.wraps(previous)
         def exit_(*args: Any, **kwargs: Any) -> Any:
             self._note(args[0] if args else None, sys._getframe(1))
             return previous(*args, **kwargs)
 
-        self._hook = exit_
-        sys.exit = exit_
+        self._restore = replace(sys, "exit", exit_)
 
     def _note(self, status: object, caller: FrameType) -> None:
         """Never raises."""
@@ -60,5 +60,4 @@ class ExitHook:
     def close(self) -> None:
         """Remove the hook, unless another one was installed after it."""
         self._on = False
-        if sys.exit is self._hook:
-            sys.exit = self._previous
+        self._restore()

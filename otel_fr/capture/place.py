@@ -20,7 +20,7 @@ def place_of(torch: Any, group: Any, local_rank: int, env: Mapping[str, str] = o
     Args:
         torch: the module. group: the process group that was created last.
     """
-    known = {**platform_attributes(env), **(resource_attributes(env) if env.get("OTEL_RESOURCE_ATTRIBUTES") else {})}
+    known = {**platform_attributes(env), **resource_attributes(env)}
     found = {"host": socket.gethostname(), "gpu": ""}
     found |= {"pod": known.get(names.K8S_POD_NAME, ""), "node": known.get(names.K8S_NODE_NAME, "")}
     with contextlib.suppress(Exception):  # a torch without CUDA, a driver that does not answer

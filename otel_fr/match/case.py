@@ -33,8 +33,6 @@ from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import Node, receivers
 from otel_fr.presentation import summary_text
 
-_NOT_ENDED = (Ending.RUNNING, Ending.UNKNOWN)
-
 
 @dataclass
 class Case:
@@ -194,8 +192,7 @@ class Case:
         in_call = {call.rank for call in self.evidence.calls if call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN)}
         for finding in (*self.causes, *self.consequences):
             finding.is_waiting = any(
-                rank in in_call and (rank not in ranks or ranks[rank].ending in _NOT_ENDED)
-                for rank in finding.waiting_ranks
+                rank in in_call and sentences.may_run(self.evidence, rank) for rank in finding.waiting_ranks
             )
             finding.places = self._places(finding)
             aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
@@ -203,7 +200,7 @@ class Case:
                 finding.details += (ending_sentences.aborted_text(aborted, self.evidence),)
             finding.summary = summary_text(finding.summary)
             finding.details = tuple([summary_text(text) for text in finding.details])
-            ended = [r for r in finding.culprit_ranks if r in ranks and ranks[r].ending not in _NOT_ENDED]
+            ended = [r for r in finding.culprit_ranks if not sentences.may_run(self.evidence, r)]
             finding.ended_ranks = tuple(sorted({*aborted, *ended}))
         for cause in self.causes:
             concerned = {*cause.culprit_ranks, *cause.waiting_ranks} & ranks.keys()

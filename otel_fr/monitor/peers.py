@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from otel_fr.control.v1.control_pb2 import PeerFailed
 from otel_fr.monitor.rules import seconds_between
-from otel_fr.presentation import UNDESCRIBED
+from otel_fr.presentation import group_name
 from otel_fr.ring import GroupDef, Record
 
 ENDED = "ended"
@@ -50,7 +50,7 @@ class Notice:
         return {
             "cmd": command,
             "ranks": list(self.ranks),
-            "groups": [group.name if group.description in UNDESCRIBED else group.description for group in self.groups],
+            "groups": [group_name(group.name, group.description) for group in self.groups],
             "names": [group.name for group in self.groups],
             "kind": self.failed.kind,
             "reason": self.failed.reason,

@@ -61,11 +61,6 @@ class StackWatch:
         self._is_culprit = False
 
     @property
-    def is_waiting(self) -> bool:
-        """Stacks of Python have been asked for and are not there yet."""
-        return self._request is not None
-
-    @property
     def is_busy(self) -> bool:
         """Some stacks are not there yet."""
         return self._request is not None or self._native is not None
@@ -93,9 +88,9 @@ class StackWatch:
     def step(self, now: float) -> None:
         """Continue. ``now``: monotonic seconds."""
         self._step_python(now)
-        known = self._reporter.known_stacks()
         if self._is_culprit and self._request is None:
             self._is_culprit = False
+            known = self._reporter.known_stacks()
             if known is not None and NATIVE_HEADING not in known.text:
                 self._look_at_native(now)
         self._step_native()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from otel_fr.incident import CollectorIncidentData, unix
-from otel_fr.presentation import UNDESCRIBED
+from otel_fr.presentation import group_name
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
@@ -92,8 +92,7 @@ def fault_of(data: CollectorIncidentData) -> Fault:
     group, number = data["process_group"], data["sequence_id"]
     place = None
     if group is not None and number is not None:
-        described = group["name"] if group["description"] in UNDESCRIBED else group["description"]
-        place = Place(described, data["operation"] or "", number)
+        place = Place(group_name(group["name"], group["description"]), data["operation"] or "", number)
     known = {culprit["rank"]: culprit for culprit in data["culprits"] or ()}
     culprits = []
     for rank in data["culprit_ranks"]:

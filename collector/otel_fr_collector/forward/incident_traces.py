@@ -47,6 +47,10 @@ class _Trace:
     named: set[int] = field(default_factory=set)
     changes: int = 0
 
+    def is_root(self, incident: Incident) -> bool:
+        """Its root span is that of this incident."""
+        return incident.id == next(iter(self.headlines))
+
 
 class IncidentTraces:
     """Sends the spans of incidents.
@@ -152,11 +156,9 @@ class IncidentTraces:
     def _update(self, incident: Incident, data: CollectorIncidentData, *, is_opened: bool) -> None:
         """Send what has been learned of an incident since. ``is_opened``: again, after it was resolved."""
         trace = self._trace(incident, data)
-        if incident.id not in trace.headlines:
-            return
-        made = self._spans(incident, data, is_first=incident.id == next(iter(trace.headlines)))
         if trace.changes >= MAX_CHANGES:
             return
+        made = self._spans(incident, data, is_first=trace.is_root(incident))
         change = made.change(incident.revision, incident.changed)
         ranks = self._new_ranks(incident, data, trace, made, incident.changed, change.span_id)
         if ranks or is_opened or headline(data) != trace.headlines[incident.id]:
@@ -168,7 +170,7 @@ class IncidentTraces:
         trace = self._trace(incident, data)
         if incident.id not in trace.headlines or incident.resolved is None:
             return
-        made = self._spans(incident, data, is_first=incident.id == next(iter(trace.headlines)))
+        made = self._spans(incident, data, is_first=trace.is_root(incident))
         self._offer([(self._resource(incident), made.end(incident.revision, incident.resolved))])
 
     def _new_ranks(

@@ -22,6 +22,7 @@ from otel_fr.dumps.columns import COMPLETED, P2P, Mask
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match import overdue
+from otel_fr.match.destroyed import DEFAULT_GROUP
 from otel_fr.match.endings import process_ending
 from otel_fr.match.model import (
     Call,
@@ -184,7 +185,7 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
         for key, info in dump.groups.items():
             if not info.ranks:
                 # The file does not list its members; every rank that recorded calls of it is one.
-                everybody = {other.rank for other in dumps} if info.description == "default_pg" else {dump.rank}
+                everybody = {other.rank for other in dumps} if info.description == DEFAULT_GROUP else {dump.rank}
                 seen.setdefault(key, set()).update(everybody)
     groups: dict[str, Group] = {}
     ids: dict[int, dict[str, str]] = {}

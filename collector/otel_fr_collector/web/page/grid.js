@@ -63,9 +63,10 @@ export function makeGrid() {
     const chosen = outliers(judged, ROWS);
     let rows = small && !only ? job.ranks.rank.map((_, i) => i) : chosen.shown;
     if (!small) rows = [...new Set([...picked].filter((i) => i < job.ranks.rank.length)), ...rows.filter((i) => !picked.has(i))];
-    const columns = ["rank", "state", ...lanes.map((lane) => lane.name), ...extra().map(([name]) => name), "where it is"];
+    const extras = extra();
+    const columns = ["rank", "state", ...lanes.map((lane) => lane.name), ...extras.map(([name]) => name), "where it is"];
     keyed(head, columns.map((text, i) => ({ text, i })), (c) => c.i, () => h("th", { scope: "col" }), (cell, c) => setText(cell, c.text));
-    keyed(body, rows, (i) => job.ranks.rank[i], makeRow, (row, i) => fillRow(row, i, lanes));
+    keyed(body, rows, (i) => job.ranks.rank[i], makeRow, (row, i) => fillRow(row, i, lanes, extras));
     table.hidden = !rows.length;
     const texts = [];
     if (!rows.length) texts.push(small ? "No rank differs from the rest." : "No rank differs from the rest. Select one on a map to see it here.");
@@ -87,10 +88,9 @@ export function makeGrid() {
     return h("tr", { "data-rank": job.ranks.rank[i] }, h("th", { scope: "row" }, String(job.ranks.rank[i])), h("td"));
   }
 
-  function fillRow(row, i, lanes) {
+  function fillRow(row, i, lanes, extras) {
     const { state, how, waits, overdue, site, host } = job.ranks;
-    const more = extra();
-    const width = lanes.length + more.length + 3;
+    const width = lanes.length + extras.length + 3;
     setClass(row, picked.has(i) ? "picked" : "");
     while (row.children.length < width) row.append(h("td"));
     while (row.children.length > width) row.lastChild.remove();
@@ -105,7 +105,7 @@ export function makeGrid() {
       setClass(cell, status ? `cell s-${status}` : "cell");
       setText(cell, cellText(lane, i, status));
     });
-    more.forEach(([, , textOf], number_) => {
+    extras.forEach(([, , textOf], number_) => {
       const cell = row.children[lanes.length + 2 + number_];
       setClass(cell, "");
       setText(cell, String(textOf(i)));

@@ -112,9 +112,10 @@ export function jobView(id) {
     up: "#/",
     update(fresh, why) {
       state = fresh;
-      if (why === "incident") show();
-      else if (!job || !(document.hidden || job.is_finished)) load();
-      if (why === "incident") advise();
+      if (why === "incident") {
+        show();
+        advise();
+      } else if (!job || !(document.hidden || job.is_finished)) load();
     },
     tick: () => tick(open),
     outliers: grid.toggle,
