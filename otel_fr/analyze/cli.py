@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if args.path is None:
         found = newest_folder()
         if found is None:
-            return _refuse(_NOTHING_HERE.format(os.environ.get("OTEL_FR_DUMP_DIR") or runs_folder()))
+            return _refuse(_NOTHING_HERE.format(os.environ.get("OTEL_FR_DUMP_DIR", "").strip() or runs_folder()))
         folder, written = found
         args.path = str(folder)
         print(

@@ -355,7 +355,10 @@ class Monitor:
                 self._linger()
         except Exception as problem:  # noqa: BLE001 - what was queued is still to be sent
             self._log_error("the end of the rank could not be reported in full", problem)
-        self._verdict.last_words(error, self._commands.note_incidents)
+        try:
+            self._verdict.last_words(error, self._commands.note_incidents)
+        except Exception as problem:  # noqa: BLE001 - the same
+            self._log_error("the verdict could not be said", problem)
         if self._control is not None:
             self._control.stop()
         self._exporter.hurry()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
 from tests.support import torchrun
 from tests.support.commands import BIN
+from tests.support.terminal import terminal
 from tests.support.waiting import PATIENCE, wait_for
 
 pytestmark = torchrun.needed
@@ -50,25 +49,15 @@ def test_the_demo_explains_the_hung_job_within_the_promised_time(tmp_path: Path)
 def test_at_a_terminal_the_job_hangs_on_and_the_page_shows_it_until_ctrl_c(tmp_path: Path) -> None:
     """What a newcomer sees: a terminal of their own, the page's address, and an end without leftovers."""
     command = [str(BIN / "otel-fr"), "demo", "--dir", str(tmp_path / "out")]
-    main, own = pty.openpty()
-    with subprocess.Popen(
-        command, stdout=own, stderr=own, env=torchrun.base_environment(), cwd=tmp_path, start_new_session=True
-    ) as demo:
-        os.close(own)
-        text = ""
-        end = time.monotonic() + PATIENCE
-        while "Ctrl-C ends the demo" not in text and time.monotonic() < end:
-            text += os.read(main, 65_536).decode()
-        found = re.search(r"live at (http://\S+)/#/incidents/(\w+)", text)
-        assert found is not None, text
+    with terminal(command, columns=200, **torchrun.base_environment()) as demo:
+        assert demo.shows("Ctrl-C ends the demo"), demo.text()
+        found = re.search(r"live at (http://\S+)/#/incidents/(\w+)", demo.text())
+        assert found is not None, demo.text()
         with urllib.request.urlopen(f"{found[1]}/api/v1/incidents/{found[2]}", timeout=30) as answer:
             assert json.load(answer)["state"] == "firing"
-        os.killpg(demo.pid, signal.SIGINT)
-        with contextlib.suppress(OSError):  # a terminal whose other side is closed
-            while rest := os.read(main, 65_536):
-                text += rest.decode()
-        assert demo.wait(PATIENCE) == 0, text
-    os.close(main)
+        os.killpg(demo.process.pid, signal.SIGINT)
+        assert demo.ended() == 0, demo.text()
+        text = demo.text()
     assert "Traceback" not in text
     assert wait_for(lambda: not _processes_in(tmp_path)), _processes_in(tmp_path)
 

@@ -193,7 +193,8 @@ def _run(arguments: list[str]) -> tuple[int, str]:
         try:
             _, said = compiler.communicate(timeout=TIMEOUT)
         except BaseException:
-            os.killpg(compiler.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(compiler.pid, signal.SIGKILL)
             raise
     return compiler.returncode, said
 
