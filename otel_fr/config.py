@@ -17,6 +17,9 @@ _log = logging.getLogger("otel_fr")
 
 DEFAULT_BUFFER_SIZE = 20_000
 DEFAULT_STALL_SECONDS = 5.0
+STALL_SHARE = 0.8
+"""Share of the stall time after which a rank's monitor sends evidence and writes a file, so that the collector has the
+evidence once the stall time is over."""
 MAX_BUFFER_SIZE = 10_000_000
 CERTIFICATE_VARIABLE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 """Of the OTLP endpoint; also for the collector's HTTP address, where a rank or its launcher asks it."""

@@ -309,10 +309,7 @@ WINDOW_MARGIN = 0.05
 
 
 def window_of(stall: float) -> float:
-    """`Evidence.window` where ranks have a stall time of so many seconds: the same live and from files.
-
-    A file that a rank writes for an incident is no older than the incident, and must show the same.
-    """
+    """`Evidence.window` of the collector where ranks have a stall time of so many seconds."""
     return max(0.0, WAIT_SHARE * stall - WINDOW_MARGIN)
 
 

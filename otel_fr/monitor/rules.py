@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EARLY = 0.8
-"""Fraction of the stall time after which evidence is sent, so that the collector has it once the stall time is over."""
+from otel_fr.config import STALL_SHARE
+
 QUICK_FROM = 0.5
 QUICK_UNTIL = 2.0
 """Fractions of the stall time between which reports are sent more often: the collector judges in that time."""
@@ -45,13 +45,13 @@ def stalled_call(situation: Situation, stall_seconds: float) -> int | None:
     if situation.oldest is None:
         return None
     age = seconds_between(situation.oldest_since_ns, situation.now_ns)
-    return situation.oldest if age >= EARLY * stall_seconds else None
+    return situation.oldest if age >= STALL_SHARE * stall_seconds else None
 
 
 def is_idle(situation: Situation, stall_seconds: float) -> bool:
     """Nothing is in flight and nothing has been enqueued for too long."""
     still = seconds_between(situation.moved_ns, situation.now_ns)
-    return situation.oldest is None and still >= EARLY * stall_seconds
+    return situation.oldest is None and still >= STALL_SHARE * stall_seconds
 
 
 def report_interval(situation: Situation, stall_seconds: float) -> float:

@@ -11,7 +11,7 @@ import select
 import struct
 import subprocess
 import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -25,10 +25,12 @@ class Terminal:
         output: all bytes that it has written so far.
     """
 
-    def __init__(self, command: Sequence[str], *, columns: int = 80, lines: int = 24, **env: str) -> None:
+    def __init__(
+        self, command: Sequence[str], *, columns: int = 80, lines: int = 24, env: Mapping[str, str] = os.environ
+    ) -> None:
         self._main, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        merged = {**os.environ, "TERM": "xterm-256color", **env}
+        merged = {**env, "TERM": "xterm-256color"}
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             merged.pop(name, None)
         self.process = subprocess.Popen(
@@ -78,9 +80,11 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(command: Sequence[str], *, columns: int = 80, lines: int = 24, **env: str) -> Iterator[Terminal]:
+def terminal(
+    command: Sequence[str], *, columns: int = 80, lines: int = 24, env: Mapping[str, str] = os.environ
+) -> Iterator[Terminal]:
     """A command at a terminal; killed at the end of the block if it still runs."""
-    found = Terminal(command, columns=columns, lines=lines, **env)
+    found = Terminal(command, columns=columns, lines=lines, env=env)
     try:
         yield found
     finally:

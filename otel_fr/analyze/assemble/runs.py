@@ -17,7 +17,7 @@ from otel_fr.analyze.assemble.only_open import complete_open_only
 from otel_fr.analyze.assemble.run_columns import RunColumns
 from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
-from otel_fr.config import DEFAULT_STALL_SECONDS
+from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import COMPLETED, P2P, Mask
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
@@ -35,7 +35,6 @@ from otel_fr.match.model import (
     Progress,
     Rank,
     ThreadException,
-    window_of,
 )
 from otel_fr.presentation import ranks_by_text, ranks_text, verb
 from otel_fr.stacks import site_of
@@ -158,7 +157,7 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
             groups=groups,
             calls=complete_joined(calls, groups),
             ranks=ranks,
-            window=window_of(stall or DEFAULT_STALL_SECONDS),
+            window=STALL_SHARE * (stall or DEFAULT_STALL_SECONDS),  # as old as a file is that a stall has caused
             world_size=world_size,
             kept_patterns=kept_patterns(dumps, messages, ids),
         ),
