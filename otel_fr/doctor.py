@@ -8,7 +8,6 @@ import itertools
 import os
 import platform
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +18,8 @@ from otel_fr._version import __version__
 from otel_fr.capture import engines
 from otel_fr.capture.dispatcher import operators_of, reduce_ops_are_readable
 from otel_fr.capture.operations import NAMES
-from otel_fr.config import ENDPOINTS, Config, endpoint_address, is_enabled
+from otel_fr.checks.collector import check_endpoint
+from otel_fr.config import ENDPOINTS, Config, is_enabled
 from otel_fr.monitor import native_stacks
 from otel_fr.printable import one_line
 from otel_fr.ring import RingReader
@@ -74,7 +74,7 @@ def findings(env: Mapping[str, str]) -> Iterator[Line]:
         yield "wrong calls", f"of heartbeats, sections or steps, which are ignored: {'; '.join(misuses)}", True
     for name in ENDPOINTS:
         if url := env.get(name, "").strip():
-            yield "endpoint", f"{url} {_answer(url)}", True
+            yield "endpoint", f"{url}: {check_endpoint(url, _CONNECT_SECONDS, env).text}", True
 
 
 def _of_torch(torch: ModuleType, config: Config) -> Iterator[Line]:
@@ -133,11 +133,3 @@ def _ring(config: Config) -> Line:
         if free >= need:
             return "ring folder", f"{folder}: {free >> 20} MiB free, a rank takes {need >> 20}", True
     return "ring folder", f"none of {', '.join(map(str, folders))} has {need >> 20} MiB for a rank", False
-
-
-def _answer(url: str) -> str:
-    try:
-        with socket.create_connection(endpoint_address(url), _CONNECT_SECONDS):
-            return "answers"
-    except (OSError, ValueError) as error:
-        return f"does not answer: {error}"

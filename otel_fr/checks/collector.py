@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -13,20 +13,35 @@ import urllib3
 
 from otel_fr.checks.model import Outcome, Status
 from otel_fr.config import CERTIFICATE_VARIABLE, endpoint_address
+from otel_fr.monitor.endpoint_probe import SIGNALS, likely_mistake
+from otel_fr.otlp_sender import endpoint_mistake, endpoint_of
 
 DATE_SECONDS: Final = 2.0
 """How much older than its time of sending a Date header may be: it has whole seconds, and servers write it once a
 second."""
 
 
-def check_endpoint(url: str, timeout: float) -> Outcome:
-    """Whether the server of an OTLP endpoint accepts connections, within ``timeout`` seconds."""
+def check_endpoint(url: str, timeout: float, env: Mapping[str, str] = os.environ) -> Outcome:
+    """Whether a server accepts connections, within ``timeout`` seconds.
+
+    If it is an OTLP endpoint of ``env``, also whether it is one of the usual mistakes, as a rank's monitor says it.
+    """
+    signals = [signal for signal in SIGNALS if endpoint_of(signal, env)[1] == url]
+    if text := _first(endpoint_mistake(signal, env) for signal in signals):
+        return Outcome(Status.FAILED, text)
     try:
         with socket.create_connection(endpoint_address(url), timeout):
-            return Outcome(Status.OK, "it accepts connections")
+            pass
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Outcome(Status.FAILED, f"cannot be reached: {reason}")
+    text = _first(likely_mistake(signal, env) for signal in signals)
+    return Outcome(Status.FAILED, text) if text else Outcome(Status.OK, "it accepts connections")
+
+
+def _first(texts: Iterable[str]) -> str:
+    """The first that is not empty; "": all are."""
+    return next(filter(None, texts), "")
 
 
 def check_clock(url: str, allowed: float, timeout: float) -> Outcome:

@@ -132,6 +132,11 @@ def test_a_user_without_a_home_folder(tmp_path: Path) -> None:
     assert out[1] == "1"
 
 
+def test_a_mistake_in_an_endpoint_is_told_as_ranks_tell_it(tmp_path: Path) -> None:
+    _, found = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="collector:4317")
+    assert "has no scheme: write http://collector:4317" in found["endpoint"]
+
+
 def test_an_endpoint_that_is_no_address_is_said(tmp_path: Path) -> None:
     _, lines = doctor(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://[::1")
-    assert any("does not answer" in text and "Invalid IPv6 URL" in text for text in lines.values()), lines
+    assert any("Invalid IPv6 URL" in text for text in lines.values()), lines

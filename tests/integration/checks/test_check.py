@@ -193,6 +193,21 @@ def test_the_clock_is_compared_with_the_collectors(ahead: float, words: str) -> 
     assert words in found.text
 
 
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [("grpc", ""), ("http/protobuf", "speaks gRPC, not HTTP: write http://127.0.0.1:4318, or set")],
+)
+def test_a_mistake_in_an_endpoint_is_told_as_ranks_tell_it(
+    protocol: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with grpc_sink() as sink:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        found = one("collector", url=sink.address, timeout=PATIENCE)
+    assert found.status is (Status.FAILED if words else Status.OK)
+    assert words in found.text
+
+
 def test_a_failed_check_is_an_otlp_event(tmp_path: Path) -> None:
     with grpc_sink() as sink:
         done = otel_fr(

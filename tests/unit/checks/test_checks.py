@@ -16,6 +16,7 @@ from otel_fr.checks.node_health import judge
 from otel_fr.checks.space import check_space
 from otel_fr.checks.storage import check_lustre, check_path
 from otel_fr.checks.v1.node_health_pb2 import NodeHealthResponse
+from otel_fr.otlp_sender import endpoint_mistake
 
 
 def test_a_file_a_folder_and_anything_else(tmp_path: Path) -> None:
@@ -78,6 +79,12 @@ def test_what_the_node_health_service_answers(answer: NodeHealthResponse, status
 
 def test_an_address_that_is_none_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_endpoint("http://host:port", 1.0).status is Status.FAILED
+
+
+@pytest.mark.parametrize("url", ["h:4317", "http://h:4318"])
+def test_an_endpoint_that_cannot_be_right_is_told_as_ranks_tell_it(url: str) -> None:
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+    assert check_endpoint(url, 1.0, env) == (Status.FAILED, endpoint_mistake("traces", env))
 
 
 seconds = st.floats(-1e6, 1e6)
