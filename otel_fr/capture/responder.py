@@ -71,8 +71,9 @@ class Responder:
 
     def _answer(self, message: dict[str, Any]) -> None:
         if message.get("cmd") == "stacks":
-            text, site = all_stacks(self._sites, skip=threading.get_ident())
-            self.send({"stacks": text, "site": site, "id": message.get("id")})
+            caller = int(message.get("ident", 0)), str(message.get("name", ""))
+            text, site, tid = all_stacks(self._sites, caller, skip=threading.get_ident())
+            self.send({"stacks": text, "site": site, "tid": tid, "id": message.get("id")})
         elif isinstance(message.get("pid"), int):
             self._on_monitor(message["pid"])
         elif message.get("ok") == "bye":

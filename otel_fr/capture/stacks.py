@@ -29,24 +29,30 @@ def _format(frame: FrameType | None) -> list[str]:
     return lines
 
 
-def all_stacks(sites: Sites, skip: int | None = None) -> tuple[str, str]:
-    """The stacks of all threads as text, the main thread first, and the main thread's ``"file:line function"``.
+def all_stacks(sites: Sites, caller: tuple[int, str] = (0, ""), skip: int | None = None) -> tuple[str, str, int]:
+    """The stacks of all threads as text, and of the first its ``"file:line function"`` and its id in the kernel.
 
     Args:
+        caller: ident and name of the thread that comes first, before the main thread; one that has ended counts no
+            more: its ident may be another's by now.
         skip: the thread to leave out.
     """
     frames = sys._current_frames()
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    main = threading.main_thread().ident
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    main = first = threading.main_thread()
+    known = threads.get(caller[0])
+    if known is not None and known.name == caller[1] and caller[0] in frames:
+        first = known
     parts: list[str] = []
     site = ""
-    for ident in sorted(frames, key=lambda item: item != main):
+    for ident in sorted(frames, key=lambda item: (item != first.ident, item != main.ident)):
         if ident == skip:
             continue
         frame = frames[ident]
-        if ident == main:
+        if ident == first.ident:
             user = sites.user_frame(frame)
             if user is not None:
                 site = f"{user.f_code.co_filename}:{user.f_lineno} {user.f_code.co_name}"
-        parts.append(f"Thread {names.get(ident, ident)} (most recent call last):\n" + "".join(_format(frame)))
-    return "\n".join(parts)[:MAX_TEXT], site
+        name = threads[ident].name if ident in threads else ident
+        parts.append(f"Thread {name} (most recent call last):\n" + "".join(_format(frame)))
+    return "\n".join(parts)[:MAX_TEXT], site, first.native_id or 0

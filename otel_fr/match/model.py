@@ -231,8 +231,8 @@ class Rank:
         idle: seconds since it last enqueued or ended a call; None: unknown.
         completed_age: seconds since it enqueued the newest call that is known to have completed; None: not known.
         ended_for: seconds since it ended in which newer evidence of all running ranks arrived; None: not known.
-        site: ``"file:line function"``, the current line of its main thread.
-        stack: text, main thread first.
+        site: ``"file:line function"``, the current line of its thread.
+        stack: text, the rank's thread first.
         progress: by group id; a group is missing if the rank has not used it.
         has_gaps: errors of its recording: its calls and counts may lack some, so they are no ground for a verdict.
         complete: the evidence has every call that the rank has in flight, and `progress` is exact.
@@ -372,7 +372,7 @@ MAX_PLACED_WAITING = 32
 
 
 class StackGroup(NamedTuple):
-    """Ranks whose main threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
+    """Ranks whose threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
 
     ranks: tuple[int, ...]
     frames: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which ranks are at the same place: their stacks, merged by the frames of the main thread."""
+"""Which ranks are at the same place: their stacks, merged by the frames of the thread that comes first."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def group_stacks(stacks: Iterable[tuple[int, str]]) -> tuple[StackGroup, ...]:
     """The ranks of each place, most ranks first.
 
     Args:
-        stacks: ranks with the text of their threads' stacks, main thread first, as `faulthandler` or `traceback` write
-            it. Threads other than the main thread, and the ids of threads, make no difference.
+        stacks: ranks with the text of their threads' stacks, the rank's thread first, as `faulthandler` or `traceback`
+            write it. Other threads, and the ids of threads, make no difference.
     """
     by_text: dict[str, list[int]] = {}
     for rank, text in stacks:

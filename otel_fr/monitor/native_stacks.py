@@ -37,7 +37,7 @@ _FIRST_TO_DIE: Final = "1000"
 
 
 class Native(NamedTuple):
-    """``text``: the stacks, main thread first; "": there are none, and ``error`` says why."""
+    """``text``: the stacks, those of the rank's thread first; "": there are none, and ``error`` says why."""
 
     text: str = ""
     error: str = ""
@@ -49,11 +49,12 @@ def executable() -> str | None:
     return beside or shutil.which(_NAME)
 
 
-def take(pid: int, command: str | None = None, seconds: float = LIMIT_SECONDS) -> Native:
+def take(pid: int, command: str | None = None, seconds: float = LIMIT_SECONDS, first: str = "") -> Native:
     """Read the native stacks of a process; this waits ``seconds`` at most.
 
     Args:
         command: py-spy's path; None: where it is found.
+        first: name of the thread that comes first, before the main thread.
     """
     command = command or executable()
     if command is None:
@@ -74,10 +75,10 @@ def take(pid: int, command: str | None = None, seconds: float = LIMIT_SECONDS) -
         return Native(error=f"{command}: {error}")
     with contextlib.suppress(OSError):
         Path(f"/proc/{process.pid}/oom_score_adj").write_text(_FIRST_TO_DIE)
-    return _result_of(process, seconds)
+    return _result_of(process, seconds, first)
 
 
-def _result_of(process: subprocess.Popen[bytes], seconds: float) -> Native:
+def _result_of(process: subprocess.Popen[bytes], seconds: float, first: str) -> Native:
     assert process.stdout is not None
     is_late = threading.Event()
 
@@ -99,18 +100,18 @@ def _result_of(process: subprocess.Popen[bytes], seconds: float) -> Native:
     output = raw.decode("utf-8", "replace")
     if is_late.is_set():
         return Native(error=f"{_NAME} took longer than {seconds:g} s")
-    text = stacks_in(output)
+    text = stacks_in(output, first)
     if not text or (status != 0 and len(raw) < _MAX_OUTPUT):
         return Native(error=error_in(output) or f"{_NAME} ended with status {status}")
     return Native(text)
 
 
-def stacks_in(output: str) -> str:
-    """The stacks in py-spy's output, main thread first, under a heading; "" if there are none."""
+def stacks_in(output: str, first: str = "") -> str:
+    """The stacks in py-spy's output under a heading, the thread ``first`` and then the main thread first; "": none."""
     threads = [block.rstrip() for block in _BLOCK.split(output)[1:]]
     if not threads:
         return ""
-    threads.sort(key=lambda block: '"MainThread"' not in block.partition("\n")[0])
+    threads.sort(key=lambda block: [f'"{name}"' not in block.partition("\n")[0] for name in (first, "MainThread")])
     return "\n".join([NATIVE_HEADING, *threads])[:MAX_TEXT]
 
 
@@ -127,14 +128,15 @@ class NativeLook:
         result: None: not known yet.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pid: int, first: str = "") -> None:
+        """``first``: as of `take`."""
+        self._pid, self._first = pid, first
         self.result: Native | None = None
         threading.Thread(target=self._run, name="otel-fr-native", daemon=True).start()
 
     def _run(self) -> None:
         try:
-            self.result = take(self._pid)
+            self.result = take(self._pid, first=self._first)
         except Exception as error:  # noqa: BLE001 - the watch waits for a result, whatever it is
             self.result = Native(error=f"{type(error).__name__}: {error}")
 

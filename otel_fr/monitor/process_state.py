@@ -204,7 +204,7 @@ class Process:
 
 
 def describe(process: Process, before: Sample, after: Sample) -> str:
-    """What a process is doing, by two looks at its main thread: ``"reading /data/x.bin (pipe_read)"``.
+    """What a process is doing, by two looks at one of its threads: ``"reading /data/x.bin (pipe_read)"``.
 
     Returns:
         text that follows "it is"; "" if nothing is known.
@@ -296,15 +296,20 @@ def _describe_file(process: Process, meaning: Meaning, fd: int) -> tuple[str, st
     return f"{meaning.of_file} {target[-_MAX_PATH:]}", "" if target.startswith("/dev/") else target
 
 
-def look(pid: int, root: Path = Path("/proc"), pause: float = SAMPLE_SECONDS) -> str:
-    """`describe` a process now; this takes ``pause`` seconds, or longer where the kernel is slow."""
+def look(pid: int, root: Path = Path("/proc"), pause: float = SAMPLE_SECONDS, thread: int | None = None) -> str:
+    """`describe` a process now; this takes ``pause`` seconds, or longer where the kernel is slow.
+
+    Args:
+        thread: id of the thread in question; None: the main thread.
+    """
     process = Process(pid, root)
-    before = process.sample(pid)
+    own = pid if thread is None else thread
+    before = process.sample(own)
     time.sleep(pause)
-    after = process.sample(pid)
+    after = process.sample(own)
     text = describe(process, before, after)
     if text == MEANINGS["futex"].of_file:
-        runs = [tid for tid in process.threads() if process.runs(tid)]
+        runs = [tid for tid in process.threads() if tid != own and process.runs(tid)]
         if runs:
             time.sleep(pause)
             runs = [tid for tid in runs if process.runs(tid)]
@@ -321,9 +326,9 @@ class Look:
         text: what was found; None: not known yet.
     """
 
-    def __init__(self, pid: int, now: float) -> None:
-        """``now``: monotonic seconds."""
-        self._pid = pid
+    def __init__(self, pid: int, now: float, thread: int | None = None) -> None:
+        """``now``: monotonic seconds. ``thread``: as of `look`."""
+        self._pid, self._tid = pid, thread
         self._wait_until = now + LOOK_SECONDS
         self.text: str | None = None
         threading.Thread(target=self._run, name="otel-fr-look", daemon=True).start()
@@ -335,5 +340,5 @@ class Look:
     def _run(self) -> None:
         text = ""
         with contextlib.suppress(Exception):  # whatever a kernel writes there must not end in a traceback
-            text = look(self._pid)
+            text = look(self._pid, thread=self._tid)
         self.text = text

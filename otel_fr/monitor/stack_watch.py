@@ -54,6 +54,7 @@ class StackWatch:
         self._dump = dump
         self._request: StackRequest | None = None
         self._look: Look | None = None
+        self._thread = self._looked_at = process.pid
         self._number = 0
         self._event = ""
         self._native: NativeLook | None = None
@@ -71,15 +72,19 @@ class StackWatch:
             # Another event waits for the same answer: it is sent with the stacks known so far.
             self._reporter.send(self._event, stacks=True)
         self._number += 1
-        asked = self._link is not None and self._link.send({"cmd": "stacks", "id": self._number})
-        self._request = StackRequest(self._process, self._meta(), now, asked)
+        ident, name = self._reporter.tail.caller
+        wanted = {"cmd": "stacks", "id": self._number, "ident": ident, "name": name}
+        asked = self._link is not None and self._link.send(wanted)
+        self._request = StackRequest(self._process, self._meta(), now, asked, ident)
         self._event = event
         self._look = Look(self._process.pid, now)
+        self._thread = self._looked_at = self._process.pid
 
     def answered(self, message: Mapping[str, Any]) -> None:
         """Take the rank's answer."""
         if message.get("id") == self._number and self._request is not None:
             self._request.answered(str(message["stacks"]), str(message.get("site") or ""))
+            self._thread = int(message.get("tid") or self._process.pid)
 
     def named_as_culprit(self) -> None:
         """An incident names this rank."""
@@ -99,6 +104,9 @@ class StackWatch:
         if self._request is None or self._look is None:
             return
         self._request.step(now)
+        if self._thread != self._looked_at:  # the rank is in another thread than the main thread
+            self._look = Look(self._process.pid, now, self._thread)
+            self._looked_at = self._thread
         if self._request.result is None or not self._look.is_over(now):
             return
         self._reporter.remember_stacks(replace(self._request.result, doing=self._look.text or ""))
@@ -117,7 +125,7 @@ class StackWatch:
         if self._reporter.clean_so_far or not self._process.alive():
             return
         self._native_at = now
-        self._native = NativeLook(self._process.pid)
+        self._native = NativeLook(self._process.pid, self._reporter.tail.caller[1])
 
     def _step_native(self) -> None:
         if self._native is None or self._native.result is None:

@@ -87,8 +87,11 @@ def process_hint(pid: int) -> str:
     return f"The process is {_STATES[state]}" + (f" (in {wchan})" if wchan else "") + "."
 
 
-def main_thread_first(text: str) -> str:
-    """Reverse the order of the threads: faulthandler writes the newest thread first and the main thread last."""
+def in_order(text: str, caller: int = 0) -> str:
+    """The thread with the ident ``caller`` first, if there is one, and then the main thread.
+
+    faulthandler writes the newest thread first and the main thread last.
+    """
     blocks: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith(("Thread ", "Current thread ")):
@@ -96,6 +99,7 @@ def main_thread_first(text: str) -> str:
         if blocks and line.strip():
             blocks[-1].append(line)
     blocks.reverse()
+    blocks.sort(key=lambda block: f" 0x{caller:016x} " not in block[0])
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
@@ -104,11 +108,14 @@ class StackRequest:
 
     Args:
         process: the rank. meta: ``stack_signal``, ``responder_tid`` and ``stack_file`` of the ring, if they are there.
-        asked: the request was sent over the socket.
+        asked: the request was sent over the socket. caller: ident of the thread that comes first; 0: the main thread.
     """
 
-    def __init__(self, process: RankProcess, meta: Mapping[str, object], now: float, asked: bool) -> None:
+    def __init__(
+        self, process: RankProcess, meta: Mapping[str, object], now: float, asked: bool, caller: int = 0
+    ) -> None:
         self._process = process
+        self._caller = caller
         self._signal = _integer(meta, "stack_signal")
         # Never the main thread: a signal interrupts its system calls (EINTR), which would change the job.
         self._thread = _integer(meta, "responder_tid")
@@ -184,7 +191,7 @@ class StackRequest:
             return ""
 
     def _finish(self, raw: str) -> None:
-        text = main_thread_first(raw)
+        text = in_order(raw, self._caller)
         hint = process_hint(self._process.pid)
         self.result = Stacks("\n".join(part for part in (hint, text) if part)[:MAX_STACK], site_of(text), True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ MAX_NEW = 20_000
 """New calls read in one poll: a ring may hold millions, and the monitor's memory is bounded."""
 MAX_BEYOND_RING = 1024
 """Calls in flight that are kept although the ring has overwritten them."""
+_OF_CPP = "Dummy-"
+"""How the name begins that `threading` gives to a thread that it has not started, such as those of autograd."""
 
 
 class Tracked(NamedTuple):
@@ -30,6 +32,15 @@ class Tracked(NamedTuple):
 
     record: Record
     gap_s: float | None
+
+
+@dataclass(slots=True)
+class Callers:
+    """Who enqueues the calls of a group. ``ident``, ``name``: of the Python thread that did so last; 0: none has."""
+
+    calls: int = 0
+    ident: int = 0
+    name: str = ""
 
 
 class Reached(NamedTuple):
@@ -68,6 +79,18 @@ class Tail:
         self.reached: dict[str, Reached] = {}
         self.moved_ns = 0
         self.missed = 0
+        self._callers: dict[str, Callers] = {}
+
+    @property
+    def caller(self) -> tuple[int, str]:
+        """Where the rank is: ident and name of the Python thread that enqueues its calls, mostly the main thread.
+
+        Of the group with the most calls, because other threads may use groups of their own, to write a checkpoint for
+        example; calls of one group come from one thread after the other. (0, ""): not known; threads of C++, as those
+        of the backward pass, have no code of the program.
+        """
+        most = max(self._callers.values(), key=lambda one: one.calls, default=Callers())
+        return most.ident, most.name
 
     def poll(self, everything: bool = False, until: int | None = None) -> list[Tracked]:
         """The calls that have ended since the last poll, in the order in which they were enqueued.
@@ -106,6 +129,7 @@ class Tail:
         """Remove these groups from `reached`."""
         for id_ in groups:
             self.reached.pop(id_, None)
+            self._callers.pop(id_, None)
 
     def _take(self, new: list[Record], ended: list[Tracked]) -> None:
         ends = sorted(
@@ -121,12 +145,21 @@ class Tail:
                 ended.append(item)
             if record.destroys:
                 continue
+            self._note_caller(record)
             self.moved_ns = max(self.moved_ns, record.issued_ns)
             if record.state is RecordState.UNKNOWN:
                 self.uncertain[record.group.id] = item
             else:
                 self.uncertain.pop(record.group.id, None)
             self.last = item
+
+    def _note_caller(self, record: Record) -> None:
+        callers = self._callers.get(record.group.id)
+        if callers is None:
+            callers = self._callers[record.group.id] = Callers()
+        callers.calls += 1
+        if callers.ident != record.thread_ident and not record.thread.startswith(_OF_CPP):
+            callers.ident, callers.name = record.thread_ident, record.thread
 
     def _gap(self, issued_ns: int, ends: list[int]) -> float | None:
         """``ends`` are those of this poll, sorted."""

@@ -319,7 +319,8 @@ class RankReport(NamedTuple):
         Key(
             "site",
             NAME,
-            "where the main thread was when the stacks were last taken (`file:line function`), until the rank moves on",
+            "where the rank's thread was when the stacks were last taken (`file:line function`), until the rank moves"
+            " on",
             optional=True,
         ),
     ] = ""
@@ -328,7 +329,7 @@ class RankReport(NamedTuple):
         Key(
             "stack",
             _STACK,
-            "stacks, main thread first, native ones last: stalled, idle, exception, exited",
+            "stacks, those of the rank's thread first, native ones last: stalled, idle, exception, exited",
             optional=True,
         ),
     ] = ""

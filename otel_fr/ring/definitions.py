@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from otel_fr.ring.codec import Decoder, DefinitionError, Encoder, Sizes
 from otel_fr.ring.layout import DEFINITION, MAX_DEFINITION
@@ -356,11 +356,13 @@ def thread_bytes(ident: int, name: str) -> bytes:
     return bytes(out.data)
 
 
-def thread_name(data: bytes) -> str:
-    """Name in a thread's payload. Raises DefinitionError if it is not one."""
+class ThreadDef(NamedTuple):
+    """A thread that enqueues calls. ``ident``: its `threading.get_ident`; 0: not known. ``name``: empty: not known."""
 
-    def body(source: Decoder) -> str:
-        source.uint()
-        return source.text()
+    ident: int
+    name: str
 
-    return _read(data, body)
+
+def thread_of(data: bytes) -> ThreadDef:
+    """The thread of a payload. Raises DefinitionError if it is not one."""
+    return _read(data, lambda source: ThreadDef(source.uint(), source.text()))

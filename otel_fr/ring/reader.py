@@ -19,7 +19,7 @@ from otel_fr.ring import documents
 from otel_fr.ring.activity_layout import READY, WORD_READY
 from otel_fr.ring.activity_reader import ActivityReader
 from otel_fr.ring.codec import DefinitionError
-from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef, thread_name
+from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef, ThreadDef, thread_of
 from otel_fr.ring.layout import (
     COUNTERS,
     DEFINITION,
@@ -57,9 +57,10 @@ from otel_fr.ring.layout import (
 )
 from otel_fr.ring.records import GroupProgress, Record
 
-_Definition = GroupDef | SignatureDef | SiteDef | str
+_Definition = GroupDef | SignatureDef | SiteDef | ThreadDef
 
 _NO_SITE: Final = SiteDef(())
+_NO_THREAD: Final = ThreadDef(0, "")
 MAIN_THREAD: Final = "MainThread"
 _ROW: Final = struct.Struct("<8Q")
 _EXPANDED: Final = 1 << 23
@@ -277,12 +278,12 @@ class RingReader:
         group = self._definition(generation, DefinitionKind.GROUP, group_ref)
         signature = self._definition(generation, DefinitionKind.SIGNATURE, sig_ref)
         site = self._definition(generation, DefinitionKind.SITE, site_ref) if site_ref else _NO_SITE
-        thread = self._definition(generation, DefinitionKind.THREAD, thread_ref) if thread_ref else ""
+        thread = self._definition(generation, DefinitionKind.THREAD, thread_ref) if thread_ref else _NO_THREAD
         if not (
             isinstance(group, GroupDef)
             and isinstance(signature, SignatureDef)
             and isinstance(site, SiteDef)
-            and isinstance(thread, str)
+            and isinstance(thread, ThreadDef)
         ):
             return None
         return Record(
@@ -298,10 +299,11 @@ class RingReader:
             kind=kind,
             flags=flags,
             timeout_ms=timeout_ms,
-            thread=thread,
+            thread=thread.name,
             group=group,
             signature=signature,
             site=site,
+            thread_ident=thread.ident,
         )
 
     # ---- groups
@@ -381,4 +383,4 @@ def _decode(kind: DefinitionKind, payload: bytes) -> tuple[_Definition, int]:
         return signature, len(signature.input_dtypes) + len(signature.output_dtypes) + created
     if kind is DefinitionKind.SITE:
         return SiteDef.from_bytes(payload), 0
-    return thread_name(payload), 0
+    return thread_of(payload), 0

@@ -34,7 +34,7 @@ class Record:
         coll_seq, p2p_seq, op_id: PyTorch's counts in the group when it was enqueued; of KIND_GROUP, coll_seq is its
             number among such calls, and the others are 0.
         pair_index: p2p: how many of this peer, direction and tag came before it (modulo 2**32).
-        thread: name of the thread that enqueued it; empty: unknown.
+        thread, thread_ident: name and `threading.get_ident` of the thread that enqueued it; empty, 0: unknown.
     """
 
     record_id: int
@@ -53,6 +53,7 @@ class Record:
     group: GroupDef
     signature: SignatureDef
     site: SiteDef
+    thread_ident: int = 0
 
     @property
     def sequence_id(self) -> int:

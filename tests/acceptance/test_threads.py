@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import torchrun
 from tests.support.verdicts import cause_incidents
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, until, wait_for
 from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
@@ -35,6 +35,23 @@ def test_the_exception_of_a_thread_is_told_and_blames_no_rank(case: str, tmp_pat
         for text in texts:
             assert text in whole_text(incidents[0])
         assert case != "prefetch" or "metrics" not in whole_text(incidents[0])
+
+
+@pytest.mark.parametrize("case", ["trains_in_thread", "checkpoints_in_thread"])
+def test_where_a_rank_is_is_where_the_thread_is_that_issues_its_calls(case: str, tmp_path: Path) -> None:
+    """Ray Train keeps the main thread for itself. A thread that only writes checkpoints does not count."""
+    with torchrun.collector(tmp_path / "collector") as running:
+        job = torchrun.start(tmp_path, "threads.py", case, env=torchrun.endpoint(running))
+        (live,) = until(lambda: [one for one in running.causes() if len(one["stack_groups"]) == 2])
+        job.communicate(timeout=PATIENCE)
+    assert (live["category"], live["culprit_ranks"]) == ("missing_rank", [1]), live["summary"]
+    assert " load_shard and in no call; ranks 0, 2 wait" in live["summary"]
+    assert "it is reading a pipe" in whole_text(live)
+    assert [group["ranks"] for group in live["stack_groups"]] == [[0, 2], [1]]
+    waiting, culprit = (" ".join(group["frames"]) for group in live["stack_groups"])
+    assert "threads.py" in waiting
+    assert " train" in waiting
+    assert culprit.endswith(" load_shard")
 
 
 def test_a_job_with_a_failed_thread_that_ends_well_raises_nothing(tmp_path: Path) -> None:

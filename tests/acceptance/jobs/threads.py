@@ -41,6 +41,34 @@ def next_batch() -> None:
         os._exit(0)
 
 
+def load_shard() -> None:
+    """Waits for data that nobody writes, until the process ends."""
+    reading, _writing = os.pipe()
+    os.read(reading, 1)
+
+
+def train() -> None:
+    try:
+        for step in range(10):
+            if step == 5 and rank == 1:
+                load_shard()
+            dist.all_reduce(data)
+    finally:
+        os._exit(1)
+
+
+def checkpoint() -> None:
+    """Writes a checkpoint beside the training, over a group of its own."""
+    group = dist.new_group()
+    dist.barrier(group)
+
+
+def main_loop() -> None:
+    """As of a framework that runs the training function in a thread of its own."""
+    threading.Event().wait(14)
+    os._exit(1)
+
+
 dist.all_reduce(data)  # number 1
 if rank == 0:
     run_thread(send_metrics, "metrics")
@@ -58,6 +86,14 @@ elif case == "main_raises_later":
     dist.all_reduce(data)
 elif case == "ends_process":
     dist.all_reduce(data)
+elif case == "trains_in_thread":
+    threading.Thread(target=train, name="train", daemon=True).start()
+    main_loop()
+elif case == "checkpoints_in_thread":
+    run_thread(checkpoint, "checkpoint")
+    main_loop_begun = threading.Thread(target=main_loop, daemon=True)
+    main_loop_begun.start()
+    train()
 elif case == "ends_well":
     for _ in range(30):
         dist.all_reduce(data)

@@ -18,7 +18,7 @@ from otel_fr.monitor.stacks import (
     PATIENCE_SECONDS,
     StackRequest,
     Stacks,
-    main_thread_first,
+    in_order,
     process_hint,
 )
 from otel_fr.ring import process_start_ns
@@ -157,9 +157,21 @@ def test_the_main_thread_comes_first() -> None:
         'Thread 0x01 (most recent call first):\n  File "a.py", line 1 in worker\n\n'
         'Current thread 0x02 (most recent call first):\n  File "b.py", line 2 in main\n'
     )
-    assert main_thread_first(text).splitlines()[0] == "Current thread 0x02 (most recent call first):"
-    assert main_thread_first("") == ""
-    assert main_thread_first("garbage\nwithout threads") == ""
+    assert in_order(text).splitlines()[0] == "Current thread 0x02 (most recent call first):"
+    assert in_order(text, caller=1).splitlines()[0] == "Current thread 0x02 (most recent call first):", "another's"
+    assert in_order("") == ""
+    assert in_order("garbage\nwithout threads") == ""
+
+
+def test_the_thread_that_issues_the_calls_comes_before_the_main_thread() -> None:
+    text = "\n\n".join(
+        f'{head}Thread 0x{ident:016x}{name} (most recent call first):\n  File "a.py", line {ident} in {where}'
+        for head, ident, name, where in [
+            ("", 3, "", "other"), ("", 2, " [train]", "train"), ("Current ", 1, "", "main"),
+        ]
+    ).replace("Current Thread", "Current thread")  # fmt: skip
+    found = [block.rpartition(" ")[2] for block in in_order(text, caller=2).split("\n\n")]
+    assert found == ["train", "main", "other"]
 
 
 def test_nothing_is_said_of_a_process_that_runs() -> None:

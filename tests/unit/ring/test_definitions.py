@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_fr.ring import DefinitionError, GroupDef, NewGroup, SignatureDef, SiteDef
-from otel_fr.ring.definitions import MAX_PAYLOAD, fitting, thread_bytes, thread_name
+from otel_fr.ring.definitions import MAX_PAYLOAD, fitting, thread_bytes, thread_of
 
 u64 = st.integers(0, 2**64 - 1)
 i63 = st.integers(-(2**63) + 1, 2**63 - 1)
@@ -58,7 +58,7 @@ def test_site_round_trip(site: SiteDef) -> None:
 
 @given(u64, texts)
 def test_thread_round_trip(ident: int, name: str) -> None:
-    assert thread_name(thread_bytes(ident, name)) == name
+    assert thread_of(thread_bytes(ident, name)) == (ident, name)
 
 
 @given(st.binary(max_size=200), st.sampled_from([GroupDef, SignatureDef, SiteDef]))

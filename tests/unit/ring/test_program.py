@@ -125,6 +125,7 @@ class RingMachine(RuleBasedStateMachine):
                 group=group.definition,
                 signature=signature,
                 site=place,
+                thread_ident=5 if self.clock % 2 else 0,
             )
         )
         assert ticket == len(self.records)
