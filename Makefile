@@ -1,4 +1,4 @@
-# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | screenshots | proto
+# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize screenshots soak proto clean
+.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -60,6 +60,10 @@ lint: setup
 # The pictures of the page in docs/images, by Chromium.
 screenshots: setup
 	PYTHONPATH=. $(BIN)/python docs/images/screenshots.py
+
+# One incident as each of its readers gets it: a part of docs/incidents.md.
+example-incident: setup
+	PYTHONPATH=. $(BIN)/python -m tests.support.example_incident
 
 # Mutated input to a real collector and to the readers of files, for so many seconds: tests/fuzz.
 SECONDS ?= 300

@@ -21,7 +21,7 @@ class ProcessGroupData(TypedDict):
 
 
 class StackGroupData(TypedDict):
-    """Ranks whose main threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
+    """Ranks whose threads are at the same place. ``frames``: ``"file:line function"``, outermost first."""
 
     ranks: list[int]
     frames: list[str]
@@ -84,10 +84,12 @@ class CollectorIncidentData(IncidentData):
     """An incident of the collector, which follows it over time.
 
     Attributes:
+        job_title: what the job is called for a reader; None: written by an older version.
         flight_recorder_files: rank -> path.
         culprits: the first ones; None: written by an older version.
     """
 
+    job_title: str | None
     culprits: list[CulpritData] | None
 
     flight_recorder_files: dict[str, str]
@@ -100,12 +102,14 @@ class CollectorIncidentData(IncidentData):
 class IncidentHead(TypedDict):
     """What the collector's API gives of an incident in every view, as far as lists show it.
 
-    ``consequence_count``: how many incidents follow from it; None: not in a list.
+    ``job_title``: as of `CollectorIncidentData`. ``consequence_count``: how many incidents follow from it; None: not in
+    a list.
     """
 
     id: str
     run_id: str
     job: str
+    job_title: str | None
     attempt: int
     category: str
     culprit_ranks: list[int]

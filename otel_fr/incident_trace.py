@@ -21,7 +21,7 @@ from otel_fr import semconv as names
 from otel_fr.incident import IncidentData
 from otel_fr.match import Category
 from otel_fr.otlp_attributes import attributes, utf8
-from otel_fr.presentation import ranks_text
+from otel_fr.presentation import group_name, ranks_text
 
 MAX_SECONDS = 2.0**62 / 1e9
 """Unix time (in 2116) above which a time is taken for damage; as nanoseconds it fits OTLP's fixed64."""
@@ -224,7 +224,7 @@ class IncidentSpans:
 
     def _group(self) -> str:
         group = self._data["process_group"]
-        return "" if group is None else group["description"] or group["name"]
+        return "" if group is None else group_name(group["name"], group["description"])
 
     def _of_collective(self) -> dict[str, object]:
         data = self._data

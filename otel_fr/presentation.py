@@ -8,6 +8,7 @@ both against each other. The form of ranks that programs read is `otel_fr.identi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 MAX_RANGES = 12
@@ -18,6 +19,9 @@ MAX_MESSAGE = 200
 """Characters of an exception's message in a sentence, which must stay one; the whole text is shown elsewhere."""
 MAX_SUMMARY = 4_000
 """Characters of a summary: more than its parts take together, except for very long names and lists of sizes."""
+MAX_SERVICE = 100
+"""Characters of a service's name in the title of a job."""
+_DRAWN = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16}")
 UNKNOWN_SITE = "location not known"
 
 UNDESCRIBED = ("", "undefined")
@@ -67,6 +71,20 @@ def ranks_text(ranks: Iterable[int]) -> str:
 def verb(ranks: Iterable[int], one: str, many: str) -> str:
     """The form of a verb that fits so many ranks."""
     return one if len(set(ranks)) == 1 else many
+
+
+def job_title(job: str, service: str | None) -> str:
+    """What a job is called for a reader: its name, or, ``"train.py (3f2a9c1e)"``, its script and the name's beginning.
+
+    The latter if the name is only a number that its launcher (torchrun's run id) or its ranks (the nonce) drew.
+
+    Args:
+        service: ``service.name`` of its telemetry, which is the script unless the user names it; None: not known.
+            OpenTelemetry's default begins with "unknown_service".
+    """
+    if not service or service.startswith("unknown_service") or not _DRAWN.fullmatch(job):
+        return job
+    return f"{service[:MAX_SERVICE]} ({job[:8]})"
 
 
 def group_name(name: str, description: str) -> str:

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from otel_fr.incident import CollectorIncidentData, ProcessGroupData
 from otel_fr.match.lateness import Lateness
+from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
@@ -24,7 +25,7 @@ MAX_STRAGGLERS, MAX_STRAGGLERS_OF_GROUP = 100, 3
 
 def group_label(group: ProcessGroupData | None) -> str:
     """A process group (an incident's ``process_group``, or None) as a label's value: its description, else its name."""
-    return "" if group is None else one_line(group["description"] or group["name"])
+    return "" if group is None else one_line(group_name(group["name"], group["description"]))
 
 
 class JobGauges(Collector):
@@ -112,7 +113,7 @@ class JobGauges(Collector):
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:
     """Job and group as an alert's labels have them."""
-    return one_line(run.id.job), one_line(state.group.description or state.group.name)
+    return one_line(run.id.job), one_line(group_name(state.group.name, state.group.description))
 
 
 def _counter(name: str, counts: Mapping[str, int]) -> CounterMetricFamily:

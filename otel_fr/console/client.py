@@ -35,11 +35,15 @@ class LateRank(TypedDict):
 
 
 class JobHead(TypedDict):
-    """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state."""
+    """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state.
+
+    ``job_title``: what it is called for a reader; None: of an older collector.
+    """
 
     id: str
     run_id: str
     job: str
+    job_title: str | None
     attempt: int
     state: str
     world_size: int | None
@@ -71,9 +75,10 @@ class GroupHead(TypedDict):
 
 
 class JobDetail(TypedDict):
-    """One job in full, as far as it is shown."""
+    """One job in full, as far as it is shown. ``job_title``: as of `JobHead`."""
 
     job: str
+    job_title: str | None
     attempt: int
     state: str
     world_size: int | None

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from otel_fr.console.client import IncidentDetail
+from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
 from otel_fr.incident import IncidentHead, PlaceData, told_now, unix
 from otel_fr.presentation import (
     collective_text,
@@ -36,9 +36,9 @@ def state_text(state: str) -> str:
     return "open" if state == "firing" else state
 
 
-def job_text(one: IncidentHead | IncidentDetail) -> str:
-    """Job and attempt, safe for a terminal."""
-    return one_line(f"{one['job']}/{one['attempt']}")
+def job_text(one: IncidentHead | IncidentDetail | JobHead | JobDetail) -> str:
+    """Job, as it is called for a reader, and attempt; safe for a terminal."""
+    return one_line(f"{one['job_title'] or one['job']}/{one['attempt']}")
 
 
 def moment_text(text: str | None, *, now: datetime | None = None) -> str:
@@ -85,8 +85,13 @@ def summary_line(one: IncidentHead) -> str:
     return text + (f" ({count_text(count, 'consequence')})" if count else "")
 
 
-def incident_page(one: IncidentDetail) -> Group:
-    """One incident in full: what, where, who waits, the stacks, and where more is to be found."""
+def incident_page(one: IncidentDetail, now: float | None = None) -> Group:
+    """One incident in full: what, where, who waits, the stacks, and where more is to be found.
+
+    Args:
+        now: Unix time; None: that of the system.
+    """
+    now = time.time() if now is None else now
     state = state_text(one["state"])
     title = Text.assemble(
         (f"{state} ", COLORS.get(state, "")), (one_line(one["category"]), "bold"), f" in job {job_text(one)}"
@@ -94,16 +99,18 @@ def incident_page(one: IncidentDetail) -> Group:
     facts = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, text in _facts(one):
+    for name, text in _facts(one, now):
         facts.add_row(name, Text(text))
-    summary = Text(one_line(told_now(one, time.time())), "bold")
+    summary = Text(one_line(told_now(one, now)), "bold")
     details = [Text(one_line(text)) for text in one["details"] or ()]
     return Group(title, Text(""), summary, *details, Text(""), facts, *_stacks(one))
 
 
-def _facts(one: IncidentDetail) -> Iterable[tuple[str, str]]:
+def _facts(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
     yield "incident", one_line(one["id"])
-    yield from _times(one)
+    if one["job_title"] not in (None, one["job"]):
+        yield "job", one_line(one["job"])
+    yield from _times(one, now)
     group = one["process_group"]
     if group is not None:
         name = one_line(group_text(group["name"], group["description"]))
@@ -123,21 +130,23 @@ def _facts(one: IncidentDetail) -> Iterable[tuple[str, str]]:
         yield "caused by", f"{one_line(one['caused_by'])}  (otel-fr incidents show {one_line(one['caused_by'])})"
     yield from _column("consequences", [one_line(number) for number in one["consequences"] or ()])
     yield from _column("files", [f"rank {rank}: {one_line(p)}" for rank, p in one["flight_recorder_files"].items()])
-    if one["trace_id"]:
+    links = one["links"] or {}
+    if one["trace_id"] and "trace" not in links:
         yield "trace", one["trace_id"]
-    for name, url in (one["links"] or {}).items():
+    for name, url in links.items():
         yield one_line(name), one_line(url)
 
 
-def _times(one: IncidentDetail) -> Iterable[tuple[str, str]]:
+def _times(one: IncidentDetail, now: float) -> Iterable[tuple[str, str]]:
     started, resolved = unix(one["started_at"]), unix(one["resolved_at"])
+    today = datetime.fromtimestamp(now)
     if started is not None:
-        until = resolved if resolved is not None else datetime.now(tz=timezone.utc).timestamp()
-        lasted = duration_text(max(0.0, until - started))
-        yield "began", f"{moment_text(one['started_at'])}, {'lasted' if resolved is not None else 'for'} {lasted}"
-    yield "detected", moment_text(one["detected_at"])
+        lasted = duration_text(max(0.0, (resolved if resolved is not None else now) - started))
+        how_long = f"lasted {lasted}" if resolved is not None else f"{lasted} ago"
+        yield "began", f"{moment_text(one['started_at'], now=today)}, {how_long}"
+    yield "detected", moment_text(one["detected_at"], now=today)
     if resolved is not None:
-        yield "resolved", moment_text(one["resolved_at"])
+        yield "resolved", moment_text(one["resolved_at"], now=today)
 
 
 def _culprit(rank: int, place: PlaceData | None, sites: dict[str, str]) -> str:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Exit status: 0 at least one incident matches; 1 none matches; 2 usage error; "
         "3 the collector cannot be reached or refuses the request."
     )
-    parser.add_argument("--job", metavar="NAME", help="only incidents of this job")
+    parser.add_argument("--job", metavar="NAME", help="only incidents of this job; also as lists call it")
     parser.add_argument("--state", choices=STATES, help="only open or only resolved incidents")
     parser.add_argument(
         "--follow", action="store_true", help="print the open incidents, then each change as it happens"
@@ -68,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(client: Client, args: argparse.Namespace) -> int:
     found = client.incidents(job=args.job, state=_state(args), brief=not args.json)
+    if not found and args.job is not None:
+        everything = client.incidents(state=_state(args), brief=not args.json)
+        found = [one for one in everything if _matches(one, args)]
     if args.json:
         for incident in found:
             print(json.dumps(incident))
@@ -182,7 +185,9 @@ def _is_new(data: IncidentHead, seen: dict[tuple[str, str], int]) -> bool:
 
 
 def _matches(data: IncidentHead, args: argparse.Namespace) -> bool:
-    return args.job in (None, data["job"]) and _state(args) in (None, data["state"])
+    title = data["job_title"] or data["job"]
+    named = (None, data["job"], title, title.partition(" (")[0])
+    return args.job in named and _state(args) in (None, data["state"])
 
 
 def _state(args: argparse.Namespace) -> str | None:

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from otel_fr.console.client import Advice, JobDetail, JobHead, LateRank
+from otel_fr.console.incident_view import job_text
 from otel_fr.incident import IncidentHead, unix
-from otel_fr.presentation import ago_text, collective_text, duration_text, ranks_text
+from otel_fr.presentation import ago_text, collective_text, duration_text, group_name, ranks_text
 from otel_fr.printable import one_line
 
 COLORS = {
@@ -43,7 +44,7 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
         world = "?" if job["world_size"] is None else str(job["world_size"])
         extra = (str(job["lag"]), _late(job["late"])) if wide else ()
         table.add_row(
-            Text(one_line(f"{job['job']}/{job['attempt']}")),
+            Text(job_text(job)),
             Text(job["state"], COLORS.get(job["state"], "")),
             f"{job['ranks'].get('running', 0)}/{world}",
             _not_running(job["ranks"]) or "-",
@@ -79,11 +80,9 @@ def job_page(job: JobDetail, advice: Advice | None) -> Group:
     return Group(rows)
 
 
-def job_title(job: JobHead | JobDetail) -> Text:
+def job_heading(job: JobHead | JobDetail) -> Text:
     """Job, attempt and state."""
-    return Text.assemble(
-        (one_line(f"{job['job']}/{job['attempt']}"), "bold"), " ", (job["state"], COLORS.get(job["state"], ""))
-    )
+    return Text.assemble((job_text(job), "bold"), " ", (job["state"], COLORS.get(job["state"], "")))
 
 
 def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list[str]]]:
@@ -162,7 +161,7 @@ def _group_name(job: JobDetail, at: int | None) -> str:
     if at is None or not 0 <= at < len(job["groups"]):
         return ""
     group = job["groups"][at]
-    return f" of {one_line(group['description'] or group['name'])}"
+    return f" of {one_line(group_name(group['name'], group['description']))}"
 
 
 def _not_running(tally: dict[str, int]) -> str:

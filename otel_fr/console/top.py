@@ -17,7 +17,7 @@ from rich.text import Text
 from otel_fr.console.client import UNREACHABLE, Advice, Client, CollectorError, IncidentDetail, JobDetail, JobHead
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.console.incident_view import incident_list, incident_page
-from otel_fr.console.job_view import job_page, job_title, jobs_table, waiting_seconds
+from otel_fr.console.job_view import job_heading, job_page, jobs_table, waiting_seconds
 from otel_fr.console.keys import Keys, reading
 from otel_fr.incident import IncidentHead
 from otel_fr.presentation import count_text
@@ -257,7 +257,7 @@ class _Top:
             return self._jobs()
         if shown.job is None:
             return Text("the collector does not know this job any more; u goes back")
-        parts: list[RenderableType] = [job_title(shown.job), Text(""), job_page(shown.job, shown.advice), Text("")]
+        parts: list[RenderableType] = [job_heading(shown.job), Text(""), job_page(shown.job, shown.advice), Text("")]
         if not shown.of_job:
             parts.append(Text("no incident", "dim"))
         for number, one in enumerate(shown.of_job):

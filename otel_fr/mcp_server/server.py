@@ -135,7 +135,11 @@ class Tools:
         return f"Causes come first; what is listed below a cause is a consequence of it.\n\n{to_text(load(path))}"
 
     def _named(self, job: str) -> Sequence[JobHead]:
-        return [one for one in self._client.jobs() if job in (one["job"], one["id"], one_line(one["job"]))]
+        def names(one: JobHead) -> tuple[str, ...]:
+            title = one["job_title"] or one["job"]
+            return one["id"], one["job"], one_line(one["job"]), title, one_line(title)
+
+        return [one for one in self._client.jobs() if job in names(one)]
 
     def _job(self, job: str, attempt: int | None) -> tuple[JobHead, JobDetail]:
         found = [one for one in self._named(job) if attempt in (None, one["attempt"])]

@@ -12,7 +12,7 @@ from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
 from otel_fr.console.incident_view import incident_page, job_text, state_text
 from otel_fr.console.job_view import job_page
 from otel_fr.incident import IncidentHead, told_now
-from otel_fr.presentation import ranks_text, site_text, verb
+from otel_fr.presentation import group_name, ranks_text, site_text, verb
 from otel_fr.printable import one_line, printable
 
 MAX_CHARACTERS = 20_000
@@ -53,8 +53,8 @@ def jobs_text(jobs: Sequence[JobHead]) -> str:
 
 
 def job_name(job: JobHead) -> str:
-    """Job and attempt."""
-    return one_line(f"job {job['job']} attempt {job['attempt']}")
+    """Job, as it is called for a reader, and attempt."""
+    return one_line(f"job {job['job_title'] or job['job']} attempt {job['attempt']}")
 
 
 def incidents_text(found: Sequence[IncidentHead], limit: int) -> str:
@@ -140,7 +140,7 @@ def _facts(job: JobDetail, at: int) -> Iterable[tuple[str, str]]:
     if columns["waits"][at]:
         operation, number, group, seconds = columns["waits"][at]
         known = job["groups"][group] if isinstance(group, int) and 0 <= group < len(job["groups"]) else None
-        where = "" if known is None else f" of {one_line(known['description'] or known['name'])}"
+        where = "" if known is None else f" of {one_line(group_name(known['name'], known['description']))}"
         yield "oldest call in flight", f"{one_line(str(operation))} number {number}{where}, for {seconds} s"
     if columns["overdue"][at]:
         kind, what, age, limit = columns["overdue"][at]
@@ -154,7 +154,7 @@ def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:
             return ["stack:", *(f"  {one_line(line)}" for line in whole.strip("\n").splitlines())]
         for group in one["stack_groups"] or ():
             if rank in group["ranks"]:
-                shared = f"stack of the main thread ({ranks_text(group['ranks'])}), outermost frame first:"
+                shared = f"stack ({ranks_text(group['ranks'])}), outermost frame first:"
                 return [shared, *(f"  {one_line(frame)}" for frame in group["frames"])]
         site = one["call_sites"].get(str(rank))
         if site:

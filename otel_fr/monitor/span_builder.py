@@ -12,6 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.otlp_attributes import attribute, attributes
+from otel_fr.presentation import group_name
 from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_GROUP,
@@ -231,7 +232,7 @@ def _message(record: Record, error: str) -> str:
 def _build_template(record: Record, suffix: str) -> bytes:
     """What all calls of one signature, group, site and state have in common."""
     signature, group = record.signature, record.group
-    name = f"{signature.operation} {group.description or group.name}{suffix}"
+    name = f"{signature.operation} {group_name(group.name, group.description)}{suffix}"
     span = Span(name=name, kind=Span.SPAN_KIND_INTERNAL)
     values: dict[str, object] = {
         names.STATE: STATE_TEXT[record.state],

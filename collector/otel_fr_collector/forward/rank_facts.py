@@ -8,6 +8,7 @@ from otel_fr import semconv as names
 from otel_fr.incident import CollectorIncidentData
 from otel_fr.incident_trace import RankFacts
 from otel_fr.match import Category, Place
+from otel_fr.presentation import group_name
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.ranks import RankState
@@ -49,9 +50,9 @@ def _waiting(run: Run | None, data: CollectorIncidentData, rank: int) -> RankFac
     known = run.groups.get(call.group)
     own = data["process_group"]
     if own is not None and call.group == own["id"]:
-        group = own["description"] or own["name"]
+        group = group_name(own["name"], own["description"])
     else:
-        group = "" if known is None else known.group.description or known.group.name
+        group = "" if known is None else group_name(known.group.name, known.group.description)
     return RankFacts(
         rank,
         _resource(run, rank),

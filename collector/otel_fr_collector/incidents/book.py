@@ -235,6 +235,7 @@ class IncidentBook(KeptIncidents):
             known.finding, known.cause, known.state = finding, cause, FIRING
             known.opened, known.detected, known.started, known.resolved = now, wall, started, None
             self._note_open(known)
+        known.job_title = run.title
         known.note_wait(wall)
         known.take_labels()
         known.culprits = culprits_of(finding, run.ranks)

@@ -7,6 +7,7 @@ from enum import Enum
 
 from otel_fr.incident import CollectorIncidentData, CulpritData, incident_data, machines_of, timestamp
 from otel_fr.match import Category, Finding
+from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
@@ -28,6 +29,7 @@ class Incident:
 
     Attributes:
         keys: every key its findings have had; the first makes its id.
+        job_title: what its job is called for a reader; "": as the job is.
         cause: id of the incident it follows from; None: it is a cause.
         opened: monotonic time of the opening. detected, started, changed, resolved: Unix times.
         waiting: Unix time since which the longest waiting rank waits; None: none waits, or it is not known.
@@ -54,6 +56,7 @@ class Incident:
     state: str = FIRING
     files: dict[int, str] = field(default_factory=dict)
     culprits: list[CulpritData] = field(default_factory=list)
+    job_title: str = ""
     labels: dict[str, str] = field(default_factory=dict)
     size: int = 0
     owner: Owner = field(default_factory=lambda: Owner("", ""))
@@ -81,6 +84,7 @@ class Incident:
         return {
             **data,
             "id": self.id,
+            "job_title": self.job_title or self.run.job,
             # A finding that was no consequence by itself may follow from an incident that opened before.
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
@@ -113,7 +117,7 @@ class Incident:
             "severity": "warning" if self.finding.category is Category.STRAGGLER else "critical",
             "job_id": one_line(self.run.job),
             "category": self.finding.category.value,
-            "process_group": "" if group is None else one_line(group.description or group.name),
+            "process_group": "" if group is None else one_line(group_name(group.name, group.description)),
             "host": one_line(machines[0]) if len(machines) == 1 else "",
         }
         self.labels = {name: value for name, value in labels.items() if value}

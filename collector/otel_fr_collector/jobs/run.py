@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
+from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
@@ -85,6 +87,11 @@ class Run:
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     straggler_limits: StragglerLimits = field(default_factory=StragglerLimits)
+
+    @property
+    def title(self) -> str:
+        """What its job is called for a reader."""
+        return job_title(self.id.job, self.resource.get(names.SERVICE_NAME))
 
     @property
     def weight(self) -> int:

@@ -70,7 +70,7 @@ def _title(data: CollectorIncidentData) -> str:
     title = str(data["category"])
     if data["culprit_ranks"]:
         title += f": {ranks_text(data['culprit_ranks'])}"
-    job = str(data["job"] or "")
+    job = str(data["job_title"] or data["job"] or "")
     return title + (f" in job {job} attempt {data['attempt']}" if job else "")
 
 

@@ -50,6 +50,16 @@ def sign(secret: bytes, number: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.new(secret, content, hashlib.sha256).digest()).decode()
 
 
+def body_of(kind: ChangeKind, incident: Incident, links: Links, wall: float) -> dict[str, object]:
+    """What is posted of a change; ``wall``: Unix time now."""
+    return {
+        "version": 1,
+        "change": kind.value,
+        "incident": incident.data,
+        "links": links_of(links, incident, wall),
+    }
+
+
 @dataclass(frozen=True)
 class _Delivery:
     """``number``: the same for each attempt, so that a receiver recognises a repeated post."""
@@ -124,12 +134,7 @@ class Webhook:
         await asyncio.sleep(0)  # for the notes that the thread has scheduled
 
     def _put(self, kind: ChangeKind, incident: Incident) -> None:
-        body = {
-            "version": 1,
-            "change": kind.value,
-            "incident": incident.data,
-            "links": links_of(self._links, incident, self._wall()),
-        }
+        body = body_of(kind, incident, self._links, self._wall())
         number = f"{incident.id}-{incident.revision}"
         item = _Delivery(number, kind, incident.id, incident.revision, json.dumps(body).encode())
         self._queue.put(

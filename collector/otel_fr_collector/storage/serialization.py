@@ -175,6 +175,7 @@ def dump_incident(incident: Incident) -> Json:
         "files": incident.files,
         "labels": incident.labels,
         "waiting": incident.waiting,
+        "job_title": incident.job_title,
     }
 
 
@@ -199,6 +200,7 @@ def load_incident(data: Json, published: object) -> Incident:
         state=str(data["state"]),
         files=_by_rank(data["files"], str),
         waiting=data.get("waiting"),
+        job_title=str(data.get("job_title", "")),
         labels={str(name): str(value) for name, value in data["labels"].items()},
     )
     typed(CollectorIncidentData, incident.data)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
+from otel_fr.presentation import UNDESCRIBED, group_name
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
@@ -56,6 +57,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     return {
         "id": job_key(run.id),
         "job": run.id.job,
+        "job_title": run.title,
         "attempt": run.id.attempt,
         "run_id": run.id.run,
         "service": run.resource.get("service.name"),
@@ -110,7 +112,7 @@ def _latest(run: Run) -> Json | None:
     one, state = max(found, key=lambda item: item[0].waited)
     return {
         "rank": one.rank,
-        "process_group": state.group.description or state.group.name,
+        "process_group": group_name(state.group.name, state.group.description),
         "seconds": round(one.seconds, 4),
         "share": round(one.share, 4),
         "waited": round(one.waited, 4),
@@ -216,7 +218,7 @@ async def _lanes(
     lane_of: list[int] = []
     for number, group in enumerate(groups):
         own = members[number]
-        name = group.description if group.description not in ("", "undefined") else f"{len(own)} ranks"
+        name = f"{len(own)} ranks" if group.description in UNDESCRIBED else group.description
         found = next((lane for lane in names.get(name, ()) if taken[lane].isdisjoint(own)), None)
         if found is None:
             found = len(lanes)

@@ -27,6 +27,7 @@ from otel_fr.incident_trace import FILES, MAX_CULPRITS, IncidentSpans, RankFacts
 from otel_fr.match import CallState, Category, Group
 from otel_fr.otlp_attributes import attributes, utf8
 from otel_fr.otlp_sender import sender_from_env
+from otel_fr.presentation import group_name
 from otel_fr.stacks import site_of
 
 SERVICE = "otel-fr analyze"
@@ -166,18 +167,18 @@ def _span(entry: Entry, rank: int, collective: Collective, root: Span) -> Span:
     end = moment(entry.ended_ns) or (
         start + took if entry.state is not CallState.IN_FLIGHT else root.end_time_unix_nano
     )
-    trace = root.trace_id
+    trace, group = root.trace_id, collective.group
     span = Span(
         trace_id=trace,
         # Not `identity.span_id`: the rank may have sent the span of the same call itself.
         span_id=identity.incident_span_id(trace, FILES, "call", rank, entry.record),
         parent_span_id=root.span_id,
-        name=utf8(f"{entry.signature.operation} {collective.group.description or collective.group.name} [rank {rank}]"),
+        name=utf8(f"{entry.signature.operation} {group_name(group.name, group.description)} [rank {rank}]"),
         kind=Span.SPAN_KIND_INTERNAL,
         start_time_unix_nano=start,
         end_time_unix_nano=max(start, end),
     )
-    span.attributes.extend(attributes({names.RANK: rank, **_attributes(entry, collective.group)}))
+    span.attributes.extend(attributes({names.RANK: rank, **_attributes(entry, group)}))
     if entry.state in (CallState.IN_FLIGHT, CallState.FAILED):
         in_flight = entry.state is CallState.IN_FLIGHT
         how = "was in flight when the file was written" if in_flight else "failed"

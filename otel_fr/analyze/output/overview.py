@@ -11,6 +11,7 @@ from otel_fr.dumps.model import Dump
 from otel_fr.match import CallState, Ending, Finding, Group, Rank
 from otel_fr.match.endings import ending_text
 from otel_fr.presentation import (
+    UNDESCRIBED,
     collective_text,
     count_text,
     duration_text,
@@ -269,7 +270,7 @@ def _columns(
     apart = len(groups) <= MAX_COLUMNS
     kinds: dict[str, list[Group]] = {}
     for group in groups:
-        kinds.setdefault(group.id if apart else group.description or group.name, []).append(group)
+        kinds.setdefault(group.id if apart else _kind(group), []).append(group)
     ordered = sorted(
         kinds.values(),
         key=lambda of: (
@@ -278,9 +279,20 @@ def _columns(
             of[0].name.zfill(9),
         ),
     )
-    titles = [title(of[0]) if len(of) == 1 else f"{of[0].description} ({len(of)} groups)" for of in ordered[:limit]]
+    titles = [title(of[0]) if len(of) == 1 else _title_of_many(of) for of in ordered[:limit]]
     column_of = {group.id: at for at, of in enumerate(ordered[:limit]) for group in of}
     return column_of, titles, max(len(ordered) - limit, 0)
+
+
+def _kind(group: Group) -> str:
+    """What groups that share a column have in common: the description, or else the number of members."""
+    return str(len(group.ranks)) if group.description in UNDESCRIBED else group.description
+
+
+def _title_of_many(groups: Sequence[Group]) -> str:
+    if groups[0].description in UNDESCRIBED:
+        return f"{len(groups)} groups of {len(groups[0].ranks)}"
+    return f"{groups[0].description} ({len(groups)} groups)"
 
 
 def file_lines(analysis: Analysis, view: View) -> list[str]:

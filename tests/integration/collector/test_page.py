@@ -496,8 +496,6 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
             durations: given.seconds.map(text.durationText),
             ago: given.seconds.map(text.agoText),
             places: given.places.map(text.placeText),
-            titles: ["llama", "ff542033-fd85-4c4e-9181-2a21b30436c2", "c2631e88ca9250e8"].map((job) =>
-              text.jobTitle({ job, service: "train.py" })),
           };
         }""",
         given,
@@ -514,4 +512,3 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
     assert shown["durations"] == [presentation.duration_text(seconds) for seconds in SECONDS]
     assert shown["ago"] == [presentation.ago_text(seconds) for seconds in SECONDS]
     assert shown["places"] == [presentation.place_text(**place) for place in PLACES]
-    assert shown["titles"] == ["llama", "train.py (ff542033)", "train.py (c2631e88)"]

@@ -15,6 +15,7 @@ from otel_fr.presentation import (
     count_text,
     duration_text,
     group_text,
+    job_title,
     rank_list,
     ranks_text,
     site_text,
@@ -63,6 +64,24 @@ def test_counts_have_the_number_of_their_noun() -> None:
         "1 open incident",
         "2 open incidents",
     ]
+
+
+@pytest.mark.parametrize(
+    ("job", "service", "title"),
+    [
+        ("llama", "train.py", "llama"),
+        ("ff542033-fd85-4c4e-9181-2a21b30436c2", "train.py", "train.py (ff542033)"),
+        ("c2631e88ca9250e8", "train.py", "train.py (c2631e88)"),
+        ("c2631e88ca9250e8", None, "c2631e88ca9250e8"),
+        ("c2631e88ca9250e8", "", "c2631e88ca9250e8"),
+        ("c2631e88ca9250e8", "unknown_service", "c2631e88ca9250e8"),
+        ("20261122", "train.py", "20261122"),
+    ],
+)
+def test_a_job_that_its_launcher_has_only_numbered_is_called_by_its_script(
+    job: str, service: str | None, title: str
+) -> None:
+    assert job_title(job, service) == title
 
 
 def test_a_group_is_written_with_its_description_first() -> None:

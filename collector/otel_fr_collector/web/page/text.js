@@ -61,10 +61,9 @@ export function placeText(place) {
   return [...machine, ...own].filter(Boolean).join(", ");
 }
 
-// What a job is called for a reader: its name, or if that is only a number that its launcher drew, its script.
-export function jobTitle({ job, service }) {
-  const drawn = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$|^[0-9a-f]{16}$/.test(job);
-  return drawn && service ? `${service} (${job.slice(0, 8)})` : job;
+// What the job of a line of jobs or of an incident is called; those of older versions have only its name.
+export function jobTitle({ job, job_title: title }) {
+  return title ?? job;
 }
 
 // Text -> the ranks it is true of.

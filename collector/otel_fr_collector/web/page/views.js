@@ -99,7 +99,7 @@ export function incidentsView() {
     const all = [...known.values()].reverse();
     const fit = all.filter((one) => !one.caused_by &&
       (!wanted.state || one.state === wanted.state) &&
-      (!wanted.text || `${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
+      (!wanted.text || `${jobTitle(one)} ${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
     fit.sort((a, b) => (a.state === b.state ? 0 : a.state === "firing" ? -1 : 1));
     setText(none, fit.length ? "" : "No incident matches.");
     incidentList(list, fit, all);
@@ -139,7 +139,7 @@ export function incidentView(id) {
     const list = h("ul", { class: "list" });
     incidentList(list, consequences, []);
     body.replaceChildren(
-      h("p", { class: "crumbs" }, h("a", { href: "#/incidents" }, "Incidents"), " / ", h("a", { href: up }, data.job)),
+      h("p", { class: "crumbs" }, h("a", { href: "#/incidents" }, "Incidents"), " / ", h("a", { href: up }, jobTitle(data))),
       h("h1", {}, incidentTitle(data)),
       h("div", { class: `card ${data.state}` }, ...incidentLead(data),
         ...(data.caused_by ? [h("p", {}, "A consequence of ", h("a", { href: `#/incidents/${data.caused_by}` }, `incident ${data.caused_by}`), ".")] : []),

@@ -1,0 +1,58 @@
+"""docs/incidents.md shows one incident as the code of today gives it to each of its readers."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from otel_fr.presentation import duration_text
+from tests.support.example_incident import (
+    DOCUMENT,
+    SEEN_AFTER,
+    WIDTH,
+    Play,
+    alert_of,
+    page_of,
+    section,
+    terminal_of,
+    webhook_of,
+)
+
+
+def test_the_document_is_up_to_date() -> None:
+    assert section() in DOCUMENT.read_text(), "run make example-incident"
+
+
+def test_every_reader_is_told_the_same() -> None:
+    """Machine, rank, line of code and what to do, from the first sentence on; only how long ranks wait differs."""
+    play = Play()
+    incident = play.run()
+    alert, webhook = alert_of(play)["annotations"], webhook_of(play, incident)
+    sentence = webhook["incident"]["summary"]
+    for fact in ("rank 2", "gpu-18", "load_shard", "data.py:40", "ranks 0, 1, 3 wait"):
+        assert fact in sentence
+    assert alert["summary"] == f"{sentence} since 03:11:20 UTC"
+    page, terminal = page_of(play, incident), terminal_of(play, incident)
+    assert page.startswith("[FIRING] job llama-7b: missing_rank on gpu-18\n\n" + alert["summary"])
+    assert f"{sentence} for {duration_text(SEEN_AFTER)}" in " ".join(terminal.split())
+    for text in (page, terminal, json.dumps(webhook)):
+        assert "http://collector:8080/runbooks/missing_rank" in text
+        assert f"http://jaeger:16686/trace/{incident.data['trace_id']}" in text
+    assert max(map(len, terminal.splitlines())) <= WIDTH
+
+
+def test_what_the_table_names_exists() -> None:
+    play = Play()
+    incident = play.run()
+    table = DOCUMENT.read_text().partition("## One incident")[2].partition("<!--")[0]
+    alert, webhook = alert_of(play), webhook_of(play, incident)
+    known = {
+        *alert["labels"],
+        *alert["annotations"],
+        *webhook["incident"],
+        *(f"links.{name}" for name in webhook["links"]),
+    }
+    known |= set(re.findall(r"^(\w[\w ]*?)  ", terminal_of(play, incident), flags=re.MULTILINE))
+    named = {name for row in table.splitlines() if row.startswith("| ") for name in re.findall(r"`([\w.]+)`", row)}
+    assert named
+    assert named <= known
