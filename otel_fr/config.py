@@ -34,6 +34,11 @@ PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
 DEFAULT_PEER_TIMEOUT = 5.0
 DEFAULT_EXIT_GRACE = 10.0
+EXPORTERS = {"traces": "OTEL_TRACES_EXPORTER", "logs": "OTEL_LOGS_EXPORTER", "metrics": "OTEL_METRICS_EXPORTER"}
+"""By signal, the variable that switches it off with ``none``."""
+METRIC_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
+DEFAULT_METRIC_INTERVAL = 15.0
+"""Seconds; OpenTelemetry's default of a minute is long for whoever waits for the first numbers of a job."""
 SPAN_NAMES = ("auto", "always", "never")
 NATIVE_STACKS = ("auto", "off")
 HANG_ACTIONS = ("alert", "dump", "kill")
@@ -183,6 +188,7 @@ class Config:
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
         hang_grace: seconds from SIGTERM to SIGKILL.
         rank_in_span_names: one of `SPAN_NAMES`.
+        metric_interval: seconds between two requests of metrics.
     """
 
     rank: int = 0
@@ -215,6 +221,7 @@ class Config:
     peer_timeout: float = DEFAULT_PEER_TIMEOUT
     exit_grace: float = DEFAULT_EXIT_GRACE
     rank_in_span_names: str = "auto"
+    metric_interval: float = DEFAULT_METRIC_INTERVAL
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Config:
@@ -263,5 +270,6 @@ class Config:
             on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
             hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
             rank_in_span_names=_choice(env, "OTEL_FR_RANK_IN_SPAN_NAMES", SPAN_NAMES),
+            metric_interval=_number(env, (METRIC_INTERVAL,), DEFAULT_METRIC_INTERVAL * 1e3, 100, 86_400e3) / 1e3,
             export=has_endpoint(env) and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

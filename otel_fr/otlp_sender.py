@@ -20,10 +20,11 @@ from urllib.parse import urlparse
 
 import grpc
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-Signal = Literal["traces", "logs"]
-Request = ExportTraceServiceRequest | ExportLogsServiceRequest
+Signal = Literal["traces", "logs", "metrics"]
+Request = ExportTraceServiceRequest | ExportLogsServiceRequest | ExportMetricsServiceRequest
 
 DEFAULT_TIMEOUT = 10.0
 """Seconds: OpenTelemetry's default of ``OTEL_EXPORTER_OTLP_TIMEOUT``."""
@@ -39,10 +40,12 @@ _OTHER_PROTOCOL = {
 _GRPC_MODULES = {
     "traces": ("opentelemetry.exporter.otlp.proto.grpc.trace_exporter", "OTLPSpanExporter"),
     "logs": ("opentelemetry.exporter.otlp.proto.grpc._log_exporter", "OTLPLogExporter"),
+    "metrics": ("opentelemetry.exporter.otlp.proto.grpc.metric_exporter", "OTLPMetricExporter"),
 }
 _HTTP_MODULES = {
     "traces": ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "OTLPSpanExporter", "encode_spans"),
     "logs": ("opentelemetry.exporter.otlp.proto.http._log_exporter", "OTLPLogExporter", "encode_logs"),
+    "metrics": ("opentelemetry.exporter.otlp.proto.http.metric_exporter", "OTLPMetricExporter", "encode_metrics"),
 }
 
 
@@ -144,7 +147,9 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ) -> Send
     if protocol == "grpc":
         module_name, class_name = _GRPC_MODULES[signal]
         base = getattr(importlib.import_module(module_name), class_name)
-        exporter_class = type("Prepared" + class_name, (base,), {"_translate_data": _translate_data})
+        exporter_class = type(
+            "Prepared" + class_name, (base,), {"_translate_data": _translate_data, "_count_data": _count_data}
+        )
         own = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_COMPRESSION", "")
         compression = (own or env.get("OTEL_EXPORTER_OTLP_COMPRESSION", "")).strip().lower()
         # "none" is a value of the specification that the gRPC exporter's own reading of the environment refuses.
@@ -201,6 +206,10 @@ def _bounded_session() -> Any:
 
 def _translate_data(_exporter: object, data: Prepared) -> Request:
     return data.request
+
+
+def _count_data(_exporter: object, data: Prepared) -> int:
+    return len(data)
 
 
 def _prepared_first(encoder: Callable[[Any], Request]) -> Callable[[Any], Request]:

@@ -92,6 +92,21 @@ SECTION_TIMEOUT: Final = "torch.section.timeout_ms"
 SECTION_LEFT: Final = "torch.section.left"
 THREAD_ID: Final = "thread.id"
 
+# Metrics: of one rank, cumulative. Units as UCUM writes them.
+METRIC_CALLS: Final = "torch.collective.calls"
+METRIC_IO: Final = "torch.collective.io"
+METRIC_DURATION: Final = "torch.collective.duration"
+METRIC_IN_FLIGHT: Final = "torch.collective.in_flight"
+METRIC_STEP_DURATION: Final = "torch.step.duration"
+UNIT_CALLS: Final = "{call}"
+UNIT_BYTES: Final = "By"
+UNIT_SECONDS: Final = "s"
+DTYPE_CLASS: Final = "torch.collective.dtype"
+SIZE_CLASS: Final = "torch.collective.size"
+"""On metrics, with `OPERATION`, `BACKEND`, `GROUP_DESCRIPTION`, `GROUP_SIZE` and `ERROR_TYPE`: classes, to be few."""
+OTHER: Final = "_OTHER"
+"""Value of all attributes of the series for what has no series of its own; the word is that of OpenTelemetry."""
+
 # Events (log records with an event name). Their body is the rank report of docs/telemetry.md.
 EVENT_STARTED: Final = "torch.rank.started"
 EVENT_PROGRESS: Final = "torch.rank.progress"

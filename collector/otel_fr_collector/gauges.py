@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -15,12 +17,15 @@ from otel_fr.printable import one_line
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.tallies import RankTally
 from otel_fr_collector.metric_table import FAMILIES
 
 MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
 MAX_STRAGGLERS, MAX_STRAGGLERS_OF_GROUP = 100, 3
 """Ranks with metrics of their own: those that are waited for most, of all groups and of one."""
+MAX_RANKS_OF_GROUP = 64
+"""Ranks of one group with counters of waits: those that were waited for most."""
 
 
 def group_label(group: ProcessGroupData | None) -> str:
@@ -31,8 +36,14 @@ def group_label(group: ProcessGroupData | None) -> str:
 class JobGauges(Collector):
     """Runs, open incidents, lag, skew and stragglers, read from the live state at each scrape."""
 
-    def __init__(self, runs: Runs, open_incidents: Callable[[], Iterable[CollectorIncidentData]]) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        open_incidents: Callable[[], Iterable[CollectorIncidentData]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._runs = runs
+        self._clock = clock
         self._open = open_incidents
 
     def collect(self) -> Iterator[Metric]:
@@ -47,6 +58,9 @@ class JobGauges(Collector):
         yield self._lag()
         yield self._skew()
         yield from self._stragglers()
+        yield from self._slowest()
+        yield self._steps()
+        yield from self._waits()
 
     def _incidents(self) -> GaugeMetricFamily:
         table = FAMILIES["otel_fr_incidents_open"]
@@ -109,6 +123,70 @@ class JobGauges(Collector):
             ratio.add_metric(values, found[values].share)
         yield behind
         yield ratio
+
+    def _slowest(self) -> Iterator[GaugeMetricFamily]:
+        """The ranks that are named, with what they cost."""
+        ratio, lost = (
+            _family("otel_fr_straggler_wait_ratio"),
+            _family("otel_fr_straggler_lost_per_step_seconds"),
+        )
+        now = self._clock()
+        found: dict[tuple[str, str, str], tuple[float, float | None]] = {}
+        for run in self._runs.by_id.values():
+            if run.ended_clean:
+                continue
+            steps = run.steps.per_second(now)
+            for state in run.groups.values():
+                slowest = state.waits.slowest()
+                if slowest is not None:
+                    each = slowest.waited / steps if steps else None
+                    labels = _labels(run, state)
+                    found[labels[0], labels[1], str(slowest.rank)] = slowest.waited, each
+        for values in heapq.nlargest(MAX_STRAGGLERS, found, key=lambda key: found[key][0]):
+            ratio.add_metric(values, found[values][0])
+            if (each := found[values][1]) is not None:
+                lost.add_metric(values, each)
+        yield ratio
+        yield lost
+
+    def _steps(self) -> GaugeMetricFamily:
+        """Of several runs of a job, the newest with steps counts."""
+        family = _family("otel_fr_step_duration_seconds")
+        now = self._clock()
+        found: dict[str, float] = {}
+        for run in self._runs.by_id.values():
+            if steps := run.steps.per_second(now):
+                found[one_line(run.id.job)] = 1 / steps
+        for job, seconds in list(found.items())[-MAX_SERIES:]:
+            family.add_metric((job,), seconds)
+        return family
+
+    def _waits(self) -> Iterator[CounterMetricFamily]:
+        """Totals of the ranks, with what runs of the same job had counted that are no longer known."""
+        found: dict[tuple[str, str, str], RankTally] = {}
+        for run in self._runs.by_id.values():
+            for state in run.groups.values():
+                labels = _labels(run, state)
+                for rank, tally in state.waits.tallies.largest(MAX_RANKS_OF_GROUP):
+                    found.setdefault((*labels, str(rank)), RankTally()).add(tally)
+        for job, group, rank, tally in self._runs.past.items():
+            found.setdefault((one_line(job), one_line(group), str(rank)), RankTally()).add(tally)
+        most = heapq.nlargest(MAX_SERIES, found.items(), key=lambda item: item[1].waited_for)
+        for name, field in (
+            ("otel_fr_rank_waited_for_seconds", "waited_for"),
+            ("otel_fr_rank_waited_seconds", "waited"),
+            ("otel_fr_rank_came_last", "came_last"),
+        ):
+            table = FAMILIES[name]
+            family = CounterMetricFamily(table.name, table.help, labels=table.label_names)
+            for values, tally in most:
+                family.add_metric(values, getattr(tally, field))
+            yield family
+
+
+def _family(name: str) -> GaugeMetricFamily:
+    table = FAMILIES[name]
+    return GaugeMetricFamily(table.name, table.help, labels=table.label_names)
 
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:

@@ -78,6 +78,8 @@ _OUTLET = Label("outlet", text="`webhook HOST` or `grafana HOST`")
 _PARTS = ("ingest", "judge", "housekeeping", "publish", "control", "forward", "delivery", "incidents_file", "store")
 _DELIVERY = "--webhook or --grafana"
 
+_WAITS_SAMPLED = "In groups with more than 16 collectives a second, one in 4 is measured and counts as 4."
+
 _JOBS = (
     _gauge(
         "otel_fr_incidents_open",
@@ -121,6 +123,48 @@ _JOBS = (
         *(_JOB, _GROUP, _RANK),
         act="An incident of category straggler opens when it stays above --straggler-share, and others wait for the"
         " rank for --straggler-wait of their time.",
+    ),
+    _gauge(
+        "otel_fr_straggler_wait_ratio",
+        "0 to 1",
+        "Share of the time that half of the process group waited for this rank, in the latest 64 waits of at least"
+        " --straggler-seconds. Only a rank that came last in --straggler-share of them, if it is --straggler-wait or"
+        " more: in other groups no rank is named.",
+        *(_JOB, _GROUP, _RANK),
+        act="Act when it stays: the job is slowed down by so much (TorchDistributedStraggler).",
+    ),
+    _gauge(
+        "otel_fr_straggler_lost_per_step_seconds",
+        "seconds",
+        "The same as seconds lost in each training step, where the number of the step is known.",
+        *(_JOB, _GROUP, _RANK),
+    ),
+    _gauge(
+        "otel_fr_step_duration_seconds",
+        "seconds",
+        "Average duration of a training step in the latest minute, where the number of the step is known.",
+        _JOB,
+    ),
+    _counter(
+        "otel_fr_rank_waited_for_seconds",
+        "seconds",
+        "Time that half of the process group waited for this rank, as the last one, by the clocks of those that waited."
+        " Waits of a millisecond or more in operations that end on all ranks at once; where the rank was late because a"
+        f" call of another group ended late, it is not counted. {_WAITS_SAMPLED}",
+        *(_JOB, _GROUP, _RANK),
+        act="The rate is the share of the time that is lost to the rank. In every job there are some waits.",
+    ),
+    _counter(
+        "otel_fr_rank_waited_seconds",
+        "seconds",
+        "Time that this rank waited for the last one, in the same collectives.",
+        *(_JOB, _GROUP, _RANK),
+    ),
+    _counter(
+        "otel_fr_rank_came_last",
+        "collectives",
+        "Of the same collectives, those in which this rank came last.",
+        *(_JOB, _GROUP, _RANK),
     ),
 )
 _REQUESTS = (
@@ -205,9 +249,9 @@ _MEMORY = (
     _counter(
         "otel_fr_collector_capacity_exceeded",
         "by kind",
-        "Runs, ranks, process groups, member lists, progress of ranks in groups, reported calls and open incidents that"
-        " were not stored because a limit was reached.",
-        Label("kind", ("runs", "ranks", "groups", "members", "progress", "reported_calls", "incidents")),
+        "Runs, ranks, process groups, member lists, progress and waits of ranks in groups, reported calls and open"
+        " incidents that were not stored because a limit was reached.",
+        Label("kind", ("runs", "ranks", "groups", "members", "progress", "waits", "reported_calls", "incidents")),
         act="Act when it grows: verdicts that rest on them are not reached (OtelFrCapacityExceeded).",
     ),
 )

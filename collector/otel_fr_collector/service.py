@@ -97,7 +97,7 @@ class Service:
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
         self._persistence = None
-        metrics.registry.register(JobGauges(self.runs, self.book.open_data))
+        metrics.registry.register(JobGauges(self.runs, self.book.open_data, clock))
         if store is not None:
             self._persistence = Persistence(store, self.runs, self.book, self._grace, self._resume, clock, wall)
             self._persistence.restore()

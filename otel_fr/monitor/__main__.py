@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from otel_fr import otlp_sender
-from otel_fr.config import Config
+from otel_fr.config import EXPORTERS, Config
 from otel_fr.monitor import logs
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.ending import RankProcess
@@ -31,8 +31,10 @@ _log = logging.getLogger("otel_fr.monitor")
 
 
 def _sender(signal_name: otlp_sender.Signal) -> otlp_sender.Sender | None:
-    if os.environ.get(f"OTEL_{signal_name.upper()}_EXPORTER", "").strip().lower() == "none":
+    if os.environ.get(EXPORTERS[signal_name], "").strip().lower() == "none":
         return None
+    if signal_name == "metrics" and not otlp_sender.endpoint_of(signal_name)[1]:
+        return None  # endpoints of other signals say nothing about metrics
     try:
         sender = otlp_sender.sender_from_env(signal_name)
     except Exception as error:  # noqa: BLE001 - the rank is watched without export, too
@@ -71,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     reporter = Reporter(reader, config, is_first=not options.again)
     spans = _sender("traces") if config.export else None
     reports = _sender("logs") if config.export else None
-    exporter = Exporter(spans, reports)
+    metrics = _sender("metrics") if config.export else None
+    exporter = Exporter(spans, reports, metrics)
     reporter.connect(exporter)
     target = otlp_sender.grpc_target(reports) if reports is not None else None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
@@ -35,6 +36,8 @@ MAX_REPORT_BYTES = 8 << 20
 RETRY_SECONDS = 0.5
 """Pause after a failure, since some failures are immediate and must not be retried in a tight loop."""
 _REPORT_TRIES = 3
+MAX_METRICS = 4
+"""Requests of metrics that wait: one for each run that the process was a rank of lately."""
 _SLOW_SECONDS = 2.0
 """A request that takes longer counts as trouble with the endpoint."""
 
@@ -158,6 +161,40 @@ class ReportQueue:
             self.dropped += 1
 
 
+class MetricsQueue:
+    """Requests of metrics. One of the same resource replaces the one that waits, because the numbers are cumulative.
+    Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._items: dict[int, tuple[Resource, ExportMetricsServiceRequest]] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, resource: Resource, request: ExportMetricsServiceRequest) -> None:
+        with self._lock:
+            self._items.pop(id(resource), None)
+            self._items[id(resource)] = resource, request
+            while len(self._items) > MAX_METRICS:
+                del self._items[next(iter(self._items))]
+
+    def take(self) -> tuple[Resource, ExportMetricsServiceRequest] | None:
+        """The oldest."""
+        with self._lock:
+            return self._items.pop(next(iter(self._items))) if self._items else None
+
+    def put_back(self, resource: Resource, request: ExportMetricsServiceRequest) -> None:
+        """Queue one again that could not be sent, unless a newer one of its resource waits."""
+        with self._lock:
+            if len(self._items) < MAX_METRICS:
+                self._items.setdefault(id(resource), (resource, request))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._items.clear()
+
+
 class _Worker:
     """A daemon thread that sends what is queued."""
 
@@ -267,6 +304,34 @@ class _ReportWorker(_Worker):
         self._queue.put_back(again)
 
 
+class _MetricsWorker(_Worker):
+    """``is_refused``: the endpoint does not take metrics, so none are sent any more."""
+
+    def __init__(self, sender: Sender, queue: MetricsQueue) -> None:
+        super().__init__("otel-fr-metrics", sender, 0.0)
+        self._queue = queue
+        self._tries = 0
+        self.is_refused = False
+
+    def _queued(self) -> int:
+        return len(self._queue)
+
+    def _send_batch(self) -> bool:
+        found = self._queue.take()
+        if found is None or self.is_refused:
+            return not self.failing
+        sent = False
+        try:
+            sent = self._sender.send(found[1], 1)
+        finally:
+            self._tries = 0 if sent else self._tries + 1
+            if self.is_refused:
+                self._queue.clear()
+            elif not sent and self._tries % _REPORT_TRIES:
+                self._queue.put_back(*found)
+        return sent
+
+
 def spans_request(resource: Resource, chunks: list[bytes]) -> Request:
     """One request of serialised `ScopeSpans` without scopes."""
     request = ExportTraceServiceRequest()
@@ -288,15 +353,18 @@ class Exporter:
     """Queues for spans and reports, and the threads that send them. Nothing here blocks.
 
     Args:
-        spans, reports: None: that signal is not sent (and nothing counts as dropped).
+        spans, reports, metrics: None: that signal is not sent (and nothing counts as dropped).
     """
 
-    def __init__(self, spans: Sender | None, reports: Sender | None) -> None:
+    def __init__(self, spans: Sender | None, reports: Sender | None, metrics: Sender | None = None) -> None:
         self.spans = SpanQueue()
         self.reports = ReportQueue()
+        self.metrics = MetricsQueue()
         self._span_worker = None if spans is None else _SpanWorker(spans, self.spans)
         self._report_worker = None if reports is None else _ReportWorker(reports, self.reports)
-        self._workers: list[_Worker] = [w for w in (self._span_worker, self._report_worker) if w is not None]
+        self._metrics_worker = None if metrics is None else _MetricsWorker(metrics, self.metrics)
+        workers = (self._span_worker, self._report_worker, self._metrics_worker)
+        self._workers: list[_Worker] = [worker for worker in workers if worker is not None]
 
     def start(self) -> None:
         for worker in self._workers:
@@ -312,15 +380,29 @@ class Exporter:
             self.reports.put(QueuedReport(record, record.ByteSize(), progress, resource))
             self._report_worker.notify()
 
+    def put_metrics(self, request: ExportMetricsServiceRequest, resource: Resource) -> None:
+        if self._metrics_worker is not None and not self._metrics_worker.is_refused:
+            self.metrics.put(resource, request)
+            self._metrics_worker.notify()
+
     @property
     def wants_spans(self) -> bool:
         return self._span_worker is not None
 
-    def note_trouble(self, thread: str) -> None:
-        """The exporter that runs in that thread has logged that it cannot reach its endpoint; it keeps trying."""
+    @property
+    def wants_metrics(self) -> bool:
+        return self._metrics_worker is not None and not self._metrics_worker.is_refused
+
+    def note_trouble(self, thread: str, *, is_refused: bool = False) -> None:
+        """The exporter that runs in that thread has logged that it cannot reach its endpoint; it keeps trying.
+
+        ``is_refused``: what answers there does not take this signal. Backends for traces take no metrics.
+        """
         for worker in self._workers:
             if worker.name == thread:
                 worker.failing = True
+        if is_refused and self._metrics_worker is not None and self._metrics_worker.name == thread:
+            self._metrics_worker.is_refused = True
 
     def pending(self, patient: bool) -> bool:
         """True while something is still to be sent; unless ``patient``, endpoints in trouble do not count."""

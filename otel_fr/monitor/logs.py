@@ -14,17 +14,28 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import grpc
 
 ENDPOINT_SECONDS = 60.0
 """Between two messages about an endpoint that does not answer."""
 
 
+_REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
+"""What exporters log as the answer of a server that does not know a signal, over gRPC and HTTP."""
+
+
+class OnTrouble(Protocol):
+    """Told of a message of an exporter: the name of its thread, and whether its server does not know the signal."""
+
+    def __call__(self, thread: str, *, is_refused: bool) -> None: ...
+
+
 class _EndpointHandler(logging.Handler):
     """Passes on one message a minute of OpenTelemetry's exporters, and calls ``on_trouble`` for each."""
 
-    def __init__(
-        self, target: logging.Handler, on_trouble: Callable[[str], None], explain: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, target: logging.Handler, on_trouble: OnTrouble, explain: Callable[[], str | None]) -> None:
         super().__init__(logging.WARNING)
         self._target = target
         self._on_trouble = on_trouble
@@ -32,7 +43,8 @@ class _EndpointHandler(logging.Handler):
         self._quiet_until = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._on_trouble(record.threadName or "")
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        self._on_trouble(record.threadName or "", is_refused=any(one in _REFUSED for one in arguments))
         now = time.monotonic()
         if now < self._quiet_until:
             return
@@ -69,21 +81,21 @@ def configure(rank: int) -> logging.Handler:
 
 
 def watch_exporters(
-    handler: logging.Handler, on_trouble: Callable[[str], None], explain: Callable[[], str | None] = lambda: ""
+    handler: logging.Handler, on_trouble: OnTrouble, explain: Callable[[], str | None] = lambda: ""
 ) -> None:
     """Limit the exporters' own messages, and take them as a sign that an endpoint does not answer.
 
     An exporter retries for up to ten seconds before it returns a failure, but logs a warning at once.
 
     Args:
-        on_trouble: called with the name of the exporter's thread.
+        on_trouble: called for each message.
         explain: what to say in place of an exporter's message; "": the message; None: nothing.
     """
     for name in ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.export"):
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.handlers[:] = [_EndpointHandler(handler, on_trouble, explain)]
-    for name in ("grpc.exporter", "http.trace_exporter", "http._log_exporter"):
+    for name in ("grpc.exporter", "http.trace_exporter", "http._log_exporter", "http.metric_exporter"):
         # The SDK drops equal messages of the same minute, which would hide that the endpoint does not answer.
         logging.getLogger(f"opentelemetry.exporter.otlp.proto.{name}").filters.clear()
 

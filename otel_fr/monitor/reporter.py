@@ -19,6 +19,7 @@ from otel_fr.monitor.activity_watch import ActivityWatch
 from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
+from otel_fr.monitor.metrics import RankMetrics
 from otel_fr.monitor.out_of_memory import OutOfMemory
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import Situation
@@ -60,10 +61,12 @@ class Reporter:
         self._resource = self.identity.resource()
         self._builder = self._new_builder()
         self._activity_spans = self._new_activity_spans()
+        self._metrics = self._new_metrics()
 
     def connect(self, exporter: Exporter) -> None:
         """Send through ``exporter``; without one nothing is sent."""
         self._exporter = exporter
+        self._metrics = self._new_metrics()
 
     def refresh(self) -> None:
         """Read the rank's identity again: the process may have become a rank of another run."""
@@ -80,6 +83,7 @@ class Reporter:
         self._builder = self._new_builder()
         self._activity_spans = self._new_activity_spans()
         if is_other_run:
+            self._metrics = self._new_metrics()
             self.send_started()
 
     def send_started(self) -> None:
@@ -93,6 +97,11 @@ class Reporter:
         suffix = identity.name_suffix(self._config)
         return ActivitySpans(identity.run_id, identity.rank, reader.wall_offset_ns, reader.pid, suffix)
 
+    def _new_metrics(self) -> RankMetrics:
+        wants = self._exporter is not None and self._exporter.wants_spans
+        offset = self._reader.wall_offset_ns
+        return RankMetrics(self.identity.run_id, self.identity.rank, offset, wants_exemplars=wants)
+
     def _new_builder(self) -> SpanBuilder:
         identity = self.identity
         suffix = identity.name_suffix(self._config)
@@ -105,9 +114,10 @@ class Reporter:
         """
         behind = True
         while behind:
-            self._send_spans(self.tail.poll(everything=True, until=first))
+            self._take_ended(self.tail.poll(everything=True, until=first))
             behind = self.tail.is_behind(first)
         self.close_spans(time.monotonic_ns(), clean=True)
+        self.send_metrics()
         self.groups.end()
         self.groups.refresh()
         self.groups.settle(self.groups.leaving())
@@ -131,7 +141,7 @@ class Reporter:
             self._follow_activity()  # what the calls up to here were made in has begun
             ended = self.tail.poll(everything, head)
             if ended:
-                self._send_spans(ended)
+                self._take_ended(ended)
             failed = failed or any(item.record.state is RecordState.FAILED for item in ended)
             if not (everything and self.tail.is_behind()):
                 break
@@ -139,11 +149,28 @@ class Reporter:
             self.tail.forget(self.groups.settle(leaving))
         return failed
 
+    def _take_ended(self, items: list[Tracked]) -> None:
+        """Count the calls, and send their spans; apart from those that a monitor before has seen to their end."""
+        if self._sent_until_ns:
+            items = [one for one in items if (one.record.ended_ns or one.record.issued_ns) >= self._sent_until_ns]
+        if self._exporter is not None and self._exporter.wants_metrics:
+            add = self._metrics.add
+            for item in items:
+                add(item.record)
+        self._send_spans(items)
+
+    def send_metrics(self) -> None:
+        """Send the numbers as of now."""
+        exporter = self._exporter
+        if exporter is None or not exporter.wants_metrics:
+            return
+        request = self._metrics.request(self._resource, (item.record for item in self.tail.in_flight.values()))
+        if request is not None:
+            exporter.put_metrics(request, self._resource)
+
     def _send_spans(self, items: list[Tracked], rank_ended_ns: int | None = None, clean: bool = False) -> None:
         if self._exporter is None or not self._exporter.wants_spans:
             return
-        if self._sent_until_ns:
-            items = [one for one in items if (one.record.ended_ns or one.record.issued_ns) >= self._sent_until_ns]
         for start in range(0, len(items), 512):
             part = items[start : start + 512]
             at = self._activity_spans.at
@@ -203,7 +230,10 @@ class Reporter:
         """Read what the program tells of its progress, and queue the spans of sections and steps that have ended."""
         ended = self.activity.poll(time.monotonic_ns())
         self._activity_spans.note(self.activity.current, ended)
-        self._send_activity([item for item in ended if (item.ended_ns or 0) >= self._sent_until_ns])
+        ended = [item for item in ended if (item.ended_ns or 0) >= self._sent_until_ns]
+        for item in ended:
+            self._metrics.add_step(item)
+        self._send_activity(ended)
 
     def _send_activity(self, items: list[Activity], rank_ended_ns: int | None = None, clean: bool = False) -> None:
         if items and self._exporter is not None and self._exporter.wants_spans:

@@ -22,6 +22,7 @@ from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
+from otel_fr.monitor.metrics import Schedule
 from otel_fr.monitor.node import Node
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stack_watch import StackWatch
@@ -104,6 +105,7 @@ class Monitor:
         self._stacks = StackWatch(
             process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
         )
+        self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
@@ -238,6 +240,8 @@ class Monitor:
             self._reported_at = now
             self._report_at = now + interval
         self._report_at = min(self._report_at, self._reported_at + interval)
+        if self._metrics.is_due(now):
+            reporter.send_metrics()
         self._step_last_flush(now)
 
     def _step_verdict(self, situation: rules.Situation) -> None:
@@ -287,6 +291,7 @@ class Monitor:
             self._reporter.groups.refresh()
             self._reporter.follow(everything=True)
             self._reporter.send(names.EVENT_PROGRESS)
+            self._reporter.send_metrics()
             self._exporter.hurry()
             self._flush_until = time.monotonic() + LAST_FLUSH_SECONDS
 
@@ -379,6 +384,7 @@ class Monitor:
         reporter.follow(everything=True)
         reporter.activity.save()
         reporter.close_spans(now_ns, exit_.is_clean)
+        reporter.send_metrics()
         reporter.new_thread_exception()
         reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=self._last_file)
         self._exporter.hurry()

@@ -127,6 +127,13 @@ class Collector:
                     return sample.value
         return 0.0
 
+    def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of each sample of this name in /metrics."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families = text_string_to_metric_families(self.get("/metrics"))
+        return [(one.labels, one.value) for family in families for one in family.samples if one.name == name]
+
     def resident(self) -> int:
         """The most memory the process has ever had, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()

@@ -13,6 +13,7 @@ from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
+from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
 from otel_fr_collector.jobs.waits import StragglerLimits, Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
@@ -61,6 +62,7 @@ class Run:
         asked_stacks: the latest request for the stacks of all ranks, while it is kept.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
+        steps: how fast its training steps go by.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
 
@@ -85,6 +87,7 @@ class Run:
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
+    steps: StepRate = field(default_factory=StepRate)
     usage: Usage = field(default_factory=Usage)
     straggler_limits: StragglerLimits = field(default_factory=StragglerLimits)
 
@@ -307,6 +310,8 @@ class Run:
         before = state.take_report(report, now)
         self.last_seen = now
         self.has_news = True
+        if report.step is not None:
+            self.steps.note(report.rank, report.step, now)
         for item in report.groups:
             group = self.group_state(item.group, len(item.group.ranks))
             if group is not None:

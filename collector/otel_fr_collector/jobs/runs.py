@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.tallies import PastTallies
 from otel_fr_collector.jobs.usage import Usage
 from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.network.tokens import tenant_of
@@ -46,6 +47,7 @@ class Runs:
         self.by_tenant: dict[str, dict[RunId, Run]] = {}
         """The runs of each tenant, in the same order."""
         self.usage = Usage()
+        self.past = PastTallies()
 
     def get(self, run_id: RunId, now: float) -> Run | None:
         """The run, created if missing; it moves to the end of the order. None: there is no room for another.
@@ -156,8 +158,14 @@ class Runs:
         usage.members -= run.members
         usage.progress_entries -= run.progress_entries
         usage.reported -= sum(rank.held for rank in run.ranks.values())
+        job = run.id.job
+        goes_on = any(one.job == job for one in self.by_tenant.get(run.tenant, ()))
         for group in run.groups.values():
+            if goes_on:
+                self.past.add(job, group.group.description or group.group.name, group.waits.tallies)
             group.waits.release()
+        if not goes_on:
+            self.past.forget(job)
 
 
 def _least_known(runs: Iterable[Run]) -> Run | None:

@@ -12,6 +12,8 @@ MAX_KEPT = 144 << 20
 RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 500
 """Of one rank without its report, one group without members and calls, one rank's progress in one group with its newest
 call: measured with tracemalloc."""
+TALLY_BYTES = 300
+"""Of one rank's totals in one group (`jobs.tallies`), measured likewise."""
 MIN_CALLS, MIN_REPORTED = 60_000, 60_000
 """Units for which there is room whatever else is kept: calls of incomplete instances, and reports."""
 
@@ -22,6 +24,7 @@ class Usage:
 
     Attributes:
         runs: how many there are. watched: groups of which waits are kept (`jobs.waits`).
+        tallies: pairs of a rank and a group of which totals are kept (`jobs.tallies`).
         is_full: a run smaller than its share was refused room since room was last made.
     """
 
@@ -32,6 +35,7 @@ class Usage:
     progress_entries: int = 0
     reported: int = 0
     watched: int = 0
+    tallies: int = 0
     is_full: bool = False
     refused: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
@@ -44,6 +48,7 @@ class Usage:
             + self.groups * GROUP_BYTES
             + self.members * MEMBER_BYTES
             + self.progress_entries * PROGRESS_BYTES
+            + self.tallies * TALLY_BYTES
         )
 
     def has_room(self, size: int) -> bool:

@@ -12,7 +12,7 @@ previous ones end; a rank that waited for a straggler in another group; and a pi
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,11 +20,18 @@ from typing import NamedTuple
 from otel_fr.match import CallState
 from otel_fr.match.lateness import SYNCHRONISING, Lateness
 from otel_fr_collector.jobs.calls import CompactCall, RankCall, expand
+from otel_fr_collector.jobs.tallies import Tallies
 from otel_fr_collector.jobs.usage import Usage
 
 EVENTS = 64
 """Collectives that a verdict rests on. If two ranks come last by chance, as coins fall, one of them is late in 85 % of
 so many once in 10^8 times."""
+MIN_WAIT = 0.001
+"""Seconds by which the last rank comes after half of the group, from which a wait is counted (`Tallies`). Shorter ones
+are of the order of what it takes to notice the end of a call."""
+MIN_NAMED = 32
+"""Waits from which the rank that is waited for is named before an incident may open: by chance, one of two ranks comes
+last in 85 % of so many once in 50,000 times."""
 MIN_SHOWN = 16
 """Collectives from which lateness is shown in metrics and on the page."""
 MAX_LATE = 8
@@ -79,10 +86,31 @@ class Event(NamedTuple):
     total: float
 
 
+class Wait(NamedTuple):
+    """One collective in which half of the group waited for ``rank``, for ``seconds``.
+
+    ``at``: as of `Event`. ``of``: how many collectives it stands for, as one of a sample.
+    """
+
+    at: float
+    rank: int
+    seconds: float
+    of: int
+
+
+class Slowest(NamedTuple):
+    """The rank that a group waits for. ``waited``: share of the latest time that half of the group waited for it."""
+
+    rank: int
+    waited: float
+
+
 class Waits:
     """The waits of one group, bounded.
 
     Attributes:
+        tallies: totals of its ranks.
+        recent: the latest waits that count for the straggler limits; None: there were none, or no room for them.
         measured: collectives that were looked at. total: seconds waited in them.
         now, sequence: of the newest of them. since: of the first of them.
     """
@@ -96,8 +124,10 @@ class Waits:
         "events",
         "measured",
         "now",
+        "recent",
         "sequence",
         "since",
+        "tallies",
         "total",
     )
 
@@ -107,7 +137,9 @@ class Waits:
         self._fast = False
         self._passed = 0
         self._block = 0.0
+        self.tallies = Tallies(usage)
         self.events: deque[Event] | None = None
+        self.recent: deque[Wait] | None = None
         self.measured = 0
         self.total = 0.0
         self.now = self.since = 0.0
@@ -116,7 +148,8 @@ class Waits:
     def add(self, sequence: int, calls: Mapping[int, RankCall | CompactCall], members: tuple[int, ...]) -> None:
         """Take a collective that all members have completed, with the calls of all."""
         self._passed += 1
-        if self._fast and (sequence * _GOLDEN & _MASK) * SAMPLE > _MASK:
+        is_sample = self._fast
+        if is_sample and (sequence * _GOLDEN & _MASK) * SAMPLE > _MASK:
             return
         first = calls.get(members[0] if members else min(calls))
         if first is None:
@@ -134,11 +167,14 @@ class Waits:
         if durations is None:
             return
         least = min(durations)
-        if max(durations) - least < self._limits.seconds * NANO or least < 0:
+        if max(durations) - least < MIN_WAIT * NANO or least < 0:
             return
         usual = sorted(durations)[len(durations) // 2]
+        of = SAMPLE if is_sample else 1
+        if usual - least >= MIN_WAIT * NANO:
+            self._tally(calls, durations, least, usual, of)
         if usual - least >= self._limits.seconds * NANO:
-            self._add_wait(sequence, at, calls, durations, usual)
+            self._add_wait(sequence, at, calls, durations, usual, of)
 
     def lateness(self) -> list[Lateness]:
         """Of each rank that was late, the one that is waited for most first; empty: too little is known."""
@@ -157,6 +193,22 @@ class Waits:
             for rank, own in late.items()
         ]
         return sorted(found, key=lambda one: (-one.waited, -one.share, one.rank))
+
+    def slowest(self) -> Slowest | None:
+        """The rank that comes last in nearly all of the latest waits, if they cost enough; None: nobody is named.
+
+        The limits are those of an incident, but for the window: this is known within seconds.
+        """
+        limits = self._limits
+        recent = [one for one in self.recent or () if self.now - one.at <= limits.window]
+        if len(recent) < MIN_NAMED:
+            return None
+        rank, count = Counter(one.rank for one in recent).most_common(1)[0]
+        time = self.now - recent[0].at
+        lost = sum(one.seconds * one.of for one in recent if one.rank == rank)
+        if count < limits.share * len(recent) or lost < limits.wait * time or time <= 0:
+            return None
+        return Slowest(rank, min(1.0, lost / time))
 
     def stragglers(self, known: tuple[int, ...] = ()) -> list[Lateness]:
         """The ranks that come last persistently; ``known``: those that did so far, which may be late less often."""
@@ -190,9 +242,13 @@ class Waits:
         """What lies behind says nothing about what comes."""
         if self.events is not None:
             self.events.clear()
+        if self.recent is not None:
+            self.recent.clear()
 
     def release(self) -> None:
         """The group is dropped: its room is free."""
+        self.tallies.release()
+        self.recent = None
         if self.events is not None:
             self.events = None
             self._usage.watched -= 1
@@ -209,6 +265,33 @@ class Waits:
         self.measured += 1
         self.now, self.sequence = at, sequence
 
+    def _tally(
+        self,
+        calls: Mapping[int, RankCall | CompactCall],
+        durations: list[float],
+        least: float,
+        usual: float,
+        of: int,
+    ) -> None:
+        """Count a wait, if the last rank itself spent that time; ``least``, ``usual``: of the durations."""
+        last, own = -1, None
+        gaps: list[float] = []
+        for (rank, call), took in zip(calls.items(), durations, strict=True):
+            if took == least:
+                last, own = rank, _gap(call)
+            elif took >= usual and (gap := _gap(call)) is not None:
+                gaps.append(gap)
+        usual_gap = sorted(gaps)[len(gaps) // 2] if gaps else 0.0
+        if own is not None and own - usual_gap < (usual - least) / NANO / 2:
+            return
+        of_rank = self.tallies.of
+        for rank, took in zip(calls, durations, strict=True):
+            if took > least and (tally := of_rank(rank)) is not None:
+                tally.waited += (took - least) / NANO * of
+        if (tally := of_rank(last)) is not None:
+            tally.waited_for += (usual - least) / NANO * of
+            tally.came_last += of
+
     def _add_wait(
         self,
         sequence: int,
@@ -216,6 +299,7 @@ class Waits:
         calls: Mapping[int, RankCall | CompactCall],
         durations: list[float],
         usual: float,
+        of: int,
     ) -> None:
         limits = self._limits
         late = [((usual - took) / NANO, rank) for rank, took in zip(calls, durations, strict=True)]
@@ -237,6 +321,9 @@ class Waits:
                 return
             self._usage.watched += 1
             events = self.events = deque(maxlen=EVENTS)
+            self.recent = deque(maxlen=EVENTS)
+        if self.recent is not None:
+            self.recent.append(Wait(at, own[0][0], late[0][0], of))
         if not events or at - events[-1].at >= limits.window / (EVENTS - 1):
             events.append(Event(at, late[0][0], tuple(own[:MAX_LATE]), sequence, self.measured, self.total))
 

@@ -122,6 +122,7 @@ ROUTES = [
     ("page", {"alertname": "TorchDistributedIncidentOpen", "severity": "critical", "job_id": "7"}),
     ("chat", {"alertname": ALERT_NAME, "severity": "warning", "category": "straggler", "job_id": "7"}),
     ("chat", {"alertname": "TorchDistributedIncidentOpen", "severity": "warning", "job_id": "7"}),
+    ("chat", {"alertname": "TorchDistributedStraggler", "severity": "warning", "category": "straggler"}),
     ("operators", {"alertname": "OtelFrCollectorDown", "severity": "warning"}),
     ("default", {"alertname": "NodeFilesystemFull", "severity": "critical"}),
 ]

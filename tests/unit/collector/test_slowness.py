@@ -162,6 +162,7 @@ def test_metrics_list_and_page_show_who_comes_last(job: Job) -> None:
     assert values == {
         ("otel_fr_straggler_behind_seconds", "1"): pytest.approx(0.15),
         ("otel_fr_straggler_late_ratio", "1"): 1.0,
+        ("otel_fr_straggler_wait_ratio", "1"): pytest.approx(0.337, rel=0.01),
     }
     assert MAX_STRAGGLERS_OF_GROUP < 10
     shown = summary(job.run, job.book, 1.0, 1e9)["late"]

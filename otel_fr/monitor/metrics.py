@@ -1,0 +1,295 @@
+"""One rank's numbers as OTLP metrics: calls, bytes and durations by operation and group, calls in flight, steps.
+
+They are made of every call that has ended, so they hold whatever is done with the spans. All are cumulative since the
+monitor started or the process became a rank of another run, so that a request that is lost, or comes twice, changes
+nothing. The attributes are classes with few values (docs/telemetry.md).
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AGGREGATION_TEMPORALITY_CUMULATIVE,
+    Exemplar,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+)
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_fr import identity
+from otel_fr import semconv as names
+from otel_fr.monitor.span_builder import SCOPE, error_type, trace_id
+from otel_fr.otlp_attributes import attributes
+from otel_fr.ring import KIND_GROUP, Activity, GroupDef, Record, SignatureDef
+
+FIRST = 5.0
+"""Seconds until the first request, and over which the ranks of a job spread theirs."""
+MAX_SERIES = 128
+"""Series of one rank; calls of further kinds are counted in one series with `names.OTHER` for all attributes."""
+MAX_KNOWN = 4_096
+"""Signatures and groups whose series is remembered, so that a job with ever new shapes takes no more memory."""
+BOUNDS = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds of the histograms' buckets, in seconds: from a small all-reduce within a machine to a stall."""
+SIZES = (
+    (0, "0"),
+    (4 << 10, "4KiB"),
+    (64 << 10, "64KiB"),
+    (1 << 20, "1MiB"),
+    (16 << 20, "16MiB"),
+    (256 << 20, "256MiB"),
+)
+"""Highest number of bytes of a size class, and its name; what is larger is `LARGER`."""
+LARGER = "larger"
+
+_SIZE_BOUNDS = tuple(most for most, _ in SIZES)
+_DTYPES = {
+    "Double": "float64",
+    "Float": "float32",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Bool": "bool",
+    **dict.fromkeys(("Long", "Int", "Short", "Char", "Byte", "UInt64", "UInt32", "UInt16"), "integer"),
+}
+_PREFIXES = (("Float8", "float8"), ("Float4", "float4"), ("Complex", "complex"))
+
+
+def size_class(size: int) -> str:
+    """The name of the smallest class that holds so many bytes."""
+    at = bisect_left(_SIZE_BOUNDS, size)
+    return SIZES[at][1] if at < len(SIZES) else LARGER
+
+
+def dtype_class(dtypes: Iterable[str]) -> str:
+    """``float32``, ``bfloat16``, ``integer``, ...; ``none`` without tensors, ``mixed`` where they differ."""
+    found = {_dtype_class(dtype) for dtype in dtypes}
+    return found.pop() if len(found) == 1 else "mixed" if found else "none"
+
+
+def _dtype_class(dtype: str) -> str:
+    known = _DTYPES.get(dtype)
+    return known or next((name for prefix, name in _PREFIXES if dtype.startswith(prefix)), "other")
+
+
+def message_bytes(signature: SignatureDef, group_size: int) -> int:
+    """The size of a collective as nccl-tests counts it: of the whole array, on all ranks the same.
+
+    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. Of gather and scatter only the root has
+    the whole array, so it is computed from the piece.
+    """
+    if signature.operation == "gather":
+        return signature.input_bytes * max(1, group_size)
+    if signature.operation == "scatter":
+        return signature.output_bytes * max(1, group_size)
+    return max(signature.input_bytes, signature.output_bytes)
+
+
+class _Key(NamedTuple):
+    """What the calls of one series have in common; the fields are the attributes of the same order in `_ATTRIBUTES`."""
+
+    operation: str
+    backend: str
+    group: str
+    group_size: int
+    dtype: str
+    size: str
+    error: str | None
+
+
+_ATTRIBUTES = (
+    names.OPERATION,
+    names.BACKEND,
+    names.GROUP_DESCRIPTION,
+    names.GROUP_SIZE,
+    names.DTYPE_CLASS,
+    names.SIZE_CLASS,
+    names.ERROR_TYPE,
+)
+_REST = _Key(names.OTHER, names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER, None)
+
+
+class _Histogram:
+    """Durations in seconds. ``slowest``: of those since it was last taken, with its record."""
+
+    __slots__ = ("buckets", "slowest", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+        self.slowest: tuple[float, Record] | None = None
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def point(self, attributes: Sequence[KeyValue], start: int, now: int) -> HistogramDataPoint:
+        return HistogramDataPoint(
+            attributes=attributes,
+            start_time_unix_nano=start,
+            time_unix_nano=now,
+            count=sum(self.buckets),
+            sum=self.total,
+            bucket_counts=self.buckets,
+            explicit_bounds=BOUNDS,
+        )
+
+
+class _Series:
+    __slots__ = ("attributes", "bytes", "calls", "durations")
+
+    def __init__(self, key: _Key) -> None:
+        given = {name: value for name, value in zip(_ATTRIBUTES, key, strict=True) if value or value == 0}
+        self.attributes = attributes(given)
+        self.calls = self.bytes = 0
+        self.durations = _Histogram()
+
+
+class RankMetrics:
+    """The numbers of one rank of one run.
+
+    Args:
+        run, rank: for the ids of the spans that exemplars point at; ``wall_offset_ns``: as of `SpanBuilder`.
+        wants_exemplars: the spans are sent.
+    """
+
+    def __init__(self, run: str, rank: int, wall_offset_ns: int, *, wants_exemplars: bool = True) -> None:
+        self._run, self._rank, self._wall_offset_ns = run, rank, wall_offset_ns
+        self._wants_exemplars = wants_exemplars
+        self._start = time.time_ns()
+        self._series: dict[_Key, _Series] = {}
+        # By object identity, as the span builder's templates, with the objects that the ids are of.
+        self._known: dict[tuple[int, int, str | None], tuple[_Series, int, SignatureDef, GroupDef]] = {}
+        self._steps: dict[str, _Histogram] = {}
+
+    def add(self, record: Record) -> None:
+        """Count a call that has ended. Those that create or destroy groups transfer nothing and are left out."""
+        if record.kind == KIND_GROUP:
+            return
+        error = error_type(record)
+        known = self._known.get((id(record.signature), id(record.group), error)) or self._find(record, error)
+        series, size = known[:2]
+        series.calls += 1
+        series.bytes += size
+        if record.ended_ns:
+            seconds = max(0, record.ended_ns - record.issued_ns) / 1e9
+            durations = series.durations
+            durations.add(seconds)
+            if durations.slowest is None or seconds > durations.slowest[0]:
+                durations.slowest = seconds, record
+
+    def add_step(self, step: Activity) -> None:
+        """Count a training step that has ended."""
+        if step.is_step and step.ended_ns:
+            source = "optimizer" if step.is_automatic else "program"
+            self._steps.setdefault(source, _Histogram()).add(max(0, step.ended_ns - step.began_ns) / 1e9)
+
+    def _find(self, record: Record, error: str | None) -> tuple[_Series, int, SignatureDef, GroupDef]:
+        signature, group = record.signature, record.group
+        members = len(group.ranks)
+        size = message_bytes(signature, members)
+        dtypes = signature.input_dtypes or signature.output_dtypes
+        label, dtype = group.description or group.name, dtype_class(dtypes)
+        key = _Key(signature.operation, signature.backend, label, members, dtype, size_class(size), error)
+        series = self._series.get(key)
+        if series is None:
+            if len(self._series) >= MAX_SERIES:
+                key = _REST
+            series = self._series.setdefault(key, _Series(key))
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        found = self._known[id(signature), id(group), error] = series, size, signature, group
+        return found
+
+    def request(self, resource: Resource, in_flight: Iterable[Record]) -> ExportMetricsServiceRequest | None:
+        """All numbers as of now; None: there are none yet."""
+        if not self._series and not self._steps:
+            return None
+        now = time.time_ns()
+        request = ExportMetricsServiceRequest()
+        found = request.resource_metrics.add(resource=resource).scope_metrics.add(scope=SCOPE).metrics
+        calls = found.add(name=names.METRIC_CALLS, unit=names.UNIT_CALLS, description="Calls that have ended.")
+        size = found.add(name=names.METRIC_IO, unit=names.UNIT_BYTES, description="Size of the calls that have ended.")
+        took = found.add(
+            name=names.METRIC_DURATION,
+            unit=names.UNIT_SECONDS,
+            description="Time from enqueueing a call to its end: waiting for other ranks, and the transfer.",
+        )
+        for metric in (calls, size):
+            metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+            metric.sum.is_monotonic = True
+        took.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+        for series in self._series.values():
+            calls.sum.data_points.append(self._number(series.attributes, series.calls, now))
+            size.sum.data_points.append(self._number(series.attributes, series.bytes, now))
+            point = series.durations.point(series.attributes, self._start, now)
+            point.exemplars.extend(self._exemplars(series.durations))
+            took.histogram.data_points.append(point)
+        self._add_in_flight(found.add(), in_flight, now)
+        if self._steps:
+            self._add_steps(found.add(), now)
+        return request
+
+    def _exemplars(self, durations: _Histogram) -> list[Exemplar]:
+        """The slowest call since the last request, as a link to its span."""
+        slowest, durations.slowest = durations.slowest, None
+        if slowest is None or not self._wants_exemplars:
+            return []
+        seconds, record = slowest
+        trace = trace_id(self._run, self._rank, record)
+        return [
+            Exemplar(
+                time_unix_nano=(record.ended_ns or record.issued_ns) + self._wall_offset_ns,
+                as_double=seconds,
+                trace_id=trace,
+                span_id=identity.span_id(trace, self._rank, record.record_id),
+            )
+        ]
+
+    def _add_in_flight(self, metric: Metric, records: Iterable[Record], now: int) -> None:
+        metric.name, metric.unit = names.METRIC_IN_FLIGHT, names.UNIT_CALLS
+        metric.description = "Calls that are enqueued and have not ended."
+        metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+        tally = Counter((one.group.description or one.group.name, len(one.group.ranks)) for one in records)
+        for group, members in {(key.group, key.group_size) for key in self._series} | tally.keys():
+            given = attributes({names.GROUP_DESCRIPTION: group, names.GROUP_SIZE: members})
+            metric.sum.data_points.append(self._number(given, tally[group, members], now))
+
+    def _number(self, attributes: Sequence[KeyValue], value: int, now: int) -> NumberDataPoint:
+        return NumberDataPoint(
+            attributes=attributes, start_time_unix_nano=self._start, time_unix_nano=now, as_int=value
+        )
+
+    def _add_steps(self, metric: Metric, now: int) -> None:
+        metric.name, metric.unit = names.METRIC_STEP_DURATION, names.UNIT_SECONDS
+        metric.description = "Duration of a training step."
+        metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+        for source, durations in self._steps.items():
+            given = attributes({names.STEP_SOURCE: source})
+            metric.histogram.data_points.append(durations.point(given, self._start, now))
+
+
+class Schedule:
+    """When requests are due.
+
+    Args:
+        interval: seconds. rank: spreads the requests of a job. now: monotonic seconds.
+    """
+
+    def __init__(self, interval: float, rank: int, now: float) -> None:
+        self._interval = interval
+        # 0.618...: the fractional parts of its multiples are spread evenly (Knuth, TAOCP 6.4).
+        self._at = now + min(interval, FIRST) * (1.0 + rank * 0.6180339887 % 1.0)
+
+    def is_due(self, now: float) -> bool:
+        """True once an interval."""
+        if now < self._at:
+            return False
+        self._at = max(self._at + self._interval, now)
+        return True

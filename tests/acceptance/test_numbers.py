@@ -1,0 +1,54 @@
+"""What /metrics says of real torchrun jobs: who is waited for, and what that costs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.support import torchrun
+from tests.support.waiting import PATIENCE, until
+
+pytestmark = torchrun.needed
+
+RANKS = 4
+SLOW, DELAY = 3, 0.15
+"""As in jobs/slowed.py."""
+HEALTHY_SECONDS = 12.0
+
+
+def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = torchrun.endpoint(running, torchrun.UNHURRIED)
+        with torchrun.start(tmp_path, "slowed.py", "slow", str(stop), nproc=RANKS, env=env) as job:
+            lost = until(lambda: running.metric("otel_fr_straggler_lost_per_step_seconds", rank=str(SLOW)))
+            ratio = running.metric("otel_fr_straggler_wait_ratio", rank=str(SLOW))
+            of_step = running.metric("otel_fr_step_duration_seconds")
+            waited_for = [running.metric("otel_fr_rank_waited_for_seconds_total", rank=str(r)) for r in range(RANKS)]
+            waited = [running.metric("otel_fr_rank_waited_seconds_total", rank=str(rank)) for rank in range(RANKS)]
+            named = {labels["rank"] for labels, _ in running.samples("otel_fr_straggler_wait_ratio")}
+            stop.touch()
+            output, _ = job.communicate(timeout=PATIENCE)
+            assert job.returncode == 0, output
+    assert named == {str(SLOW)}
+    assert 0.5 * DELAY < lost < 2 * DELAY
+    assert 0.3 < ratio <= 1.0
+    assert of_step > DELAY
+    assert waited_for[SLOW] > 5 * sum(waited_for[:SLOW])
+    assert min(waited[:SLOW]) > 5 * waited[SLOW]
+
+
+def test_of_a_healthy_job_nobody_is_named(tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = torchrun.endpoint(running, torchrun.UNHURRIED)
+        with torchrun.start(tmp_path, "slowed.py", "healthy", str(stop), nproc=RANKS, env=env) as job:
+            assert until(lambda: running.metric("otel_fr_step_duration_seconds"))
+            end = time.monotonic() + HEALTHY_SECONDS
+            while time.monotonic() < end:
+                assert running.samples("otel_fr_straggler_wait_ratio") == []
+                time.sleep(0.5)
+            assert running.metric("otel_fr_rank_waited_for_seconds_total") > 0
+            stop.touch()
+            output, _ = job.communicate(timeout=PATIENCE)
+            assert job.returncode == 0, output

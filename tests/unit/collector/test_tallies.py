@@ -1,0 +1,138 @@
+"""How long ranks were waited for and waited, as totals; and who is named for it, and when."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from otel_fr_collector.gauges import JobGauges
+from otel_fr_collector.jobs import tallies as tallies_module
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.runs import CLEAN_FORGET, IDLE_FORGET, Runs
+from otel_fr_collector.jobs.step_rate import StepRate
+from otel_fr_collector.jobs.tallies import RankTally, Tallies
+from otel_fr_collector.jobs.usage import Usage
+from prometheus_client import CollectorRegistry
+
+from otel_fr.match import Group
+from tests.unit.collector.test_waits import TRANSFER, Ranks, late_job
+
+GROUP = Group("g", "0", "default_pg", (0, 1, 2))
+
+
+def tally_of(ranks: Ranks, rank: int) -> RankTally:
+    return dict(ranks.waits.tallies.items()).get(rank, RankTally())
+
+
+@pytest.mark.parametrize("late", [0.002, 0.02, 0.15])
+def test_every_wait_counts_for_the_rank_that_came_last_however_short(late: float) -> None:
+    ranks = late_job(steps=100, late=late)
+    slow, other = tally_of(ranks, 1), tally_of(ranks, 0)
+    assert slow.waited_for == pytest.approx(100 * late, rel=0.01)
+    assert (slow.came_last, slow.waited) == (100, 0.0)
+    assert other.waited == pytest.approx(100 * late, rel=0.01)
+    assert (other.came_last, other.waited_for) == (0, 0.0)
+
+
+def test_calls_of_one_burst_lose_their_time_once() -> None:
+    """The buckets of a step are enqueued before the first of them ends: the last rank is late in all of them."""
+    ranks = Ranks(4)
+    for _ in range(100):
+        start = ranks.now
+        times = [start + (0.25 if rank == 3 else 0.1) for rank in range(4)]
+        for bucket in range(5):
+            ranks.meet([at + bucket * 1e-4 for at in times])
+    assert tally_of(ranks, 3).waited_for == pytest.approx(100 * 0.15, rel=0.3)
+
+
+def test_a_sample_counts_for_all() -> None:
+    ranks = late_job(2, steps=4_000, late=0.01, operation="all_reduce")
+    ranks.waits.tallies.release()
+    fast = Ranks(2)
+    for _ in range(20_000):
+        fast.step(0.01, 0.02)
+    assert tally_of(fast, 1).waited_for == pytest.approx(20_000 * 0.01, rel=0.05)
+
+
+def test_the_slow_rank_is_named_within_15_seconds_with_what_it_costs() -> None:
+    ranks = Ranks(4)
+    while ranks.now < 15.0:
+        ranks.step(0.1, 0.1, 0.1, 0.25)
+    slowest = ranks.waits.slowest()
+    assert slowest is not None
+    assert slowest.rank == 3
+    assert slowest.waited == pytest.approx(0.15 / (0.25 + TRANSFER), rel=0.05)
+
+
+@pytest.mark.parametrize("size", [2, 4, 9])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_noisy_job_has_waits_and_names_nobody(size: int, seed: int) -> None:
+    draw = random.Random(seed)
+    ranks = Ranks(size)
+    for _ in range(3_000):
+        ranks.step(*(0.1 * draw.uniform(0.5, 2.0) + (0.4 if draw.random() < 0.02 else 0.0) for _ in range(size)))
+        assert ranks.waits.slowest() is None
+    assert all(tally_of(ranks, rank).waited_for for rank in range(size))
+
+
+def test_nobody_is_named_any_more_once_nobody_is_waited_for() -> None:
+    ranks = late_job(steps=100)
+    assert ranks.waits.slowest() is not None
+    for _ in range(300):
+        ranks.step(*[0.3] * 4)
+    assert ranks.waits.slowest() is None
+
+
+def test_totals_have_bounds_and_their_room_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tallies_module, "MAX_TALLIES", 10)
+    usage = Usage()
+    tallies = Tallies(usage)
+    assert [tallies.of(rank) is not None for rank in range(12)] == [True] * 10 + [False] * 2
+    assert (usage.tallies, usage.refused["waits"]) == (10, 2)
+    tallies.release()
+    assert usage.tallies == 0
+
+
+def read(registry: CollectorRegistry, name: str, rank: int) -> float | None:
+    labels = {"job_id": "j", "process_group": "default_pg", "rank": str(rank)}
+    return registry.get_sample_value(name, labels)
+
+
+def test_totals_of_a_job_never_fall_while_it_is_known() -> None:
+    runs, registry = Runs(), CollectorRegistry()
+    registry.register(JobGauges(runs, list))
+
+    def count(name: str, seconds: float, now: float) -> Run:
+        run = runs.get(RunId("j", 0, name), now)
+        assert run is not None
+        run.last_seen = now
+        group = run.group_state(GROUP, 3)
+        assert group is not None
+        tally = group.waits.tallies.of(1)
+        assert tally is not None
+        tally.add(RankTally(seconds, 1, 0.5))
+        return run
+
+    name = "otel_fr_rank_waited_for_seconds_total"
+    count("first", 10.0, 0.0)
+    assert read(registry, name, 1) == 10.0
+    count("second", 3.0, IDLE_FORGET)
+    assert read(registry, name, 1) == 13.0
+    assert [run.id.run for run in runs.drop_ended(IDLE_FORGET + 1)] == ["first"]
+    assert read(registry, name, 1) == 13.0
+    assert read(registry, "otel_fr_rank_came_last_total", 1) == 2
+    assert runs.drop_ended(3 * IDLE_FORGET + CLEAN_FORGET)
+    assert read(registry, name, 1) is None
+    assert runs.usage.tallies == 0
+
+
+def test_the_rate_of_steps_follows_one_rank_and_new_numbers() -> None:
+    rate = StepRate()
+    for second in range(30):
+        rate.note(0, second * 4, float(second))
+        rate.note(1, second * 4 - 3, second + 0.5)
+    assert rate.per_second(29.0) == pytest.approx(4.0, rel=0.1)
+    assert rate.per_second(40.0) is None  # no report any more
+    for second in range(40, 60):
+        rate.note(1, (second - 40) * 2, float(second))  # the program counts again, and rank 0 has ended
+    assert rate.per_second(59.0) == pytest.approx(2.0, rel=0.1)
