@@ -2,7 +2,7 @@
 
 A rank has failed if its monitor saw its process end badly, if an incident names it as stuck or overdue, or if neither
 it nor its monitor is heard of while others wait for it. A rank that is only waited for has not: it may be slow for a
-good reason.
+good reason. Neither has one whose process another monitor of its machine sees run: only its own monitor is silent.
 
 Being wrong is bounded by what a rank does with it: it ends only calls that it waits in itself, in a group with a failed
 member, for longer than the stall time, or a second if that member has ended (`otel_fr.monitor.peers`).
@@ -10,18 +10,20 @@ member, for longer than the stall time, or a second if that member has ended (`o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from signal import Signals
 
 from otel_fr.control.v1.control_pb2 import Command, PeerFailed, PeerRecovered
+from otel_fr.identity import decode_ranks
 from otel_fr.match import Category, Ending, Finding
 from otel_fr.presentation import ranks_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.ranks import RankState
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run, RunId
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.snapshot import reported_calls
 
@@ -129,6 +131,8 @@ class PeerFailures:
         if not (few_hosts if len(by_host) > 1 else few_ranks):
             return
         waited_for = self._waited_for(run, quiet, now)
+        if waited_for:
+            waited_for -= _seen_running(run, quiet, {rank for state in silent for rank in by_host[state.host]})
         for state in silent:
             if state.rank in waited_for:
                 yield state.rank, Failure("silent", _silence(state, by_host[state.host], dark))
@@ -147,6 +151,20 @@ class PeerFailures:
                 if group is not None:
                     found.update(quiet.intersection(group.group.ranks))
         return found
+
+
+def _seen_running(run: Run, quiet: set[int], beside: set[int]) -> set[int]:
+    """The ranks whose processes run as other monitors see, which are heard of.
+
+    Args:
+        beside: the ranks of the machines that matter, ``quiet`` ones among them.
+    """
+    reports = [run.ranks[rank].report for rank in beside - quiet]
+    found: set[int] = set()
+    for text in {report.running_here for report in reports if report is not None}:
+        with contextlib.suppress(ValueError):
+            found.update(decode_ranks(text, limit=MAX_RANKS_PER_RUN))
+    return found
 
 
 def _failed_of(finding: Finding, run: Run) -> Iterable[int]:

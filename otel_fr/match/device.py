@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from otel_fr.match.instances import NEEDS_EVERY_RANK, Completions, Instance, InstanceKey, is_waiting
-from otel_fr.match.model import Call, CallState, Evidence, Rank
+from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.match.waiting import Node
 
 MIN_BEHIND = 2
@@ -87,13 +87,15 @@ def _late_calls(
     keys: Iterable[InstanceKey],
     completions: Completions,
 ) -> Iterator[LateCall]:
+    if evidence.ranks[rank].ending is Ending.UNKNOWN:
+        return  # It has fallen silent: what was in flight in its last report may long have completed.
     for key in keys:
         instance = instances[key]
         if instance.p2p is not None:
             yield from _late_half(evidence, instance, rank)
             continue
         ahead = next(completions.of(instance), None)
-        # Where reports come late or not at all, a call that was in flight in the last one may long have completed.
+        # Where reports come late, too, a call that was in flight in the last one may have completed.
         if ahead is not None and not completions.have_left_behind(rank, instance.group.id):
             needs_every_rank = instance.call(rank).signature.operation in NEEDS_EVERY_RANK
             # Most calls have another one in flight beside them: their completions need not be counted.

@@ -1,4 +1,5 @@
-"""What the monitors of one run on one machine agree on: which of them speaks, and which of them ends last.
+"""What the monitors of one run on one machine agree on: which of them speaks, and which of them ends last; and what
+they see of each other's ranks.
 
 They share a folder beside the rings, which is private to the user and on this machine, whatever the job's own folders
 are. In it each monitor has a file that it keeps locked while it lives, so that one that was killed does not count, and
@@ -16,12 +17,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from otel_fr.ring import pid_namespace
+from otel_fr.ring import pid_namespace, process_start_ns, process_state
 
 JOIN_SECONDS = 1.0
 """How long a monitor that seems to be the last waits for those of ranks that have just begun."""
 KEEP_SECONDS = 3_600.0
 """Age from which the folder of a run without monitors is removed. Until then, what was said is not said again."""
+MAX_MEMBERS = 256
+"""Ranks of one machine that are looked at each second; machines have a few dozen at most."""
 MAX_READ = 4_096
 """Bytes read of a file: a path and no more."""
 
@@ -29,6 +32,9 @@ _PREFIX = "run-"
 _MEMBER = "rank-"
 _SAID = "said-"
 _FAILED = "failed-"
+_NOT_RUNNING = "TZX"
+"""States of a process (proc_pid_stat(5)) that cannot tell of itself: stopped, a zombie, dead. One that a debugger has
+stopped goes on when that looked."""
 
 
 class Node:
@@ -37,12 +43,14 @@ class Node:
 
     Args:
         base: the folder of the rings. run_id: of the run. size: number of its ranks on this machine; 0: not known.
+        pid: of the rank's process; 0: the others cannot look at it.
     """
 
-    def __init__(self, base: Path, run_id: str, rank: int, size: int = 0) -> None:
+    def __init__(self, base: Path, run_id: str, rank: int, size: int = 0, pid: int = 0) -> None:
         name = hashlib.blake2b(run_id.encode("utf-8", "replace"), digest_size=8).hexdigest()
         self._folder = base / f"{_PREFIX}{name}"
-        self._rank, self._size = rank, size
+        self._rank, self._size, self._pid = rank, size, pid
+        self._processes: dict[str, tuple[int, int, int]] = {}
         self._own: int | None = None
 
     def join(self) -> None:
@@ -54,7 +62,8 @@ class Node:
             self._own = own
             fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(own, 0)
-            os.write(own, f"{os.getpid()} {pid_namespace()}".encode())
+            started = process_start_ns(self._pid) or 0 if self._pid else 0
+            os.write(own, f"{os.getpid()} {pid_namespace()} {self._pid} {started}".encode())
 
     def is_first(self, what: str) -> bool:
         """True for the first monitor that asks this; True if nothing can be agreed on."""
@@ -73,9 +82,34 @@ class Node:
         for path in self._members():
             if space and not _is_free(path):
                 with contextlib.suppress(OSError, ValueError):
-                    pid, _, theirs = _read(path).partition(" ")
+                    pid, theirs, *_ = _read(path).split()
                     found += [int(pid)] if theirs == space else []
         return found
+
+    def running(self) -> list[int]:
+        """The ranks of the run here whose processes are there and not stopped, rising, whatever their monitors do.
+
+        Not those in other containers, of which nothing is seen. Some 20 microseconds for each rank.
+        """
+        found: list[int] = []
+        with contextlib.suppress(OSError):
+            names = sorted(name for name in os.listdir(self._folder) if name.startswith(_MEMBER))
+            found = [rank for rank in map(self._if_running, names[:MAX_MEMBERS]) if rank is not None]
+        return sorted(found)
+
+    def _if_running(self, name: str) -> int | None:
+        """The rank with that file; None: its process does not run, or is not known."""
+        with contextlib.suppress(OSError, ValueError):
+            if name not in self._processes:
+                _, theirs, pid, started = _read(self._folder / name).split()
+                if theirs != pid_namespace() or not int(pid):
+                    return None
+                self._processes[name] = int(name.removeprefix(_MEMBER)), int(pid), int(started)
+            rank, known_pid, start_ns = self._processes[name]
+            now = process_state(known_pid)
+            if now is not None and now.started_ns == start_ns and now.letter not in _NOT_RUNNING:
+                return rank
+        return None
 
     def note_failure(self, file: str, *, stopped: bool) -> None:
         """This rank has failed. ``file``: its flight-recorder file, or ""; ``stopped``: something stopped it from

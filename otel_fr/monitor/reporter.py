@@ -13,6 +13,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
+from otel_fr.identity import encode_ranks
 from otel_fr.monitor import error_file, report_builder
 from otel_fr.monitor.activity_spans import ActivitySpans
 from otel_fr.monitor.activity_watch import ActivityWatch
@@ -36,6 +37,7 @@ class Reporter:
     Attributes:
         identity: of the rank. tail, groups, activity: what has been read of the ring.
         on_hang: what was done because a limit had passed; "": nothing.
+        running_here: as `Node.running` last found them.
     """
 
     def __init__(self, reader: RingReader, config: Config, is_first: bool = True) -> None:
@@ -58,6 +60,7 @@ class Reporter:
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
         self.on_hang = ""
+        self.running_here: list[int] = []
         self._resource = self.identity.resource()
         self._builder = self._new_builder()
         self._activity_spans = self._new_activity_spans()
@@ -300,6 +303,7 @@ class Reporter:
             on_hang=self.on_hang,
             records_creations=meta.get("creations") is True,
             peer_timeout=self._config.peer_timeout,
+            running_here=encode_ranks(self.running_here) if len(self.running_here) > 1 else "",
         )
 
     def send(

@@ -123,6 +123,10 @@ class Verdict:
         """See `Node.is_first`."""
         return self._node.is_first(what)
 
+    def running_here(self) -> list[int]:
+        """See `Node.running`."""
+        return self._node.running()
+
     # ---- while the job runs
 
     def note_incident(self, number: str, summary: str) -> None:

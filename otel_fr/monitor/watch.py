@@ -131,7 +131,8 @@ class Monitor:
 
     def _new_node(self) -> Node:
         identity = self._reporter.identity
-        node = Node(self._ring.parent, identity.run_id, identity.rank, self._config.local_world_size)
+        size = self._config.local_world_size
+        node = Node(self._ring.parent, identity.run_id, identity.rank, size, self._process.pid)
         node.join()
         return node
 
@@ -236,6 +237,7 @@ class Monitor:
             self._dump(REASON_RECOVERED)
         interval = rules.report_interval(situation, stall_seconds)
         if now >= self._report_at:
+            reporter.running_here = self._verdict.running_here()
             reporter.send(names.EVENT_PROGRESS)
             self._reported_at = now
             self._report_at = now + interval

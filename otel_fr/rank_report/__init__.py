@@ -399,6 +399,15 @@ class RankReport(NamedTuple):
             optional=True,
         ),
     ] = ""
+    running_here: Annotated[
+        str,
+        Key(
+            "here",
+            text(MAX_NAME),
+            "ranks of the run whose processes the monitor sees run on its machine, such as `0-7`, if there are several",
+            optional=True,
+        ),
+    ] = ""
 
 
 SECTIONS: Final[dict[str, type]] = {

@@ -21,6 +21,7 @@ from otel_fr.ring.layout import (
     StaleGeneration,
     pid_namespace,
     process_start_ns,
+    process_state,
 )
 from otel_fr.ring.reader import MAIN_THREAD, RingReader
 from otel_fr.ring.records import STATE_TEXT, GroupProgress, Record
@@ -57,4 +58,5 @@ __all__ = [
     "StaleGeneration",
     "pid_namespace",
     "process_start_ns",
+    "process_state",
 ]

@@ -12,7 +12,7 @@ import time
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from otel_fr.ring.activity_layout import ACTIVITY_SIZE
 
@@ -280,14 +280,28 @@ def process_start_ns(pid: int) -> int | None:
 
     Together with the pid it identifies one process: pids are reused, the pair is not.
     """
+    state = process_state(pid)
+    return None if state is None else state.started_ns
+
+
+class ProcessNow(NamedTuple):
+    """A process as it is now. ``letter``: its state (proc_pid_stat(5)). ``started_ns``: as `process_start_ns`."""
+
+    letter: str
+    started_ns: int
+
+
+def process_state(pid: int) -> ProcessNow | None:
+    """The state of a process, or None if it is not there."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
         # The second field is the command in parentheses and may hold anything; the start time is the 22nd field.
-        ticks = int(stat[stat.rindex(b")") + 2 :].split()[19])
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        ticks = int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
-    return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return ProcessNow(fields[0].decode("ascii", "replace"), ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
 def pid_namespace() -> str:

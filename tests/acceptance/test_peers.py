@@ -27,6 +27,10 @@ def environment(collector: Collector, action: str) -> dict[str, str]:
     return {**torchrun.endpoint(collector, STALL), "OTEL_FR_ON_PEER_FAILURE": action}
 
 
+MONITOR = 100
+"""Added to a rank: its monitor."""
+
+
 def follow(job: subprocess.Popen[str], *reactions: tuple[str, Callable[[dict[int, int]], object]]) -> str:
     """The job's output, once it has ended.
 
@@ -39,9 +43,9 @@ def follow(job: subprocess.Popen[str], *reactions: tuple[str, Callable[[dict[int
     left = dict(reactions)
     for line in job.stdout:
         lines.append(line)
-        found = re.match(r"\[(\d)\] pid (\d+)", line)
+        found = re.match(r"\[(\d)\] (pid|monitor) (\d+)", line)
         if found:
-            pids[int(found[1])] = int(found[2])
+            pids[int(found[1]) + MONITOR * (found[2] == "monitor")] = int(found[3])
         for text in [text for text in left if text in line]:
             left.pop(text)(pids)
     job.wait(PATIENCE)
@@ -133,6 +137,34 @@ def test_without_being_asked_to_a_rank_ends_no_call(tmp_path: Path) -> None:
         output = follow(job, ("[0] told of [1] stuck", resume))
     assert job.returncode == 0
     assert output.count("finished") == 3
+
+
+def resume_with_monitor(pids: dict[int, int]) -> None:
+    for rank in (1, MONITOR + 1):
+        os.kill(pids[rank], signal.SIGCONT)
+
+
+def test_a_slow_rank_whose_monitor_is_stopped_has_not_failed(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**environment(running, "abort"), "OTEL_FR_PEER_TIMEOUT": str(STALL)}
+        job = torchrun.start(tmp_path, "peers.py", "unheard", str(4 * STALL), env=env)
+        # While it is stopped it keeps the job's output open.
+        output = follow(job, ("[1] finished", resume_with_monitor), ("[2] the other group gives", resume_with_monitor))
+        categories = [incident["category"] for incident in running.causes()]
+    assert job.returncode == 0, output
+    assert output.count("finished") == 3
+    assert "told of" not in output
+    assert categories in ([], ["missing_rank"]), "it was waited for, as any slow rank is"
+
+
+def test_a_rank_that_is_stopped_with_its_monitor_has_failed(tmp_path: Path) -> None:
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = {**environment(running, "abort"), "OTEL_FR_PEER_TIMEOUT": str(STALL)}
+        job = torchrun.start(tmp_path, "peers.py", "unheard", "0", "stopped", env=env)
+        output = follow(job, ("[2] the other group gives", resume_with_monitor))
+    for rank in (0, 2):
+        assert f"[{rank}] told of [1] silent in ['default_pg']" in output, output
+        assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
 
 
 @pytest.mark.parametrize("collector", ["stays", "dies"])

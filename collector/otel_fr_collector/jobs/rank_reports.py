@@ -80,6 +80,8 @@ class KeptReport:
     ended_by_monitor: bool = False
     doing: str = ""
     kill_reason: str = ""
+    running_here: str = ""
+    """Interned: the monitors of one machine mostly say the same."""
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
 
@@ -149,6 +151,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         step=given.step,
         ended_by_monitor=given.on_hang == "kill",
         doing=given.doing,
+        running_here=interner.text(given.running_here) if given.running_here else "",
         call_weight=calls.weight,
         thread_exceptions=tuple(
             [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]

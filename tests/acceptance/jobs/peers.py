@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import otel_fr
+from otel_fr.capture import hook
+from otel_fr.ring import RingReader
 
 KIND, *OPTIONS = sys.argv[1:]
 STEP = 3
@@ -40,6 +43,21 @@ def fail() -> None:
             time.sleep(3600)
     elif KIND == "slow":
         time.sleep(float(OPTIONS[0]))
+    elif KIND == "unheard":
+        os.kill(monitor_pid(), signal.SIGSTOP)
+        if "stopped" in OPTIONS:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(float(OPTIONS[0]))
+
+
+def monitor_pid() -> int:
+    """The process id of this rank's monitor, once it watches."""
+    session = hook._state.session
+    assert session is not None
+    with contextlib.closing(RingReader.open(session._writer.path)) as ring:
+        while not ring.monitor_pid:
+            time.sleep(0.01)
+        return ring.monitor_pid
 
 
 dist.init_process_group("gloo")
@@ -50,6 +68,8 @@ if "bad_callbacks" in OPTIONS:
     otel_fr.on_peer_failure(lambda failure: 1 // 0)
 pair = dist.new_group([0] if "two" in OPTIONS else [0, 2])
 say(f"pid {os.getpid()}")
+if KIND == "unheard":
+    say(f"monitor {monitor_pid()}")
 if KIND == "hook":
     model = torch.nn.Linear(64, 64)
     for parameter in model.parameters():

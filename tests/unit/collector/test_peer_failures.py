@@ -40,10 +40,10 @@ class Job:
         self.watcher = self.context.__enter__()
         self.numbers = 0
 
-    def report(self, *ranks: int, waiting_since: float | None = None) -> None:
+    def report(self, *ranks: int, waiting_since: float | None = None, running_here: str = "") -> None:
         self.numbers += 1
         for rank in ranks:
-            report = KeptReport(rank, self.numbers)
+            report = KeptReport(rank, self.numbers, running_here=running_here)
             if waiting_since is not None:
                 report.inflight = [rank_call(rank, 1, CallState.IN_FLIGHT)._replace(enqueued_at=waiting_since)]
             self.run.add_report(report, self.now)
@@ -161,6 +161,29 @@ def silent(hosts: int, quiet: tuple[int, ...], world: int = 8) -> list[tuple[lis
 def test_a_rank_that_is_not_heard_of_while_others_wait_for_it_has_failed() -> None:
     assert silent(1, (5,)) == [([5], "silent")]
     assert silent(4, (2, 3)) == [([2, 3], "silent")]
+
+
+@pytest.mark.parametrize(
+    ("seen", "failed"),
+    [("0-3", []), ("0-2", [3]), ("", [3]), ("not a list", [3]), ("0-9999999", [3])],
+)
+def test_a_rank_whose_process_another_monitor_sees_run_has_not_failed(seen: str, failed: list[int]) -> None:
+    """Only its own monitor is silent: stopped, or cut off."""
+    job = Job()
+    job.now = 10.0
+    job.report(*range(4))
+    job.now = 16.0
+    job.report(0, 1, 2, waiting_since=10.0, running_here=seen)
+    assert [ranks for ranks, _ in told(job.at(16.0))] == ([failed] if failed else [])
+
+
+def test_what_a_monitor_saw_before_it_fell_silent_itself_does_not_count() -> None:
+    job = Job(8, hosts=4)
+    job.now = 10.0
+    job.report(*range(8), running_here="0-7")
+    job.now = 16.0
+    job.report(*range(2, 8), waiting_since=10.0, running_here="2-7")
+    assert told(job.at(16.0)) == [([0, 1], "silent")]
 
 
 def test_half_of_the_nodes_silent_is_rather_a_collector_that_is_cut_off() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from otel_fr.match import (
     Call,
     CallState,
@@ -22,6 +24,7 @@ from tests.support.verdicts import causes, judge
 WORLD = Group("w", "0", "default_pg", (0, 1, 2))
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 BARRIER = Signature("barrier")
+BROADCAST = Signature("broadcast", ((4,),), ((4,),), ("Float",), ("Float",))
 
 
 def call(rank: int, seq: int, state: CallState = CallState.IN_FLIGHT, signature: Signature = SUM, **more: Any) -> Call:
@@ -236,6 +239,23 @@ def test_a_rank_that_fell_silent_is_named_before_one_that_never_was_heard() -> N
     unheard = Rank(2, ending=Ending.UNKNOWN, complete=False)
     (cause,) = causes(verdict([call(0, 5)], [at(0, 5), silent, unheard]))
     assert (cause.category, cause.culprit_ranks) == (Category.MISSING_RANK, (1,))
+
+
+@pytest.mark.parametrize("operation", ["all_reduce", "broadcast"])
+@pytest.mark.parametrize("is_waited_for", [True, False])
+def test_a_call_in_the_last_report_of_a_rank_that_fell_silent_does_not_show_a_stuck_device(
+    operation: str, is_waited_for: bool
+) -> None:
+    """Its monitor is stopped: the rank may have completed the call long ago, as its peers have, and be slow since."""
+    signature = SUM if operation == "all_reduce" else BROADCAST._replace(root=0)
+    before = [call(rank, 5, CallState.COMPLETED, signature) for rank in (0, 2)]
+    after = [call(rank, 6) for rank in (0, 2)] if is_waited_for else []
+    silent = Rank(1, ending=Ending.UNKNOWN, complete=False, progress={"w": Progress(5, 4)})
+    others = [Rank(rank, idle=9.0, progress={"w": Progress(5 + is_waited_for, 5)}) for rank in (0, 2)]
+    found = causes(verdict([*before, call(1, 5, signature=signature), *after], [*others, silent]))
+    assert [cause.stuck_on for cause in found] != ["device"]
+    assert [cause.category for cause in found] == [Category.MISSING_RANK] * is_waited_for
+    assert all(cause.culprit_ranks == (1,) for cause in found)
 
 
 def test_all_joined_and_nothing_moves_is_a_stalled_collective_without_a_culprit() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from otel_fr.monitor.node import KEEP_SECONDS, Node
+from otel_fr.ring.layout import ProcessNow
 
 
-def joined(folder: Path, rank: int, run: str = "run", size: int = 0) -> Node:
-    node = Node(folder, run, rank, size)
+def joined(folder: Path, rank: int, run: str = "run", size: int = 0, pid: int = 0) -> Node:
+    node = Node(folder, run, rank, size, pid)
     node.join()
     return node
 
@@ -30,6 +33,34 @@ def test_the_last_that_leaves_knows_that_it_is_and_who_failed(tmp_path: Path) ->
     assert [node.leave() for node in nodes] == [False, False, True]
     assert nodes[2].failures() == {0: ("", True), 1: ("/dumps/otel_fr_rank_1", False)}
     assert nodes[0].others() == []
+
+
+def test_a_rank_runs_while_its_process_does_whatever_its_monitor_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: dict[int, ProcessNow | None] = {11: ProcessNow("R", 5), 12: ProcessNow("S", 6), 13: ProcessNow("D", 7)}
+    monkeypatch.setattr("otel_fr.monitor.node.process_start_ns", lambda pid: pid - 6)
+    monkeypatch.setattr("otel_fr.monitor.node.process_state", states.get)
+    nodes = [joined(tmp_path, rank, pid=pid) for rank, pid in ((0, 11), (2, 12), (10, 13))]
+    without_pid = joined(tmp_path, 3)
+    assert nodes[0].running() == without_pid.running() == [0, 2, 10]
+    for own in (nodes[1]._own, nodes[2]._own):
+        assert own is not None
+        os.close(own)  # killed
+    assert nodes[0].running() == [0, 2, 10]
+    states |= {12: ProcessNow("T", 6), 13: None}
+    assert nodes[0].running() == [0], "one is stopped, one has ended"
+    states |= {12: ProcessNow("t", 6), 13: ProcessNow("S", 8)}
+    assert nodes[0].running() == [0, 2], "a debugger looks at one, the other's number is another process's now"
+
+
+def test_a_rank_in_another_container_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = joined(tmp_path, 0, pid=os.getpid())
+    monkeypatch.setattr("otel_fr.monitor.node.pid_namespace", lambda: "pid:[1]")
+    there = joined(tmp_path, 1, pid=os.getpid())
+    assert there.running() == [1]
+    monkeypatch.undo()
+    assert here.running() == [0]
 
 
 def test_a_monitor_that_was_killed_does_not_count(tmp_path: Path) -> None:
