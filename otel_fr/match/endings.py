@@ -32,6 +32,10 @@ _COMMUNICATION = ("torch.distributed.", "gloo", "NCCL", "monitoredBarrier", "Ope
 """Parts of the exceptions that c10d and its backends raise for a failed call."""
 
 
+_PEER_EXCEPTION = "otel_fr.fault_tolerance.peers.PeerFailedError"
+"""What otel-fr raises in a rank whose call it has ended for a failed peer."""
+
+
 def is_communication(exception: str) -> bool:
     """It may be what a failed call raises."""
     return any(part in exception for part in _COMMUNICATION)
@@ -57,6 +61,11 @@ def process_ending(*, signal: int | None, exit_code: int | None, clean: bool, ex
     return Ending.CLEAN if clean else Ending.GONE
 
 
+def ended_for_peer(info: Rank) -> bool:
+    """It ended because otel-fr had told it that a peer had failed: never a cause, whatever else it has done since."""
+    return info.ended_for_peer or (info.ending is Ending.RAISED and info.exception.startswith(_PEER_EXCEPTION))
+
+
 def gave_up_at_store(info: Rank) -> bool:
     """It ended because others did not arrive at the job's store: their fault, not its own."""
     return info.ending is Ending.RAISED and info.exception.startswith(_STORE_EXCEPTIONS)
@@ -78,7 +87,7 @@ def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
     if info.ending is Ending.KILLED:
         return not was_stopped(info)
     if info.ending in (Ending.RAISED, Ending.GONE):
-        if gave_up_at_store(info):
+        if gave_up_at_store(info) or ended_for_peer(info):
             return False
         return not was_stopped(info) and not any(call.state is CallState.FAILED and not call.caught for call in calls)
     return False
@@ -135,7 +144,7 @@ def _failed_alone(evidence: Evidence, instances: Iterable[Instance]) -> set[int]
             continue
         rank = failed[0].rank
         others = set(instance.members) - {rank}
-        if rank not in raised or was_stopped(evidence.ranks[rank]):
+        if rank not in raised or was_stopped(evidence.ranks[rank]) or ended_for_peer(evidence.ranks[rank]):
             continue
         ended_well = len(instance.calls) == len(instance.members) and all(
             call.rank == rank or call.state is CallState.COMPLETED for call in calls
@@ -360,7 +369,7 @@ def ending_text(info: Rank) -> str:
         return f"raised {message_text(info.exception)}"
     if info.ending is Ending.RAISED:
         how = f"exited with code {info.exit_code}" if info.exit_code is not None else "exited with an error"
-        return how + _message(info)
+        return how + (", because a peer had failed" if info.ended_for_peer else _message(info))
     if info.ending is Ending.CLEAN:
         return "ended without an error"
     if info.ending is Ending.GONE:

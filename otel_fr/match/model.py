@@ -241,6 +241,7 @@ class Rank:
         file: its flight-recorder file.
         overdue: what has lasted longer than it may, when this was last known.
         ended_by_monitor: its monitor ended it for that.
+        ended_for_peer: it ended because otel-fr had told it that a peer had failed.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
         destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
             by the engine (`otel_fr.match.destroyed`).
@@ -269,6 +270,7 @@ class Rank:
     file: str = ""
     overdue: tuple[Overdue, ...] = ()
     ended_by_monitor: bool = False
+    ended_for_peer: bool = False
     doing: str = ""
     kill_reason: str = ""
     place: Place = UNPLACED

@@ -13,6 +13,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
+from otel_fr.fault_tolerance.peers import EXIT_CODE
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor import error_file, report_builder
 from otel_fr.monitor.activity_spans import ActivitySpans
@@ -38,6 +39,7 @@ class Reporter:
         identity: of the rank. tail, groups, activity: what has been read of the ring.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
+        is_to_exit: the rank was told to end, because a peer has failed.
     """
 
     def __init__(self, reader: RingReader, config: Config, is_first: bool = True) -> None:
@@ -61,6 +63,7 @@ class Reporter:
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
         self.on_hang = ""
         self.running_here: list[int] = []
+        self.is_to_exit = False
         self._resource = self.identity.resource()
         self._builder = self._new_builder()
         self._activity_spans = self._new_activity_spans()
@@ -355,7 +358,8 @@ class Reporter:
         if exit_.code and self._reader.exception is None:
             self._error_file = error_file.read(os.environ.get(error_file.VARIABLE, ""))
         reason = self._memory.reason(time.monotonic()) if exit_.signal == signal.SIGKILL else ""
-        return ReportedExit(exit_.code, exit_.signal, is_clean, exit_.known, reason)
+        is_for_peer = self.is_to_exit and exit_.code == EXIT_CODE
+        return ReportedExit(exit_.code, exit_.signal, is_clean, exit_.known, reason, is_for_peer)
 
     def dropped(self) -> DropCounts:
         """What was lost so far."""

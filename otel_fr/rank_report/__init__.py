@@ -231,6 +231,15 @@ class ReportedExit(NamedTuple):
             optional=True,
         ),
     ] = ""
+    is_for_peer: Annotated[
+        bool,
+        Key(
+            "for_peer",
+            flag(False),
+            "true: it ended because a peer had failed, as `OTEL_FR_ON_PEER_FAILURE=exit` says",
+            optional=True,
+        ),
+    ] = False
 
 
 _read_call = reader_of(ReportedCall)

@@ -164,3 +164,16 @@ def test_a_call_that_waits_for_a_replica_that_hangs_is_ended_and_torchft_goes_on
     assert "Timed out" not in job.log(1)
     assert sizes(job.log(1))[-2:] == [2, 1]
     assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]
+
+
+def test_a_replica_that_is_made_to_exit_in_a_later_quorum_is_no_culprit(tmp_path: Path) -> None:
+    """torchft keeps the error from the program, which goes on alone until otel-fr ends it."""
+    env = {"OTEL_FR_ON_PEER_FAILURE": "exit", "OTEL_FR_EXIT_GRACE": "5", "BY_HAND": "1"}
+    with torchrun.collector(tmp_path / "collector") as running, replicas(tmp_path, running, env=env) as job:
+        job.start(0, "stop")
+        survivor = job.start(1)
+        assert survivor.wait(PATIENCE) == 1, job.log(1)
+    (cause,) = running.causes()  # the last judgement's are among them
+    assert sizes(job.log(1))[-2:] == [2, 1], "it had gone on"
+    assert re.search(r"exitcode\s*: 75", job.log(1))
+    assert [one["replica"] for one in cause["culprits"]] == ["replica_0"]

@@ -80,6 +80,7 @@ class KeptReport:
     ended_by_monitor: bool = False
     doing: str = ""
     kill_reason: str = ""
+    ended_for_peer: bool = False
     running_here: str = ""
     """Interned: the monitors of one machine mostly say the same."""
     call_weight: int = 0
@@ -181,6 +182,7 @@ def _add_exit(report: KeptReport, given: rank_report.ReportedExit) -> None:
     report.exit_code = given.code if given.is_known else None
     report.signal = given.signal or None
     report.kill_reason = given.reason
+    report.ended_for_peer = given.is_for_peer
     report.ending = process_ending(
         signal=report.signal, exit_code=report.exit_code, clean=given.is_clean, exception=report.exception
     )

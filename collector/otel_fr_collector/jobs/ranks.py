@@ -40,6 +40,7 @@ class RankState:
     exit_code: int | None = None
     signal: int | None = None
     kill_reason: str = ""
+    ended_for_peer: bool = False
     exception: str = ""
     exception_site: str = ""
     is_exiting: bool = False
@@ -160,5 +161,5 @@ class RankState:
         self.ending = report.ending
         if report.has_exited:
             self.ended, self.exit_code, self.signal = now, report.exit_code, report.signal
-            self.kill_reason = report.kill_reason
+            self.kill_reason, self.ended_for_peer = report.kill_reason, report.ended_for_peer
         return is_news

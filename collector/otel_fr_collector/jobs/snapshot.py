@@ -127,6 +127,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         signal=state.signal,
         exit_code=state.exit_code,
         kill_reason=state.kill_reason,
+        ended_for_peer=state.ended_for_peer,
         exception="" if ending is Ending.CLEAN else state.exception,
         exception_site=_exception_site(state, ending),
         exiting=state.is_exiting,

@@ -58,6 +58,7 @@ class _RankData(TypedDict):
     exit_message: str | None
     exit_site: str | None
     kill_reason: str | None
+    ended_for_peer: bool | None
     place: list[Any] | None
 
 
@@ -101,6 +102,7 @@ class SavedRun:
                 exit_message=item["exit_message"] or "",
                 exit_site=item["exit_site"] or "",
                 kill_reason=item["kill_reason"] or "",
+                ended_for_peer=bool(item["ended_for_peer"]),
                 place=_place(item["place"]) if item["place"] else Place(item["host"]),
                 **{name: cast("Json", item)[name] for name in _RANK_FIELDS},
             )
@@ -130,6 +132,7 @@ def dump_run(run: Run, now: float, wall: float) -> Json:
             "exit_message": state.exit_message,
             "exit_site": state.exit_site,
             "kill_reason": state.kill_reason,
+            "ended_for_peer": state.ended_for_peer,
             "host": state.host,
             "place": state.place,
             "stack_age": max(0.0, now - state.stack_arrived),

@@ -271,6 +271,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         file=dump.path,
         overdue=_overdue(dump),
         ended_by_monitor=dump.text("on_hang") == "kill" and bool(exit_),
+        ended_for_peer=exit_.get("for_peer") is True,
         doing=dump.text("doing")[: rank_report.MAX_DOING],
         kill_reason=_text(exit_.get("reason"))[: rank_report.MAX_DOING],
     )
