@@ -1,7 +1,8 @@
-"""Memory of four ranks that train with FSDP2 while a second thread issues collectives, for a while, on gloo.
+"""Memory of four ranks that train for a while on gloo, and the incidents of such a healthy job: none is right.
 
-    python benchmarks/soak.py [--seconds 600] [--engine compiled|python|off]
+    python benchmarks/soak.py [--job fsdp2|noisy] [--seconds 600] [--engine compiled|python|off]
 
+fsdp2: with FSDP2, while a second thread issues collectives. noisy: with DDP, on ranks that are all late by chance.
 Every rank has its monitor, and the collector runs here too. The growth is that of each rank's resident memory from the
 first of ten samples to the last; some is torch's own, which --engine off shows.
 """
@@ -21,11 +22,12 @@ from tests.support.ports import free_port
 
 BIN = Path(sys.executable).parent
 RANKS = 4
-JOB = Path(__file__).with_name("jobs") / "soak.py"
+JOBS = {"fsdp2": "soak.py", "noisy": "noisy.py"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--job", choices=JOBS, default="fsdp2")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--engine", choices=("compiled", "python", "off"), default="compiled")
     args = parser.parse_args()
@@ -35,7 +37,8 @@ def main() -> None:
     env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
     if args.engine != "off":
         env.update(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{grpc}", OTEL_FR_CAPTURE_ENGINE=args.engine)
-    launch = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={RANKS}", str(JOB), str(args.seconds)]
+    job_file = Path(__file__).with_name("jobs") / JOBS[args.job]
+    launch = [str(BIN / "torchrun"), "--standalone", f"--nproc_per_node={RANKS}", str(job_file), str(args.seconds)]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as incidents:
         collector = subprocess.Popen(command, stdout=incidents, stderr=subprocess.DEVNULL)
         try:
@@ -52,6 +55,7 @@ def main() -> None:
         growth = f"{samples[0] / 1024:.1f} -> {samples[-1] / 1024:.1f} MiB" if samples else "no samples"
         print(f"rank {rank} ({engine}): resident {growth}; {found}")
     print("the collector said:", told.strip() or "nothing")
+    sys.exit(1 if told.strip() else 0)
 
 
 if __name__ == "__main__":
