@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from otel_fr._version import __version__
 
 if TYPE_CHECKING:
+    from otel_fr import analyze as analyze
     from otel_fr.fault_tolerance.agreement import ReconfigureError
     from otel_fr.fault_tolerance.peers import PeerFailedError, PeerFailure
     from otel_fr.fault_tolerance.sections import end_section, heartbeat, section, start_section, step
@@ -46,13 +47,19 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "analyze":  # a subpackage, which needs numpy; torch is not imported
+        return importlib.import_module("otel_fr.analyze")
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     found = globals()[name] = getattr(importlib.import_module(module), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "analyze"})
 
 
 def instrument() -> None:

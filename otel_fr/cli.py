@@ -74,6 +74,8 @@ _EXAMPLES_TITLE = "examples:"
 _EXTRAS = {
     "collector": "otel-fr collector, otel-fr demo",
     "mcp": "otel-fr mcp",
+    "pandas": "data frames of otel_fr.analyze.load()",
+    "parquet": "otel-fr analyze -o FILE.parquet",
     "instruments": "torch 2.6 or later, where a job has none",
 }
 """Extra of the package -> what it is for. All else, also recording, needs the package alone."""

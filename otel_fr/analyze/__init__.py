@@ -3,18 +3,20 @@
 `cli` reads the options. `analysis.load` does the rest in this order: `otel_fr.dumps.read` reads the files, `assemble`
 builds the runs and their evidence from them, `otel_fr.match` judges the newest run. `output` has one module for each
 form of the result, and `collectives` lists the calls of each collective for them. `notes` are what the files leave
-open, and `open_calls` the calls in flight where no fault was found.
+open, and `open_calls` the calls in flight where no fault was found. `report` is the result for programs and notebooks,
+of which `frames` makes data frames; `tables` has the calls as columns, and `clocks` aligns the ranks' times.
 
 ::
 
-    from otel_fr.analyze import load
+    import otel_fr
 
-    analysis = load("/tmp/flight-recorder")
-    for incident in analysis.incidents:
+    report = otel_fr.analyze.load("flight-recorder")
+    for incident in report.incidents:
         print(incident["summary"])
 """
 
-from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis, load
+from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analysis
 from otel_fr.analyze.collectives import Collective
+from otel_fr.analyze.report import Report, load
 
-__all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "Analysis", "Collective", "load"]
+__all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "Analysis", "Collective", "Report", "load"]

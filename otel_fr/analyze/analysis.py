@@ -24,7 +24,7 @@ HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 not show whether they are blocked, or calls in the files could not be read."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Analysis:
     """What the flight-recorder files of one folder show about the newest run in it.
 

@@ -15,7 +15,7 @@ from otel_fr.analyze.analysis import FAULT, HEALTHY, UNDECIDED, UNUSABLE, Analys
 from otel_fr.analyze.output.overview import View
 from otel_fr.analyze.output.text import to_json, to_text
 from otel_fr.dumps.places import newest_folder, runs_folder
-from otel_fr.presentation import ago_text
+from otel_fr.presentation import ago_text, count_text
 
 __all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "add_arguments", "run"]
 
@@ -38,7 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder with one flight-recorder file per rank, or one such file (default: the newest run's folder, in"
         " $OTEL_FR_DUMP_DIR, otherwise in ~/.cache/otel-fr)",
     )
-    add("--format", choices=("text", "json", "markdown", "html"), default="text", help="output format (default: text)")
+    add(
+        "--format",
+        choices=("text", "json", "markdown", "html", "perfetto"),
+        default="text",
+        help="output format (default: text); perfetto: a trace for ui.perfetto.dev",
+    )
     add(
         "--otlp",
         metavar="ENDPOINT",
@@ -52,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=Path,
-        help="write all calls as tables; .json, .sqlite and .db set the format, others are pickles",
+        help="write all calls as tables: .json, .sqlite or .pkl; or as one table: .csv or .parquet",
     )
     add("-j", "--just_print_entries", action="store_true", help="print what each rank recorded, instead of the verdict")
     add("--selected-ranks", nargs="+", type=int, metavar="R", help="show only these ranks; all ranks are judged")
@@ -98,12 +103,12 @@ def run(args: argparse.Namespace) -> int:
         return _refuse("--transform-ft needs --group-world-size, the number of ranks of a torchft replica")
     if args.just_print_entries and args.format != "text":
         return _refuse("-j prints a table only; for programs, --output FILE.json writes every call")
+    if args.format == "perfetto" and sys.stdout.isatty():
+        return _refuse("a trace is no text for a terminal: --format perfetto > trace.json")
     replica_size = args.group_world_size if args.transform_ft else None
-    if args.output is not None and args.output.suffix in (".html", ".md"):
-        form = "html" if args.output.suffix == ".html" else "markdown"
-        return _refuse(f"--output writes the tables of all calls; for the report use --format {form} > {args.output}")
-    if args.output is not None and not args.output.resolve().parent.is_dir():
-        return _refuse(f"--output {args.output}: its folder does not exist")
+    refusal = None if args.output is None else _refusal(args.output)
+    if refusal:
+        return _refuse(f"--output {refusal}")
     if args.otlp and not _is_endpoint(args.otlp):
         return _refuse(f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317")
     if args.path is None:
@@ -148,6 +153,27 @@ def _refuse(text: str) -> int:
     return UNUSABLE
 
 
+_REPORTS = {".html": "html", ".md": "markdown", ".txt": "text", ".pftrace": "perfetto", ".perfetto-trace": "perfetto"}
+"""Suffixes of what ``--format`` prints."""
+
+
+def _refusal(path: Path) -> str | None:
+    """Why ``--output`` cannot write this file; None: it can."""
+    from otel_fr.analyze.output import calls_file, database
+
+    suffix = path.suffix.lower()
+    if suffix in _REPORTS:
+        return f"writes the tables of all calls; for the report use --format {_REPORTS[suffix]} > {path}"
+    if suffix == calls_file.PARQUET and not calls_file.can_write_parquet():
+        return f"{path}: {calls_file.PARQUET_NEEDED}"
+    known = (calls_file.CSV, calls_file.PARQUET, database.JSON, *database.SQLITE, *database.PICKLE)
+    if suffix not in known and suffix[1:].isalpha():
+        return f"{path}: {suffix} is not written; use {', '.join(known[:-1])} or {known[-1]}"
+    if not path.resolve().parent.is_dir():
+        return f"{path}: its folder does not exist"
+    return None
+
+
 def _is_endpoint(text: str) -> bool:
     """True for an http or https URL with a host and, if it has one, a valid port."""
     try:
@@ -183,6 +209,17 @@ def _print(analysis: Analysis, view: View, args: argparse.Namespace) -> None:
         from otel_fr.analyze.output.page import to_html
 
         sys.stdout.write(to_html(analysis, view))
+    elif args.format == "perfetto":
+        from otel_fr.analyze.output.perfetto import MAX_CALLS, write_trace
+
+        left_out = write_trace(analysis, view, sys.stdout.write)
+        if left_out:
+            older = count_text(left_out, "older call")
+            print(
+                f"otel-fr analyze: the trace has the newest {MAX_CALLS} calls; {older} left out"
+                " (--selected-ranks selects ranks)",
+                file=sys.stderr,
+            )
     elif sys.stdout.isatty():
         from otel_fr.analyze.output.terminal import show
 
@@ -192,10 +229,11 @@ def _print(analysis: Analysis, view: View, args: argparse.Namespace) -> None:
 
 
 def _write(analysis: Analysis, path: Path) -> int:
-    from otel_fr.analyze.output.database import write_database
+    from otel_fr.analyze.output import calls_file, database
 
+    one_table = path.suffix.lower() in (calls_file.CSV, calls_file.PARQUET)
     try:
-        write_database(analysis, path)
+        (calls_file.write_calls if one_table else database.write_database)(analysis, path)
     except OSError as error:
         return _refuse(f"--output {path}: {error.strerror or error}; nothing was written")
     return HEALTHY

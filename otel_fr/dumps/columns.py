@@ -28,6 +28,9 @@ NONE = -(1 << 63)
 _CHUNK = 4096
 """Entries that iteration builds at a time."""
 
+_SHOWN = 3
+"""Entries that the text of a sequence of them shows."""
+
 T = TypeVar("T")
 
 
@@ -145,7 +148,9 @@ class Entries(Sequence[Entry]):
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     def __repr__(self) -> str:
-        return f"Entries({list(self)!r})"
+        shown = self.at(np.arange(min(len(self), _SHOWN)))
+        more = f", and {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""
+        return f"Entries({shown!r}{more})"
 
     def take(self, chosen: npt.NDArray[Any]) -> Entries:
         """The entries at these positions, or those where this mask is true."""

@@ -43,7 +43,7 @@ MAX_HOST = 256
 """Characters of the name of a host, as the collector keeps."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Run:
     """One run of one job, with the files of its ranks.
 
@@ -64,6 +64,11 @@ class Run:
     messages: list[Messages]
     written_at: float | None = None
     notes: list[Note] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Which run it is; its calls would fill a thousand screens."""
+        ranks = ranks_text(dump.rank for dump in self.dumps)
+        return f"<Run of job {self.job!r}, attempt {self.attempt}: {len(self.dumps)} files of {ranks}>"
 
 
 def build_runs(dumps: Sequence[Dump]) -> tuple[list[Run], list[Problem]]:

@@ -1,5 +1,5 @@
 """The forms of an analysis. `overview` has what several of them show; the others are one form each:
 
-`text` (and JSON), `terminal`, `markdown`, `page` (HTML, with `timeline`), `entries_table` (``-j``), `database`
-(``--output``) and `otlp_traces` (``--otlp``).
+`text` (and JSON), `terminal`, `markdown`, `page` (HTML, with `timeline`), `perfetto`, `entries_table` (``-j``),
+`database` and `calls_file` (``--output``), `otlp_traces` (``--otlp``), and `screen` for prompts and notebooks.
 """

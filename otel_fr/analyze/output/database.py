@@ -2,22 +2,22 @@
 
 The tables and their first columns are those of PyTorch's (torch 2.13, ``flight_recorder/components/types.py``); its
 file is a pickle of its own classes. The ending of the file's name chooses the form: ``.json``; ``.sqlite``,
-``.sqlite3`` or ``.db``; anything else a pickle of plain values.
+``.sqlite3`` or ``.db``; ``.pkl``, ``.pickle``, none, or one that is no word is a pickle of plain values.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from math import prod
 from pathlib import Path
 
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import Collective
+from otel_fr.analyze.output.replacing import replacing
 from otel_fr.match import CallState, Finding
 
 FORMAT = 1
@@ -70,7 +70,9 @@ COLUMNS = {
 }
 """The columns of each table."""
 
-_SQLITE = (".sqlite", ".sqlite3", ".db")
+SQLITE = (".sqlite", ".sqlite3", ".db")
+JSON = ".json"
+PICKLE = (".pkl", ".pickle")
 Row = tuple[object, ...]
 
 
@@ -80,23 +82,19 @@ def write_database(analysis: Analysis, path: Path) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    tables = _Tables(analysis)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    tables, suffix = _Tables(analysis), path.suffix.lower()
     try:
-        if path.suffix in _SQLITE:
-            _write_sqlite(tables, temporary)
-        elif path.suffix == ".json":
-            with temporary.open("w", encoding="utf-8") as file:
-                file.writelines(_json_parts(tables))
-        else:
-            with temporary.open("wb") as out:
-                pickle.dump(tables.plain(), out, protocol=4)
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            if suffix in SQLITE:
+                _write_sqlite(tables, temporary)
+            elif suffix == JSON:
+                with temporary.open("w", encoding="utf-8") as file:
+                    file.writelines(_json_parts(tables))
+            else:
+                with temporary.open("wb") as out:
+                    pickle.dump(tables.plain(), out, protocol=4)
     except sqlite3.Error as error:
         raise OSError(str(error)) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 def _json_parts(tables: _Tables) -> Iterator[str]:

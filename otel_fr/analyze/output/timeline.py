@@ -7,7 +7,7 @@ nearly the same moment, and each rank's times are shifted so that the ends of th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -16,6 +16,7 @@ from typing import Any
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.collectives import CollectiveKey, entries_by_rank, key_of, moment
 from otel_fr.analyze.output import overview
+from otel_fr.analyze.output.arguments import arguments
 from otel_fr.analyze.output.overview import View, clean
 from otel_fr.dumps.entry import Entry
 from otel_fr.match import CallState, Finding, Group, Signature
@@ -228,7 +229,8 @@ class _Texts:
     def details(self, signature: Signature) -> int:
         index = self._signatures.get(signature)
         if index is None:
-            index = self._signatures[signature] = self.put("details", _details(signature))
+            text = "; ".join(f"{name} {value}" for name, value in arguments(signature).items())
+            index = self._signatures[signature] = self.put("details", text)
         return index
 
     def stack(self, entry: Entry) -> int:
@@ -263,25 +265,6 @@ def _call(
         texts.stack(entry),
         _micro(took),
     ]
-
-
-def _details(signature: Signature) -> str:
-    """The arguments of the call, in one line."""
-    known = {
-        "input": _tensors(signature.input_sizes, signature.input_dtypes),
-        "output": _tensors(signature.output_sizes, signature.output_dtypes),
-        "reduce op": signature.reduce_op,
-        "root": signature.root,
-        "peer": signature.peer,
-        "tag": signature.tag,
-    }
-    return "; ".join(f"{name} {value}" for name, value in known.items() if value not in (None, ""))
-
-
-def _tensors(sizes: Iterable[tuple[int, ...]], dtypes: tuple[str, ...]) -> str:
-    shapes = [str(list(shape)) for shape in sizes]
-    more = f" and {len(shapes) - 4} more" if len(shapes) > 4 else ""
-    return " ".join(shapes[:4]) + more + (f" {', '.join(dict.fromkeys(dtypes[:8]))}" if dtypes and shapes else "")
 
 
 def _micro(seconds: float | None) -> int:

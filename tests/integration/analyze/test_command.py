@@ -16,6 +16,7 @@ from tests.support.commands import OTEL_FR, otel_fr, python, run
 from tests.support.paths import DUMPS
 from tests.support.rings import RankRing, signature
 from tests.support.torch_files import entry, one_missing, write
+from tests.support.trace_events import Trace
 from tests.support.waiting import PATIENCE
 
 
@@ -52,6 +53,10 @@ def test_wrong_use_is_explained() -> None:
         (["-j", "--format", "html"], "--output FILE.json"),
         (["-o", "{tmp}/none/db.json"], "its folder does not exist"),
         (["-o", "{tmp}/report.html"], "--format html > "),
+        (
+            ["-o", "{tmp}/calls.xlsx"],
+            ".xlsx is not written; use .csv, .parquet, .json, .sqlite",
+        ),
         (["--mismatch_cap", "0"], "0 is not a positive number"),
         (["--mismatch_cap", "many"], "invalid"),
         (["--format", "pdf"], "invalid choice"),
@@ -85,6 +90,28 @@ def test_output_that_cannot_be_written_is_reported_and_the_verdict_still_printed
     assert done.stdout.startswith("missing_rank: rank 2")
     assert f"--output {tmp_path / 'db.sqlite'}: Is a directory; nothing was written" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["db.sqlite", "files"]
+
+
+def test_a_trace_for_perfetto(tmp_path: Path) -> None:
+    done = otel_fr("analyze", one_missing(tmp_path), "--format", "perfetto")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert len(Trace(done.stdout).arrows) == 3
+
+
+@pytest.mark.parametrize("name", ["calls.csv", "calls.CSV", "db.json", "db.db", "db.pkl", "db", "db.2026-11-22"])
+def test_the_suffix_says_what_is_written(name: str, tmp_path: Path) -> None:
+    done = otel_fr("analyze", one_missing(tmp_path / "files"), "-o", tmp_path / name)
+    assert (done.returncode, done.stderr) == (1, "")
+    begin = (tmp_path / name).read_bytes()[:9]
+    form = {".csv": b"rank,grou", ".json": b'{"format"', ".db": b"SQLite fo"}
+    assert begin.startswith(form.get(Path(name).suffix.lower(), b"\x80\x04"))
+
+
+def test_without_pyarrow_parquet_is_refused_before_the_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyarrow'] = None\n")
+    done = otel_fr("analyze", one_missing(tmp_path / "files"), "-o", "x.parquet", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "needs pyarrow: pip install 'otel-fr[parquet]'" in done.stderr
 
 
 def test_the_entries_are_printed_as_torchfrtrace_does(tmp_path: Path) -> None:
@@ -216,3 +243,13 @@ def test_dump_asks_only_the_monitors_of_this_users_ranks(tmp_path: Path) -> None
         for process in (monitor, stranger):
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+
+def test_the_package_has_the_analyzer_without_torch_and_pandas() -> None:
+    done = python(
+        "import sys, otel_fr\n"
+        "assert not {'numpy', 'torch', 'otel_fr.analyze'} & set(sys.modules)\n"
+        "assert callable(otel_fr.analyze.load)\n"
+        "assert not {'torch', 'pandas', 'pyarrow', 'otel_fr.capture'} & set(sys.modules)\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")

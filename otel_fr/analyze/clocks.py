@@ -1,0 +1,92 @@
+"""By how much the clocks of ranks differ, from the collectives that they share.
+
+Two ranks' times are never compared as they are: a collective ends on all its ranks at nearly the same moment, so the
+median difference between these ends is the difference of the clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_fr.analyze.assemble.runs import Run
+from otel_fr.dumps.columns import COLLECTIVE, Entries, Integers
+
+SHARED = 512
+"""Newest collectives of each rank that are compared: enough for a median, and the work is bounded."""
+LATEST = 1 << 61
+"""Nanoseconds, exclusive: files may contain any number, and sums of two times must not exceed 64 bits."""
+
+
+def valid(times: Integers | None, count: int) -> npt.NDArray[np.bool_]:
+    """Which of a column's times a clock can have."""
+    return np.zeros(count, np.bool_) if times is None else (times > 0) & (times < LATEST)
+
+
+def clock_offsets(run: Run) -> dict[int, int]:
+    """Rank -> nanoseconds to add to its times so that shared collectives end at the same time on all ranks.
+
+    The ranks with most collectives are the reference. A rank that shares none with others keeps its clock. Where no
+    file has ends, as those of recorders that do not record them, the times of enqueueing are compared.
+    """
+    has_ends = any(valid(dump.entries.ended, len(dump.entries)).any() for dump in run.dumps)
+    keys, times = _shared(run, has_ends)
+    offsets = dict.fromkeys((dump.rank for dump in run.dumps), 0)
+    count = max((int(of.max(initial=-1)) for of in keys), default=-1) + 1
+    at, known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    waiting = {index for index, of in enumerate(keys) if len(of)}
+    while waiting:
+        aligned = {index: known[keys[index]] for index in waiting}
+        aligned = {index: which for index, which in aligned.items() if which.any()}
+        if not aligned:
+            # None is connected to the ranks that are aligned: this one is the reference of those connected to it.
+            index = max(waiting, key=lambda index: (len(keys[index]), -index))
+            _place(keys[index], times[index], at, known)
+            waiting.discard(index)
+            continue
+        for index, which in sorted(aligned.items()):
+            own = keys[index]
+            offset = int(np.median(at[own[which]] - times[index][which]))
+            offsets[run.dumps[index].rank] = offset
+            _place(own, times[index] + offset, at, known)
+            waiting.discard(index)
+    return offsets
+
+
+def _place(keys: Integers, times: Integers, at: Integers, known: npt.NDArray[np.bool_]) -> None:
+    new = ~known[keys]
+    at[keys[new]] = times[new]
+    known[keys[new]] = True
+
+
+def _shared(run: Run, has_ends: bool) -> tuple[Sequence[Integers], Sequence[Integers]]:
+    """For each file: numbers of its newest collectives, the same for all ranks, and their ends."""
+    number_of = {id_: number for number, id_ in enumerate(run.evidence.groups)}
+    groups: list[Integers] = []
+    numbers: list[Integers] = []
+    times: list[Integers] = []
+    for dump in run.dumps:
+        entries = dump.entries
+        column = entries.ended if has_ends else entries.created
+        own = [number_of.get(run.ids[dump.rank].get(key, ""), -1) for key in entries.groups]
+        group = np.array(own or [0], np.int64)[entries.group]
+        chosen = _newest(entries, group >= 0, column)
+        groups.append(group[chosen])
+        numbers.append(entries.sequence_id[chosen])
+        times.append(np.zeros(0, np.int64) if column is None else column[chosen])
+    counts = [len(of) for of in groups]
+    group = np.concatenate(groups) if groups else np.zeros(0, np.int64)
+    number = np.concatenate(numbers) if numbers else np.zeros(0, np.int64)
+    order = np.lexsort((number, group))
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (group[order[1:]] != group[order[:-1]]) | (number[order[1:]] != number[order[:-1]])
+    keys = np.zeros(len(order), np.int64)
+    keys[order] = np.cumsum(first) - 1
+    return np.split(keys, np.cumsum(counts)[:-1]) if counts else [], times
+
+
+def _newest(entries: Entries, known: npt.NDArray[np.bool_], column: Integers | None) -> Integers:
+    found = np.flatnonzero(known & (entries.stream == COLLECTIVE) & valid(column, len(entries)))
+    return found[-SHARED:].astype(np.int64)

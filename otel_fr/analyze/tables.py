@@ -1,0 +1,164 @@
+"""The calls of a run as columns, file by file: for data frames, CSV and Parquet alike. Needs numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from otel_fr.analyze.assemble.messages import Messages
+from otel_fr.analyze.assemble.runs import Run
+from otel_fr.analyze.clocks import LATEST
+from otel_fr.dumps.columns import NONE, P2P, STATES, STREAMS, Entries, Floats, Integers
+from otel_fr.dumps.model import Dump
+from otel_fr.encodable import encodable
+from otel_fr.match import Group, Signature
+from otel_fr.match.model import Sizes
+
+Kind = Literal["integer", "number", "optional", "text", "time"]
+"""Type of a column: int64; float64 (NaN: not known); integer or None; text ("": none); ns since 1970 as int64, of which
+the least stands for "not known", as it does in numpy's and pandas' times."""
+
+Chunk = dict[str, npt.NDArray[Any]]
+
+CALL_COLUMNS: dict[str, Kind] = {
+    "rank": "integer",
+    "group": "text",
+    "group_name": "text",
+    "group_description": "text",
+    "stream": "text",
+    "sequence_id": "integer",
+    "record": "integer",
+    "operation": "text",
+    "state": "text",
+    "created": "time",
+    "started": "time",
+    "ended": "time",
+    "duration_s": "number",
+    "age_s": "number",
+    "input_sizes": "text",
+    "output_sizes": "text",
+    "input_dtypes": "text",
+    "output_dtypes": "text",
+    "input_bytes": "optional",
+    "output_bytes": "optional",
+    "reduce_op": "text",
+    "root": "optional",
+    "peer": "optional",
+    "tag": "optional",
+    "error": "text",
+    "site": "text",
+    "backend": "text",
+    "thread": "text",
+}
+"""Name -> type of the columns of the calls; docs/analyze.md says what they mean."""
+
+_BYTES = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4,
+    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16, "UInt16": 2, "UInt32": 4, "UInt64": 8,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Float8_e8m0fnu": 1,
+}  # fmt: skip
+"""Bytes of an element, by PyTorch's name of the scalar type."""
+
+_MOST = 1 << 62
+"""Bytes of a call, exclusive: files may contain any size."""
+
+
+def call_chunks(run: Run) -> Iterator[Chunk]:
+    """The calls of each file, oldest first, as one array for each of `CALL_COLUMNS`."""
+    for dump, messages in zip(run.dumps, run.messages, strict=True):
+        groups = {key: run.evidence.groups[id_] for key, id_ in run.ids[dump.rank].items()}
+        yield _chunk(dump, messages, groups)
+
+
+def empty_chunk() -> Chunk:
+    """The columns without a row."""
+    kinds: dict[Kind, type] = {"integer": np.int64, "number": np.float64, "time": np.int64}
+    return {name: np.zeros(0, kinds.get(kind, object)) for name, kind in CALL_COLUMNS.items()}
+
+
+def _chunk(dump: Dump, messages: Messages, groups: dict[str, Group]) -> Chunk:
+    if not (dump.entries.stream == P2P).any():
+        return _columns(dump.rank, dump.entries, groups)
+    # Sends and receives as assembled: their peers are global ranks.
+    parts = [_columns(dump.rank, dump.entries.take(dump.entries.stream != P2P), groups)]
+    parts.append(_columns(dump.rank, messages.entries, groups))
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in CALL_COLUMNS}
+    order = np.argsort(joined["record"], kind="stable")
+    return {name: column[order] for name, column in joined.items()}
+
+
+def _columns(rank: int, entries: Entries, groups: dict[str, Group]) -> Chunk:
+    known = [groups.get(key, Group("", "", "", ())) for key in entries.groups]
+    signatures, labels = entries.signatures, entries.labels
+    group, signature, label = entries.group, entries.signature, entries.label
+    return {
+        "rank": np.full(len(entries), rank, np.int64),
+        "group": _through([of.id for of in known], group),
+        "group_name": _through([of.name for of in known], group),
+        "group_description": _through([of.description for of in known], group),
+        "stream": _through(STREAMS, entries.stream),
+        "sequence_id": entries.sequence_id,
+        "record": entries.record,
+        "operation": _through([s.operation for s in signatures], signature),
+        "state": _through([state.value for state in STATES], entries.state),
+        "created": _times(entries.created, len(entries)),
+        "started": _times(entries.started, len(entries)),
+        "ended": _times(entries.ended, len(entries)),
+        "duration_s": _numbers(entries.duration, len(entries)),
+        "age_s": _numbers(entries.age, len(entries)),
+        "input_sizes": _through([_sizes(s.input_sizes) for s in signatures], signature),
+        "output_sizes": _through([_sizes(s.output_sizes) for s in signatures], signature),
+        "input_dtypes": _through([" ".join(s.input_dtypes) for s in signatures], signature),
+        "output_dtypes": _through([" ".join(s.output_dtypes) for s in signatures], signature),
+        "input_bytes": _through([_bytes(s.input_sizes, s.input_dtypes) for s in signatures], signature),
+        "output_bytes": _through([_bytes(s.output_sizes, s.output_dtypes) for s in signatures], signature),
+        "reduce_op": _through([s.reduce_op or "" for s in signatures], signature),
+        "root": _optional(signatures, "root", signature),
+        "peer": _optional(signatures, "peer", signature),
+        "tag": _optional(signatures, "tag", signature),
+        "error": _through([of.error or "" for of in labels], label),
+        "site": _through([of.site for of in entries.call_sites], entries.call_site),
+        "backend": _through([of.backend for of in labels], label),
+        "thread": _through([of.thread for of in labels], label),
+    }
+
+
+def _through(table: Sequence[object], column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The values that a column of indices refers to, as objects that rows share; text as UTF-8 can encode it."""
+    values = np.empty(max(len(table), 1), object)
+    for index, value in enumerate(table):
+        values[index] = encodable(value) if isinstance(value, str) else value
+    found: npt.NDArray[Any] = values[column]
+    return found
+
+
+def _optional(signatures: Sequence[Signature], name: str, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return _through([getattr(signature, name) for signature in signatures], column)
+
+
+def _times(column: Integers | None, count: int) -> Integers:
+    """Times that a clock can have."""
+    if column is None:
+        return np.full(count, NONE, np.int64)
+    return np.where((column > 0) & (column < LATEST), column, NONE)
+
+
+def _numbers(column: Floats | None, count: int) -> Floats:
+    return np.full(count, np.nan) if column is None else column
+
+
+def _sizes(sizes: Sizes) -> str:
+    return str([list(shape) for shape in sizes]) if sizes else ""
+
+
+def _bytes(sizes: Sizes, dtypes: Sequence[str]) -> int | None:
+    """Bytes of all tensors; None: not known. One dtype may stand for all tensors."""
+    each = list(dtypes) * len(sizes) if len(dtypes) == 1 else list(dtypes)
+    if not sizes or len(each) != len(sizes) or any(name not in _BYTES for name in each):
+        return None
+    found = sum(prod(shape) * _BYTES[name] for shape, name in zip(sizes, each, strict=True))
+    return found if 0 <= found < _MOST else None

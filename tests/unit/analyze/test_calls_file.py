@@ -1,0 +1,73 @@
+"""``--output`` to .csv and .parquet: the calls as one table."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from otel_fr.analyze import load
+from otel_fr.analyze.output.calls_file import write_calls
+from otel_fr.analyze.tables import CALL_COLUMNS
+from tests.support.paths import DUMPS
+from tests.support.torch_files import hostile_folder, one_missing
+
+
+def test_csv_has_a_row_for_each_call(tmp_path: Path) -> None:
+    path = tmp_path / "calls.csv"
+    write_calls(load(one_missing(tmp_path / "files")), path)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == list(CALL_COLUMNS)
+    assert len(rows) == 11
+    assert (rows[0]["created"], rows[0]["started"]) == (
+        "2026-09-21T14:13:20.000000000Z",
+        "2026-09-21T14:13:20.000001000Z",
+    )
+    last = rows[-1]
+    assert (last["rank"], last["state"], last["ended"], last["duration_s"]) == ("3", "scheduled", "", "")
+    assert (last["input_sizes"], last["input_bytes"], last["root"]) == ("[[4, 4]]", "64", "")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["calls.csv", "files"]
+
+
+def test_parquet_has_the_same(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "calls.parquet"
+    report = load(one_missing(tmp_path / "files"))
+    write_calls(report, path)
+    table = parquet.read_table(path)
+    assert table.column_names == list(CALL_COLUMNS)
+    assert table.num_rows == 11
+    assert [str(table.schema.field(name).type) for name in ("rank", "created", "duration_s", "root", "site")] == [
+        "int64",
+        "timestamp[ns, tz=UTC]",
+        "double",
+        "int64",
+        "string",
+    ]
+    rows = table.to_pylist()
+    assert (rows[-1]["ended"], rows[-1]["duration_s"], rows[-1]["root"]) == (None, None, None)
+    assert rows[0]["site"] == "/job/train.py:40 step"
+    frame = pytest.importorskip("pandas").read_parquet(path)
+    assert frame["created"].equals(report.to_pandas()["calls"]["created"])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_any_files_can_be_written(suffix: str, tmp_path: Path) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
+    (tmp_path / "none").mkdir()
+    folders = [path for path in DUMPS.iterdir() if path.is_dir()]
+    for folder in [*folders, hostile_folder(tmp_path / "hostile"), tmp_path / "none"]:
+        path = tmp_path / f"{folder.name}{suffix}"
+        write_calls(load(folder), path)
+        assert path.stat().st_size > 0
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "calls.csv"
+    path.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_calls(load(one_missing(tmp_path / "files")), path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["calls.csv", "files"]
