@@ -19,6 +19,7 @@ from otel_fr_collector import loading, logs, output
 from otel_fr_collector.ending import leave
 from otel_fr_collector.forward.backends import Tls, make_backend, read_headers
 from otel_fr_collector.forward.forwarder import Forwarder
+from otel_fr_collector.forward.jaeger import look_for_page
 from otel_fr_collector.forward.sampling import Selection
 from otel_fr_collector.forward.spool import Spool
 from otel_fr_collector.incidents.links import GRAFANA_DASHBOARD, Links
@@ -26,6 +27,7 @@ from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tls import ServerTls
 from otel_fr_collector.network.tokens import Tokens, tenant_of
+from otel_fr_collector.otlp.signals import TRACES
 from otel_fr_collector.outlets.alertmanager import Alertmanager
 from otel_fr_collector.outlets.file import IncidentsFile
 from otel_fr_collector.outlets.grafana import Grafana
@@ -145,7 +147,12 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
         f"otel-fr collector: {second}OTLP/gRPC on {process.ports.grpc}, HTTP on {scheme}://{process.ports.http}",
         file=err,
     )
+    looking = None  # asyncio keeps no reference to a task
+    if effective.forward and effective.trace_url is None and TRACES in effective.forward_signals:
+        looking = asyncio.create_task(look_for_page(links, effective.forward))
     status = 0 if await process.serve() else 1
+    if looking is not None:
+        looking.cancel()
     leave(status)
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from otel_fr_collector.forward.jaeger import find_page
+
 from tests.support import torchrun
 from tests.support.commands import otel_fr
 from tests.support.external_programs import needs_jaeger
@@ -17,6 +19,11 @@ pytestmark = [
     *torchrun.needed,
     needs_jaeger,
 ]
+
+
+def test_its_page_is_found_by_the_host_that_takes_its_telemetry(jaeger: Jaeger) -> None:
+    port = int(jaeger.query.rpartition(":")[2])
+    assert find_page([f"http://{jaeger.otlp}"], port=port) == f"http://{jaeger.query}"
 
 
 def missing_parents(traces: list[dict[str, Any]]) -> list[str]:

@@ -31,11 +31,12 @@ def check_template(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True)
+@dataclass
 class Links:
     """Templates of URLs (`FIELDS` in braces); "": no such link.
 
     Attributes:
+        trace: may become known later (`otel_fr_collector.forward.jaeger`).
         page: where a browser reaches the collector's own page, without a slash at the end.
     """
 

@@ -1,0 +1,67 @@
+"""A Jaeger among the backends: where it shows traces, so that incidents link there without an option."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import urlsplit
+
+from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.network.http_client import HttpClient, HttpError, Workers
+
+_log = logging.getLogger(__name__)
+
+PORT = 16686
+"""Of Jaeger's page, on the host that takes its telemetry (jaegertracing.io/docs, Getting Started)."""
+TITLE = b"Jaeger UI"
+ATTEMPTS, EVERY = 10, 30.0
+"""How often it is looked for, and seconds between: it may start after the collector. Others are not asked for ever."""
+CONNECT_SECONDS, TOTAL_SECONDS = 1.0, 2.0
+
+
+async def look_for_page(links: Links, backends: Sequence[str]) -> None:
+    """Set the template of links to traces once a backend's host turns out to show Jaeger's page."""
+    worker = Workers(1, "otel-fr jaeger")
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(EVERY)
+        page = await worker.run(lambda: find_page(backends, links.page))
+        if page:
+            links.trace = f"{page.replace('{', '{{').replace('}', '}}')}/trace/{{trace_id}}"
+            _log.info("incidents link to their traces in the Jaeger at %s; --trace-url sets another link", page)
+            return
+
+
+def find_page(backends: Iterable[str], own_page: str = "", port: int = PORT) -> str:
+    """The base URL of the first Jaeger that answers; "": none does. Blocks for seconds.
+
+    Args:
+        own_page: of this collector, by whose host browsers reach a Jaeger that this machine knows as its own.
+    """
+    http = HttpClient(connect=CONNECT_SECONDS, total=TOTAL_SECONDS)
+    for host in dict.fromkeys(host for url in backends for host in _hosts(url, own_page)):
+        page = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        try:
+            answer = http.request("GET", f"{page}/", {})
+        except HttpError:
+            continue
+        if answer.status == 200 and TITLE in answer.body:
+            return page
+    return ""
+
+
+def _hosts(backend: str, own_page: str) -> Iterator[str]:
+    host = urlsplit(backend).hostname or ""
+    own = urlsplit(own_page).hostname
+    if own and _is_loopback(host):
+        yield own
+    yield host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
