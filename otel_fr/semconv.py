@@ -98,6 +98,7 @@ METRIC_IO: Final = "torch.collective.io"
 METRIC_DURATION: Final = "torch.collective.duration"
 METRIC_IN_FLIGHT: Final = "torch.collective.in_flight"
 METRIC_STEP_DURATION: Final = "torch.step.duration"
+RANK_METRICS: Final = frozenset({METRIC_CALLS, METRIC_IO, METRIC_DURATION, METRIC_IN_FLIGHT, METRIC_STEP_DURATION})
 UNIT_CALLS: Final = "{call}"
 UNIT_BYTES: Final = "By"
 UNIT_SECONDS: Final = "s"

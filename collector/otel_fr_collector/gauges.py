@@ -151,7 +151,7 @@ class JobGauges(Collector):
 
     def _steps(self) -> GaugeMetricFamily:
         """Of several runs of a job, the newest with steps counts."""
-        family = _family("otel_fr_step_duration_seconds")
+        family = _family("otel_fr_step_average_seconds")
         now = self._clock()
         found: dict[str, float] = {}
         for run in self._runs.by_id.values():

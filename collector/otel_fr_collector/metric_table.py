@@ -35,7 +35,7 @@ class Family:
     """
 
     name: str
-    type: Literal["counter", "gauge", "summary"]
+    type: Literal["counter", "gauge", "summary", "histogram"]
     unit: str
     text: str
     act: str = ""
@@ -64,9 +64,22 @@ def _summary(name: str, unit: str, text: str, *labels: Label, act: str = "") -> 
     return Family(name=name, type="summary", unit=unit, text=text, act=act, labels=labels)
 
 
+def _histogram(name: str, unit: str, text: str, *labels: Label, act: str = "") -> Family:
+    return Family(name=name, type="histogram", unit=unit, text=text, act=act, labels=labels)
+
+
 _JOB = Label("job_id", text="the job's name")
 _GROUP = Label("process_group", text="the group's description, else its name")
 _RANK = Label("rank", text="the rank's number")
+_SERIES = (
+    _JOB,
+    _GROUP,
+    Label("operation", text="as in torch.distributed"),
+    Label("backend", text="c10d's"),
+    Label("dtype", text="class of the dtypes"),
+    Label("size", text="class of the size, by its upper bound"),
+)
+_SENT = "as the ranks' monitors count them (docs/telemetry.md); those of all ranks are added up"
 _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
@@ -140,7 +153,7 @@ _JOBS = (
         *(_JOB, _GROUP, _RANK),
     ),
     _gauge(
-        "otel_fr_step_duration_seconds",
+        "otel_fr_step_average_seconds",
         "seconds",
         "Average duration of a training step in the latest minute, where the number of the step is known.",
         _JOB,
@@ -165,6 +178,44 @@ _JOBS = (
         "collectives",
         "Of the same collectives, those in which this rank came last.",
         *(_JOB, _GROUP, _RANK),
+    ),
+)
+_NUMBERS = (
+    _counter("otel_fr_collective_calls", "calls", f"Calls that have ended, {_SENT}.", *_SERIES),
+    _counter("otel_fr_collective_bytes", "bytes", f"Size of these calls, {_SENT}.", *_SERIES),
+    _histogram(
+        "otel_fr_collective_duration_seconds",
+        "seconds",
+        f"Time from enqueueing a call to its end, with the time that it waited for other ranks, {_SENT}. In OpenMetrics"
+        " with the span of a slow call as exemplar.",
+        *_SERIES,
+    ),
+    _gauge(
+        "otel_fr_collective_algorithm_bandwidth_bytes_per_second",
+        "bytes per second",
+        "Size divided by duration, of the member that spent the least time in these calls in the latest 30 s, since the"
+        " others waited for it: algbw of nccl-tests.",
+        *_SERIES,
+    ),
+    _gauge(
+        "otel_fr_collective_bus_bandwidth_bytes_per_second",
+        "bytes per second",
+        "The same times the factor of nccl-tests for the operation and the size of the group (busbw), to compare with"
+        " the bandwidth of the hardware.",
+        *_SERIES,
+        act="Act when it falls for the same size: compare it with nccl-tests on the same machines.",
+    ),
+    _gauge(
+        "otel_fr_collective_in_flight",
+        "calls",
+        "Calls that are enqueued and have not ended, by the ranks' latest reports, which list at most 64 of each rank.",
+        *(_JOB, _GROUP),
+    ),
+    _histogram(
+        "otel_fr_step_duration_seconds",
+        "seconds",
+        f"Duration of the training steps of each rank, {_SENT}.",
+        _JOB,
     ),
 )
 _REQUESTS = (
@@ -249,9 +300,12 @@ _MEMORY = (
     _counter(
         "otel_fr_collector_capacity_exceeded",
         "by kind",
-        "Runs, ranks, process groups, member lists, progress and waits of ranks in groups, reported calls and open"
-        " incidents that were not stored because a limit was reached.",
-        Label("kind", ("runs", "ranks", "groups", "members", "progress", "waits", "reported_calls", "incidents")),
+        "Runs, ranks, process groups, member lists, progress and waits of ranks in groups, numbers of ranks, reported"
+        " calls and open incidents that were not stored because a limit was reached.",
+        Label(
+            "kind",
+            ("runs", "ranks", "groups", "members", "progress", "waits", "numbers", "reported_calls", "incidents"),
+        ),
         act="Act when it grows: verdicts that rest on them are not reached (OtelFrCapacityExceeded).",
     ),
 )
@@ -409,6 +463,7 @@ _PORTS = (
 
 SECTIONS: dict[str, tuple[Family, ...]] = {
     "Jobs": _JOBS,
+    "Collectives": _NUMBERS,
     "Requests": _REQUESTS,
     "Judging": _JUDGING,
     "Memory": _MEMORY,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from otel_fr_collector.attribution.answer import Attribution
+from otel_fr_collector.collective_metrics import CollectiveMetrics
 from otel_fr_collector.control import Control
 from otel_fr_collector.faults import Faults
 from otel_fr_collector.forward.forwarder import Forwarder
@@ -98,6 +99,7 @@ class Service:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
         self._persistence = None
         metrics.registry.register(JobGauges(self.runs, self.book.open_data, clock))
+        metrics.registry.register(CollectiveMetrics(self.runs))
         if store is not None:
             self._persistence = Persistence(store, self.runs, self.book, self._grace, self._resume, clock, wall)
             self._persistence.restore()

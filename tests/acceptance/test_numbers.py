@@ -23,13 +23,22 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
         with torchrun.start(tmp_path, "slowed.py", "slow", str(stop), nproc=RANKS, env=env) as job:
             lost = until(lambda: running.metric("otel_fr_straggler_lost_per_step_seconds", rank=str(SLOW)))
             ratio = running.metric("otel_fr_straggler_wait_ratio", rank=str(SLOW))
-            of_step = running.metric("otel_fr_step_duration_seconds")
+            of_step = running.metric("otel_fr_step_average_seconds")
             waited_for = [running.metric("otel_fr_rank_waited_for_seconds_total", rank=str(r)) for r in range(RANKS)]
             waited = [running.metric("otel_fr_rank_waited_seconds_total", rank=str(rank)) for rank in range(RANKS)]
             named = {labels["rank"] for labels, _ in running.samples("otel_fr_straggler_wait_ratio")}
             stop.touch()
             output, _ = job.communicate(timeout=PATIENCE)
             assert job.returncode == 0, output
+        reduced = {"process_group": "default_pg", "operation": "all_reduce", "backend": "gloo", "dtype": "float32"}
+        calls = until(lambda: running.metric("otel_fr_collective_calls_total", **reduced, size="4KiB"))
+        size = running.metric("otel_fr_collective_bytes_total", **reduced, size="4KiB")
+        steps = until(lambda: running.metric("otel_fr_step_duration_seconds_count"))
+        took = running.metric("otel_fr_step_duration_seconds_sum")
+        bandwidth = running.metric("otel_fr_collective_bus_bandwidth_bytes_per_second", operation="all_reduce")
+    assert size == 4 * calls > 0  # whether to stop, one float
+    assert DELAY < took / steps < 10 * DELAY
+    assert bandwidth > 0
     assert named == {str(SLOW)}
     assert 0.5 * DELAY < lost < 2 * DELAY
     assert 0.3 < ratio <= 1.0
@@ -43,7 +52,7 @@ def test_of_a_healthy_job_nobody_is_named(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)
         with torchrun.start(tmp_path, "slowed.py", "healthy", str(stop), nproc=RANKS, env=env) as job:
-            assert until(lambda: running.metric("otel_fr_step_duration_seconds"))
+            assert until(lambda: running.metric("otel_fr_step_average_seconds"))
             end = time.monotonic() + HEALTHY_SECONDS
             while time.monotonic() < end:
                 assert running.samples("otel_fr_straggler_wait_ratio") == []

@@ -15,6 +15,7 @@ from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.rank_report import MAX_PATH
 from otel_fr_collector.jobs.calls import Interner
+from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.rank_reports import keep_report
 from otel_fr_collector.jobs.run import Run
@@ -24,6 +25,7 @@ from otel_fr_collector.jobs.workload import take_request
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.in_thread import decode_in_thread
 from otel_fr_collector.otlp.log_records import LogRecord, read_record
+from otel_fr_collector.otlp.metric_points import read_metric
 from otel_fr_collector.otlp.partial import RawRequest, parse_request, resource_of
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.otlp.wire import check_request
@@ -76,6 +78,7 @@ class Ingest:
         self._interner = Interner()
         self._spans = SpanReader(self._interner)
         self._sources = Sources(self._interner.budget)
+        self._keys = KeyReader(self._interner.budget)
 
     async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
         """Take one request; returns the response's bytes.
@@ -175,13 +178,41 @@ class Ingest:
         return response.SerializeToString()
 
     async def _measurements(self, request: RawRequest) -> bytes:
-        count = 0
+        counts = {"otel_fr": 0, "other": 0, "invalid": 0}
+        problems: list[str] = []
         turns = _Turns()
-        for entry in request.entries:
-            await turns.next()
-            count += sum(len(scope.items) for scope in entry.scopes)
-        self._count(METRICS, {"other": count})
-        return ExportMetricsServiceResponse().SerializeToString()
+        async for origin, items in self._of_ranks(request, counts, problems, turns):
+            for item in items:
+                try:
+                    counts["otel_fr" if self._metric(origin, item) else "other"] += 1
+                except ValueError as error:
+                    counts["invalid"] += 1
+                    problems[:] = [str(error)[:200]]
+                await turns.next()
+        self._count(METRICS, counts)
+        self._runs.trim(0)
+        response = ExportMetricsServiceResponse()
+        if problems:
+            response.partial_success.error_message = problems[-1]
+        return response.SerializeToString()
+
+    def _metric(self, origin: Origin, item: bytes) -> bool:
+        """Take a metric of a rank. False: it is none of otel-fr's.
+
+        Raises:
+            ValueError: it cannot be decoded.
+        """
+        metric = read_metric(item)
+        if metric.name not in names.RANK_METRICS:
+            return False
+        run = self._run(origin)
+        if run is None or metric.name == names.METRIC_IN_FLIGHT:
+            return True
+        if run.numbers is None:
+            run.numbers = Numbers(run.usage, self._clock)
+        for point in metric.points():
+            run.numbers.add(origin.rank, metric.name, self._keys.read(point.attributes), point)
+        return True
 
     async def _record(self, origin: Origin, item: bytes) -> bool:
         """Take a log record of a rank. False: it is none of otel-fr's.

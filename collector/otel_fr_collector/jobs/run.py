@@ -11,6 +11,7 @@ from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.numbers import Numbers
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.step_rate import StepRate
@@ -63,6 +64,7 @@ class Run:
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
         steps: how fast its training steps go by.
+        numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
 
@@ -88,6 +90,7 @@ class Run:
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
     steps: StepRate = field(default_factory=StepRate)
+    numbers: Numbers | None = None
     usage: Usage = field(default_factory=Usage)
     straggler_limits: StragglerLimits = field(default_factory=StragglerLimits)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from otel_fr_collector.jobs.numbers import PastNumbers
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.tallies import PastTallies
 from otel_fr_collector.jobs.usage import Usage
@@ -48,6 +49,7 @@ class Runs:
         """The runs of each tenant, in the same order."""
         self.usage = Usage()
         self.past = PastTallies()
+        self.past_numbers = PastNumbers()
 
     def get(self, run_id: RunId, now: float) -> Run | None:
         """The run, created if missing; it moves to the end of the order. None: there is no room for another.
@@ -164,8 +166,13 @@ class Runs:
             if goes_on:
                 self.past.add(job, group.group.description or group.group.name, group.waits.tallies)
             group.waits.release()
+        if run.numbers is not None:
+            if goes_on:
+                self.past_numbers.add(job, run.numbers)
+            run.numbers.release()
         if not goes_on:
             self.past.forget(job)
+            self.past_numbers.forget(job)
 
 
 def _least_known(runs: Iterable[Run]) -> Run | None:

@@ -14,6 +14,8 @@ RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 500
 call: measured with tracemalloc."""
 TALLY_BYTES = 300
 """Of one rank's totals in one group (`jobs.tallies`), measured likewise."""
+POINT_BYTES, SERIES_BYTES = 350, 1_500
+"""Of one rank's latest point of a series, and of one series (`jobs.numbers`), measured likewise."""
 MIN_CALLS, MIN_REPORTED = 60_000, 60_000
 """Units for which there is room whatever else is kept: calls of incomplete instances, and reports."""
 
@@ -24,6 +26,7 @@ class Usage:
 
     Attributes:
         runs: how many there are. watched: groups of which waits are kept (`jobs.waits`).
+        points, series: latest points of ranks, and series of runs (`jobs.numbers`).
         tallies: pairs of a rank and a group of which totals are kept (`jobs.tallies`).
         is_full: a run smaller than its share was refused room since room was last made.
     """
@@ -36,6 +39,8 @@ class Usage:
     reported: int = 0
     watched: int = 0
     tallies: int = 0
+    points: int = 0
+    series: int = 0
     is_full: bool = False
     refused: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
@@ -49,6 +54,8 @@ class Usage:
             + self.members * MEMBER_BYTES
             + self.progress_entries * PROGRESS_BYTES
             + self.tallies * TALLY_BYTES
+            + self.points * POINT_BYTES
+            + self.series * SERIES_BYTES
         )
 
     def has_room(self, size: int) -> bool:

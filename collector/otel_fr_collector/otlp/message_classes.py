@@ -8,10 +8,19 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "bytes": _FIELD.TYPE_BYTES,
+    "string": _FIELD.TYPE_STRING,
+    "int32": _FIELD.TYPE_INT32,
+    "fixed64": _FIELD.TYPE_FIXED64,
+    "sfixed64": _FIELD.TYPE_SFIXED64,
+    "double": _FIELD.TYPE_DOUBLE,
+}
+"""protobuf's types of scalars, as far as they are used."""
 
 
 class Field(NamedTuple):
-    """A field. ``kind``: ``"bytes"``, ``"string"``, or the name of a message of the same package."""
+    """A field. ``kind``: one of `_SCALARS`, or the name of a message of the same package."""
 
     name: str
     number: int
@@ -27,14 +36,13 @@ def make_classes(package: str, messages: Mapping[str, Iterable[Field]]) -> dict[
         messages: name -> fields.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    scalars = {"bytes": _FIELD.TYPE_BYTES, "string": _FIELD.TYPE_STRING}
     for name, fields in messages.items():
         message = file.message_type.add(name=name)
         for field in fields:
             label = _FIELD.LABEL_REPEATED if field.repeated else _FIELD.LABEL_OPTIONAL
             found = message.field.add(name=field.name, number=field.number, label=label)
-            found.type = scalars.get(field.kind, _FIELD.TYPE_MESSAGE)
-            if field.kind not in scalars:
+            found.type = _SCALARS.get(field.kind, _FIELD.TYPE_MESSAGE)
+            if field.kind not in _SCALARS:
                 found.type_name = f".{package}.{field.kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())

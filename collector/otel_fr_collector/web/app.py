@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -42,7 +42,9 @@ def make_app(service: Service, tokens: Tokens | None = None, finished: Finished 
         # Here and not by the path: a route answers to more spellings than one ("/metrics%0A").
         if request.state.access.prefix:
             return _refuse(request.scope, 403, "the token is valid for some jobs only, and this covers all jobs")
-        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        # OpenMetrics for who accepts it: only that has exemplars.
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(service.metrics.registry), headers={"content-type": content_type})
 
     async def healthz(_: Request) -> Response:
         problems = service.problems()

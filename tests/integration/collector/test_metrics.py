@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import urllib.request
+from pathlib import Path
+
 import pytest
 from otel_fr_collector.metric_table import FAMILIES, reference
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.collector_process import running
@@ -12,8 +16,11 @@ from tests.support.otlp_messages import spans
 from tests.support.paths import DOCS
 from tests.support.played_job import Job
 from tests.support.ports import free_port
+from tests.support.rank_metrics import SLOWEST, metrics_of
 from tests.support.waiting import wait_for
 
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+"""As Prometheus asks."""
 CERTIFICATE = "otel_fr_collector_tls_certificate_expiry_timestamp_seconds"
 """Served with TLS only: tests/integration/collector/test_security.py."""
 
@@ -38,6 +45,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Metric]:
         job.skip(1)
         assert wait_for(lambda: collector.metric("otel_fr_incidents_open") >= 1)
         assert collector.post("/v1/traces", spans(1)).status == 200
+        for rank in range(2):
+            assert collector.post("/v1/metrics", metrics_of(rank)).status == 200
         assert collector.post("/v1/traces", b"\xff").status == 400
         return scrape(collector.get("/metrics"))
 
@@ -53,7 +62,7 @@ def test_types_helps_and_labels_are_those_of_the_table(page: dict[str, Metric]) 
         family = FAMILIES[name]
         assert (served.type, served.documentation) == (family.type, family.help)
         for sample in served.samples:
-            assert set(sample.labels) == set(family.label_names), name
+            assert set(sample.labels) - {"le"} == set(family.label_names), name
             for label in family.labels:
                 value = sample.labels[label.name]
                 assert not label.values or value in label.values, (name, label.name, value)
@@ -78,3 +87,20 @@ def test_names_follow_the_units() -> None:
         capacity = name.replace("_bytes", "").endswith("_capacity")
         if capacity:
             assert name.replace("_capacity", "") in FAMILIES or name.replace("_capacity", "_size") in FAMILIES, name
+
+
+def test_who_accepts_openmetrics_gets_the_span_of_a_slow_call(tmp_path: Path) -> None:
+    with running(tmp_path) as collector:
+        assert collector.post("/v1/metrics", metrics_of(1)).status == 200
+        request = urllib.request.Request(f"{collector.http}/metrics", headers={"Accept": OPENMETRICS})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert answer.headers["content-type"].startswith("application/openmetrics-text")
+            text = answer.read().decode()
+        families = {one.name: one for one in openmetrics.text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+        plain = scrape(collector.get("/metrics"))
+    duration = "otel_fr_collective_duration_seconds"
+    (exemplar,) = [one.exemplar for one in families[duration].samples if one.exemplar is not None]
+    assert {name: len(text) for name, text in exemplar.labels.items()} == {"trace_id": 32, "span_id": 16}
+    assert exemplar.value == SLOWEST
+    assert families.keys() == plain.keys()
+    assert all(one.exemplar is None for one in plain[duration].samples)

@@ -1,0 +1,165 @@
+"""The metrics of the jobs' collectives, for Prometheus, from what the ranks' monitors have counted."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from otel_fr.printable import one_line
+from otel_fr_collector.jobs.numbers import Key, Series, bus_factor
+from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.metric_table import FAMILIES
+
+MAX_SERIES = 1_000
+"""Series of one family: those with the most time come first."""
+MAX_HISTOGRAMS = 250
+"""Histograms of one family, each of up to 18 lines."""
+
+Values = tuple[str, ...]
+"""Of the labels."""
+
+
+class _Bandwidth(NamedTuple):
+    """Bytes per second."""
+
+    algorithm: float
+    bus: float
+
+
+class CollectiveMetrics(Collector):
+    """Totals of each job's runs, those that are no longer known included, read at each scrape."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+
+    def collect(self) -> Iterator[Metric]:
+        series, bounds = self._series()
+        most = heapq.nlargest(MAX_SERIES, series, key=lambda values: series[values].seconds)
+        for name, field in (("otel_fr_collective_calls", "calls"), ("otel_fr_collective_bytes", "bytes")):
+            table = FAMILIES[name]
+            counter = CounterMetricFamily(table.name, table.help, labels=table.label_names)
+            for values in most:
+                counter.add_metric(values, getattr(series[values], field))
+            yield counter
+        yield _histograms("otel_fr_collective_duration_seconds", series, most[:MAX_HISTOGRAMS], bounds)
+        yield from self._bandwidths()
+        yield self._in_flight()
+        yield self._steps()
+
+    def _series(self) -> tuple[dict[Values, Series], dict[str, tuple[float, ...]]]:
+        """By labels; and by job, the bounds of its histograms: runs whose bounds differ are of different versions."""
+        found: dict[Values, Series] = {}
+        bounds: dict[str, tuple[float, ...]] = {}
+
+        def add(name: str, known: dict[Key, Series], of: tuple[float, ...]) -> None:
+            job = one_line(name)
+            if of and bounds.setdefault(job, of) != of:
+                return
+            for key, series in known.items():
+                found.setdefault(_values(job, key), Series()).add(series)
+
+        for run in reversed(self._runs.by_id.values()):
+            if run.numbers is not None:
+                add(run.id.job, run.numbers.series, run.numbers.bounds)
+        for name, known, _, of in self._runs.past_numbers.items():
+            add(name, known, of)
+        return found, bounds
+
+    def _bandwidths(self) -> Iterator[GaugeMetricFamily]:
+        """Of several runs or groups with the same labels, the fastest."""
+        found: dict[Values, _Bandwidth] = {}
+        for run in self._runs.by_id.values():
+            if run.numbers is None:
+                continue
+            window, job = run.numbers.window(), one_line(run.id.job)
+            for key, series in run.numbers.series.items():
+                speed = series.speed(window)
+                if speed is None or speed.seconds <= 0:
+                    continue
+                algorithm = speed.bytes / speed.seconds
+                own = _Bandwidth(algorithm, algorithm * bus_factor(key.operation, key.group_size))
+                values = _values(job, key)
+                found[values] = max(found.get(values, own), own)
+        most = heapq.nlargest(MAX_SERIES, found, key=lambda values: found[values].bus)
+        for name, field in (
+            ("otel_fr_collective_algorithm_bandwidth_bytes_per_second", 0),
+            ("otel_fr_collective_bus_bandwidth_bytes_per_second", 1),
+        ):
+            table = FAMILIES[name]
+            family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
+            for values in most:
+                family.add_metric(values, found[values][field])
+            yield family
+
+    def _in_flight(self) -> GaugeMetricFamily:
+        table = FAMILIES["otel_fr_collective_in_flight"]
+        family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
+        found: Counter[Values] = Counter()
+        for run in self._runs.by_id.values():
+            tally: Counter[str] = Counter(dict.fromkeys(run.groups, 0))
+            for rank in run.ranks.values():
+                if rank.report is not None and rank.ended is None:
+                    tally.update(call.group for call in rank.report.inflight)
+            job = one_line(run.id.job)
+            for id_, count in tally.items():
+                group = run.groups.get(id_)
+                if group is not None:
+                    found[job, one_line(group.group.description or group.group.name)] += count
+        for values, count in found.most_common(MAX_SERIES):
+            family.add_metric(values, count)
+        return family
+
+    def _steps(self) -> HistogramMetricFamily:
+        found: dict[Values, Series] = {}
+        bounds: dict[str, tuple[float, ...]] = {}
+        past = ((name, steps, of) for name, _, steps, of in self._runs.past_numbers.items())
+        live = (
+            (run.id.job, run.numbers.steps, run.numbers.bounds)
+            for run in reversed(self._runs.by_id.values())
+            if run.numbers is not None
+        )
+        for name, steps, of in (*live, *past):
+            job = one_line(name)
+            if steps.counts and bounds.setdefault(job, of) == of:
+                found.setdefault((job,), Series()).add(steps)
+        most = heapq.nlargest(MAX_HISTOGRAMS, found, key=lambda values: found[values].seconds)
+        return _histograms("otel_fr_step_duration_seconds", found, most, bounds)
+
+
+def _values(job: str, key: Key) -> Values:
+    texts = (key.group, key.operation, key.backend, key.dtype, key.size)
+    return (job, *(one_line(text) for text in texts))
+
+
+def _histograms(
+    name: str, series: dict[Values, Series], shown: Sequence[Values], bounds: dict[str, tuple[float, ...]]
+) -> HistogramMetricFamily:
+    table = FAMILIES[name]
+    family = HistogramMetricFamily(table.name, table.help, labels=table.label_names)
+    for values in shown:
+        one = series[values]
+        edges = (*bounds.get(values[0], ()), float("inf"))
+        if len(one.counts) == len(edges):
+            family.add_metric(values, _buckets(one, edges), one.seconds)
+    return family
+
+
+def _buckets(series: Series, edges: Sequence[float]) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+    """Cumulative, as Prometheus has them; the exemplar is in the bucket that its value falls into."""
+    found: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+    slow, below = series.exemplar, float("-inf")
+    for edge, count in zip(edges, accumulate(series.counts), strict=True):
+        le = "+Inf" if edge == float("inf") else repr(edge)
+        if slow is not None and below < slow.value <= edge:
+            labels = {"trace_id": slow.trace_id, "span_id": slow.span_id}
+            found.append((le, count, Exemplar(labels, slow.value, slow.at)))
+        else:
+            found.append((le, count))
+        below = edge
+    return found

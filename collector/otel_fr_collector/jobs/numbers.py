@@ -1,0 +1,338 @@
+"""The numbers of one run: calls, bytes and durations by operation and group, from the metrics that its monitors send.
+
+Monitors send totals since they started. What is added here is the difference to the point before, so requests that come
+twice, late or not at all do no harm, and a rank that starts again begins at 0. The first point of a rank counts from 0
+only if its series is not older than what is known of the run: after a restart of the collector, or of a run that was
+evicted, it is where counting begins, because a total that jumps would show as a burst of calls.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+
+from otel_fr import semconv as names
+from otel_fr_collector.jobs.bounded import Cache, CacheBudget
+from otel_fr_collector.jobs.calls import MAX_GROUP_NAME, MAX_OPERATION
+from otel_fr_collector.jobs.usage import POINT_BYTES, SERIES_BYTES, Usage
+from otel_fr_collector.otlp.metric_points import ExemplarOf, Point
+
+MAX_SERIES = 256
+"""Series of one run; what has no series of its own is counted in that of `OTHER`."""
+MAX_POINTS = 131_072
+"""Latest points of ranks that are kept, over all runs: 16,384 ranks with 8 of them."""
+MAX_POINTS_OF_RANK = 512
+"""A monitor sends at most 129 of each of three metrics (otel_fr/monitor/metrics.py)."""
+LATE_START = 30.0
+"""Seconds by which the monitor of a rank may have started before anything was heard of the run."""
+WINDOW = 30.0
+"""Seconds of durations from which bandwidths are taken: two requests of each monitor."""
+MAX_VALUE = 1e18
+"""Of a total; larger ones are no calls, bytes or seconds of a job."""
+_ATTRIBUTES = 16
+_NANO = 1e9
+
+
+class Key(NamedTuple):
+    """What the calls of one series have in common (docs/telemetry.md). ``group_size``: 0: not known."""
+
+    operation: str
+    group: str
+    group_size: int
+    backend: str
+    dtype: str
+    size: str
+
+
+OTHER = Key(names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER, names.OTHER)
+
+
+def bus_factor(operation: str, group_size: int) -> float:
+    """Bus bandwidth divided by algorithm bandwidth; 1 where the group's size is not known.
+
+    Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, and of gather and scatter
+    https://github.com/NVIDIA/nccl-tests/blob/master/src/gather.cu.
+    """
+    if group_size < 1:
+        return 1.0
+    if operation.startswith("all_reduce"):
+        return 2.0 * (group_size - 1) / group_size
+    if operation.startswith(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")):
+        return (group_size - 1) / group_size
+    return 1.0
+
+
+class Speed(NamedTuple):
+    """Of the member that spent the least time in the calls of a series: seconds and bytes a call, and how many.
+
+    The others waited for it, so its time is nearest to that of the transfer alone.
+    """
+
+    seconds: float
+    bytes: float
+    calls: int
+
+
+@dataclass(slots=True)
+class Series:
+    """Totals over the ranks of a run.
+
+    Attributes:
+        seconds: sum of the durations. counts: of the histogram, by `Numbers.bounds`.
+        exemplar: the latest slow call.
+        window: number of the window that `fastest` is of; `before`: of the one before.
+    """
+
+    calls: float = 0
+    bytes: float = 0
+    seconds: float = 0.0
+    counts: list[int] = field(default_factory=list)
+    exemplar: ExemplarOf | None = None
+    window: int = -1
+    fastest: Speed | None = None
+    before: Speed | None = None
+
+    def speed(self, window: int) -> Speed | None:
+        """Of the latest window that is over, else of the current one; None: nothing was sent lately."""
+        if window == self.window:
+            return self.before or self.fastest
+        return self.fastest if window == self.window + 1 else None
+
+    def note(self, window: int, speed: Speed) -> None:
+        """One rank's speed."""
+        if window != self.window:
+            self.before = self.fastest if window == self.window + 1 else None
+            self.window, self.fastest = window, None
+        if self.fastest is None or speed.seconds < self.fastest.seconds:
+            self.fastest = speed
+
+    def add(self, other: Series) -> None:
+        """Add the totals of another run."""
+        self.calls += other.calls
+        self.bytes += other.bytes
+        self.seconds += other.seconds
+        self.counts = add_counts(self.counts, other.counts)
+        self.exemplar = other.exemplar or self.exemplar
+
+
+def add_counts(some: list[int], more: Iterable[int]) -> list[int]:
+    """The sums of two histograms with the same bounds; an empty one has none."""
+    more = list(more)
+    return [a + b for a, b in zip(some, more, strict=True)] if some and more else some or more
+
+
+class _Last(NamedTuple):
+    """The latest point of one rank's series."""
+
+    start: int
+    time: int
+    total: float
+    counts: array[int]
+
+
+class Labels(NamedTuple):
+    """The series of a point. ``variant`` tells points of one series apart: an ``error.type``, or what counts steps."""
+
+    key: Key
+    variant: str
+
+
+PointKey = tuple[str, Labels]
+"""Name of the metric, and the series."""
+
+
+class Numbers:
+    """The numbers of one run, bounded.
+
+    Attributes:
+        series: by key. steps: durations of the ranks' training steps. bounds: of all histograms, seconds.
+    """
+
+    def __init__(self, usage: Usage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._usage = usage
+        self._clock = clock
+        self._since = clock()
+        self._last: dict[int, dict[PointKey, _Last]] = {}
+        self._sizes: tuple[int, dict[Key, float]] = (-1, {})
+        """A rank, and bytes by series: what its latest request has added, for the speeds."""
+        self.series: dict[Key, Series] = {}
+        self.steps = Series()
+        self.bounds: tuple[float, ...] = ()
+
+    def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:
+        """Take one point of a rank."""
+        if not 0 <= point.total <= MAX_VALUE or any(count > MAX_VALUE for count in point.counts):
+            return
+        if point.counts and not self._fits(point):
+            return
+        key = labels.key
+        more = self._more(rank, (name, labels), point)
+        if more is None:
+            return
+        total, counts = more
+        if name == names.METRIC_STEP_DURATION:
+            self._add_durations(self.steps, total, counts)
+            return
+        series = self._series(key)
+        if series is None:
+            return
+        if name == names.METRIC_CALLS:
+            series.calls += total
+        elif name == names.METRIC_IO:
+            series.bytes += total
+            if self._sizes[0] != rank:
+                self._sizes = rank, {}
+            self._sizes[1][key] = total
+        elif name == names.METRIC_DURATION:
+            calls = self._add_durations(series, total, counts)
+            series.exemplar = point.exemplar or series.exemplar
+            size = self._sizes[1].pop(key, 0.0) if self._sizes[0] == rank else 0.0
+            if calls and size:
+                series.note(int(self._clock() / WINDOW), Speed(total / calls, size / calls, calls))
+
+    def release(self) -> None:
+        """The run is dropped: its room is free.
+
+        Not when a rank ends: its last points may come later, and would be counted from 0.
+        """
+        self._usage.points -= sum(map(len, self._last.values()))
+        self._usage.series -= len(self.series)
+        self._last.clear()
+        self.series.clear()
+
+    def window(self) -> int:
+        return int(self._clock() / WINDOW)
+
+    def _fits(self, point: Point) -> bool:
+        """All histograms of a run have the same bounds: those of the first, for one otel-fr sends them all."""
+        if len(point.counts) != len(point.bounds) + 1:
+            return False
+        if not self.bounds and all(a < b for a, b in zip(point.bounds, point.bounds[1:], strict=False)):
+            self.bounds = point.bounds
+        return point.bounds == self.bounds
+
+    def _more(self, rank: int, key: PointKey, point: Point) -> tuple[float, tuple[int, ...]] | None:
+        """What a point adds; None: nothing, or there is no room for it."""
+        own = self._last.get(rank)
+        last = own.get(key) if own is not None else None
+        if last is None:
+            usage = self._usage
+            is_full = own is not None and len(own) >= MAX_POINTS_OF_RANK
+            if is_full or usage.points >= MAX_POINTS or not usage.has_room(POINT_BYTES):
+                usage.refuse("numbers", len(self._last), MAX_POINTS)
+                return None
+            usage.points += 1
+            own = self._last.setdefault(rank, {})
+        elif point.start < last.start or (point.start == last.start and point.time <= last.time):
+            return None  # late, or the same again
+        assert own is not None
+        own[key] = _Last(point.start, point.time, point.total, array("Q", point.counts))
+        if last is None:
+            age = (point.time - point.start) / _NANO
+            return (point.total, point.counts) if age <= self._clock() - self._since + LATE_START else None
+        is_new = point.start > last.start or point.total < last.total or len(point.counts) != len(last.counts)
+        if is_new:
+            return point.total, point.counts
+        return point.total - last.total, tuple(
+            max(0, now - then) for now, then in zip(point.counts, last.counts, strict=True)
+        )
+
+    def _series(self, key: Key) -> Series | None:
+        found = self.series.get(key)
+        if found is None:
+            usage = self._usage
+            if len(self.series) >= MAX_SERIES:
+                key = OTHER
+            if key in self.series:
+                return self.series[key]
+            if not usage.has_room(SERIES_BYTES):
+                usage.refuse("numbers", len(self.series), MAX_POINTS)
+                return None
+            usage.series += 1
+            found = self.series[key] = Series()
+        return found
+
+    def _add_durations(self, series: Series, total: float, counts: tuple[int, ...]) -> int:
+        series.seconds += total
+        series.counts = add_counts(series.counts, counts)
+        return sum(counts)
+
+
+class KeyReader:
+    """Series by the encoded attributes of a point: each monitor sends the same again and again."""
+
+    def __init__(self, budget: CacheBudget) -> None:
+        self._known: Cache[tuple[bytes, ...], Labels] = Cache(
+            budget, lambda parts, _: 1_024 + sum(map(len, parts)) + 40 * len(parts)
+        )
+
+    def read(self, attributes: tuple[bytes, ...]) -> Labels:
+        """The series.
+
+        Raises:
+            ValueError: the attributes cannot be decoded, or are too many.
+        """
+        known = self._known.get(attributes)
+        if known is None:
+            known = self._known.put(attributes, _read_labels(attributes))
+        return known
+
+
+def _read_labels(attributes: tuple[bytes, ...]) -> Labels:
+    if len(attributes) > _ATTRIBUTES or sum(map(len, attributes)) > 16 * MAX_GROUP_NAME:
+        raise ValueError("a metric has too many attributes")
+    texts: dict[str, str] = {}
+    size = 0
+    try:
+        for data in attributes:
+            item = KeyValue.FromString(data)
+            if item.key == names.GROUP_SIZE:
+                size = max(0, item.value.int_value)
+            else:
+                texts[item.key] = item.value.string_value
+    except DecodeError as error:
+        raise ValueError("the attributes of a metric cannot be decoded") from error
+    text = texts.get
+    key = Key(
+        text(names.OPERATION, "")[:MAX_OPERATION],
+        text(names.GROUP_DESCRIPTION, "")[:MAX_GROUP_NAME],
+        size,
+        text(names.BACKEND, "")[:MAX_OPERATION],
+        text(names.DTYPE_CLASS, "")[:MAX_OPERATION],
+        text(names.SIZE_CLASS, "")[:MAX_OPERATION],
+    )
+    return Labels(key, (text(names.ERROR_TYPE) or text(names.STEP_SOURCE, ""))[:MAX_OPERATION])
+
+
+class PastNumbers:
+    """Of jobs that go on: the totals of their dropped runs, so that no total falls while its job is known."""
+
+    def __init__(self) -> None:
+        self._by_job: dict[str, tuple[dict[Key, Series], Series, tuple[float, ...]]] = {}
+
+    def add(self, job: str, numbers: Numbers) -> None:
+        """Keep the totals of a run of the job."""
+        known, steps, bounds = self._by_job.get(job, ({}, Series(), numbers.bounds))
+        if bounds and numbers.bounds and bounds != numbers.bounds:
+            return  # of another version of otel-fr: its histograms cannot be added
+        for key, series in numbers.series.items():
+            if key not in known and len(known) >= MAX_SERIES:
+                key = OTHER
+            known.setdefault(key, Series()).add(series)
+        steps.add(numbers.steps)
+        self._by_job[job] = known, steps, bounds or numbers.bounds
+
+    def items(self) -> Iterable[tuple[str, dict[Key, Series], Series, tuple[float, ...]]]:
+        """Job, its series, its steps, and the bounds of the histograms."""
+        for job, (known, steps, bounds) in self._by_job.items():
+            yield job, known, steps, bounds
+
+    def forget(self, job: str) -> None:
+        """The last run of the job is dropped."""
+        self._by_job.pop(job, None)

@@ -1,0 +1,222 @@
+"""Numbers of monitors, added up: whatever is lost, repeated, late or begins again, a call counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
+from otel_fr_collector.jobs import numbers as module
+from otel_fr_collector.jobs.numbers import bus_factor
+from otel_fr_collector.jobs.runs import IDLE_FORGET
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.otlp.signals import METRICS
+from otel_fr_collector.outlets.outlets import Outlets
+from otel_fr_collector.service import Service
+
+from otel_fr.monitor.metrics import RankMetrics
+from tests.support.rank_metrics import SIZE, group, record, resource
+
+LABELS = {
+    "job_id": "a",
+    "process_group": "default_pg",
+    "operation": "all_reduce",
+    "backend": "gloo",
+    "dtype": "float32",
+    "size": "1MiB",
+}
+CALLS, DURATION = "otel_fr_collective_calls_total", "otel_fr_collective_duration_seconds"
+
+
+class Collector:
+    """A service with a clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+        metrics = Metrics()
+        self.registry = metrics.registry
+        self.service = Service(metrics, Outlets(metrics), lambda: self.now, lambda: 1e9 + self.now)
+
+    def take(self, request: ExportMetricsServiceRequest) -> None:
+        asyncio.run(self.service.take(METRICS, request.SerializeToString()))
+
+    def read(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, {**LABELS, **labels})
+
+
+class Rank:
+    """One rank and its monitor, since ``age`` seconds ago."""
+
+    def __init__(self, collector: Collector, rank: int, run: str = "r", age: float = 0.0, world: int = 2) -> None:
+        self.collector, self.rank, self.group = collector, rank, group(world)
+        self.resource = resource(rank, run=run, world=world)
+        self.metrics = RankMetrics(run, rank, 0)
+        self.metrics._start -= round(age * 1e9)
+        self.number = 0
+
+    def work(self, calls: int, seconds: float = 0.01, operation: str = "all_reduce") -> ExportMetricsServiceRequest:
+        """Some calls, and the request that tells of them."""
+        for _ in range(calls):
+            self.number += 1
+            self.metrics.add(record(self.number, seconds, self.group, operation))
+        request = self.metrics.request(self.resource, ())
+        assert request is not None
+        return request
+
+    def send(self, calls: int, seconds: float = 0.01, operation: str = "all_reduce") -> None:
+        self.collector.take(self.work(calls, seconds, operation))
+
+
+def test_the_ranks_of_a_job_are_added_up() -> None:
+    collector = Collector()
+    for rank in range(2):
+        one = Rank(collector, rank)
+        one.send(5)
+        one.send(3, 0.2)
+    assert collector.read(CALLS) == 16
+    assert collector.read("otel_fr_collective_bytes_total") == 16 * SIZE
+    assert collector.read(f"{DURATION}_count") == 16
+    assert collector.read(f"{DURATION}_sum") == pytest.approx(2 * (5 * 0.01 + 3 * 0.2))
+    assert collector.read(f"{DURATION}_bucket", le="0.01") == 10
+    assert collector.read(f"{DURATION}_bucket", le="+Inf") == 16
+
+
+def test_requests_that_are_lost_or_come_twice_or_late_change_nothing() -> None:
+    collector = Collector()
+    rank = Rank(collector, 0)
+    first, second, third = rank.work(5), rank.work(5), rank.work(5)
+    for request in (first, third, third, second, first):
+        collector.take(request)
+    assert collector.read(CALLS) == 15
+    assert collector.read(f"{DURATION}_count") == 15
+
+
+def test_a_rank_whose_monitor_starts_again_counts_on() -> None:
+    collector = Collector()
+    before = Rank(collector, 0)
+    before.send(10)
+    again = Rank(collector, 0)
+    again.send(4)
+    assert collector.read(CALLS) == 14
+    collector.take(before.work(1))  # late, of the monitor before
+    assert collector.read(CALLS) == 14
+
+
+def test_after_a_restart_of_the_collector_counting_begins_at_the_first_point() -> None:
+    collector = Collector()
+    rank = Rank(collector, 0, age=3_600.0)
+    rank.send(1_000)
+    assert not collector.read(CALLS)
+    rank.send(7)
+    assert collector.read(CALLS) == 7
+    collector.now += 7_200.0
+    Rank(collector, 1, age=3_700.0).send(5)  # began while the collector knew the run
+    assert collector.read(CALLS) == 12
+
+
+def test_several_runs_of_a_job_are_one_counter_that_never_falls() -> None:
+    collector = Collector()
+    Rank(collector, 0, run="first").send(10)
+    collector.now += IDLE_FORGET
+    Rank(collector, 0, run="second").send(3)
+    assert collector.read(CALLS) == 13
+    collector.now += 10
+    collector.service.runs.drop_ended(collector.now)
+    assert len(collector.service.runs.by_id) == 1
+    assert collector.read(CALLS) == 13
+    assert collector.read(f"{DURATION}_count") == 13
+    collector.now += 2 * IDLE_FORGET
+    collector.service.runs.drop_ended(collector.now)
+    assert collector.read(CALLS) is None
+    usage = collector.service.runs.usage
+    assert (usage.points, usage.series) == (0, 0)
+
+
+def test_bandwidth_is_that_of_the_member_that_did_not_wait() -> None:
+    collector = Collector()
+    ranks = [Rank(collector, rank, world=4) for rank in range(4)]
+    for rank in ranks:
+        rank.send(10, 0.004 if rank.rank == 3 else 0.15)
+    algorithm = collector.read("otel_fr_collective_algorithm_bandwidth_bytes_per_second")
+    assert algorithm == pytest.approx(SIZE / 0.004, rel=0.01)
+    bus = collector.read("otel_fr_collective_bus_bandwidth_bytes_per_second")
+    assert bus == pytest.approx(1.5 * SIZE / 0.004, rel=0.01)
+    collector.now += 10 * module.WINDOW
+    assert collector.read("otel_fr_collective_bus_bandwidth_bytes_per_second") is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "size", "factor"),
+    [
+        ("all_reduce", 8, 2 * 7 / 8),
+        ("all_reduce_coalesced", 2, 1.0),
+        ("all_gather_into_tensor", 8, 7 / 8),
+        ("reduce_scatter_tensor", 4, 3 / 4),
+        ("all_to_all_single", 4, 3 / 4),
+        ("gather", 4, 3 / 4),
+        ("broadcast", 8, 1.0),
+        ("reduce", 8, 1.0),
+        ("send", 2, 1.0),
+        ("all_reduce", 0, 1.0),
+    ],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(operation: str, size: int, factor: float) -> None:
+    assert bus_factor(operation, size) == pytest.approx(factor)
+
+
+def test_series_and_points_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 4)
+    collector = Collector()
+    rank = Rank(collector, 0)
+    for number in range(20):
+        rank.send(1, operation=f"op{number}")
+    usage = collector.service.runs.usage
+    assert usage.series == 5
+    rest = {"process_group": "_OTHER", "operation": "_OTHER", "backend": "_OTHER", "dtype": "_OTHER", "size": "_OTHER"}
+    assert collector.read(CALLS, **rest) == 16
+    monkeypatch.setattr(module, "MAX_POINTS", usage.points)
+    Rank(collector, 1).send(1)
+    assert usage.refused["numbers"] == 3
+
+
+def _broken(change: Callable[[ExportMetricsServiceRequest], None]) -> ExportMetricsServiceRequest:
+    request = Rank(Collector(), 0).work(3)
+    change(request)
+    return request
+
+
+def _points(request: ExportMetricsServiceRequest, index: int) -> object:
+    metric = request.resource_metrics[0].scope_metrics[0].metrics[index]
+    return metric.histogram.data_points if metric.HasField("histogram") else metric.sum.data_points
+
+
+def _no_number(request: ExportMetricsServiceRequest) -> None:
+    _points(request, 2)[0].sum = float("nan")  # type: ignore[index]
+
+
+def _few_buckets(request: ExportMetricsServiceRequest) -> None:
+    del _points(request, 2)[0].bucket_counts[3:]  # type: ignore[index]
+
+
+def _negative(request: ExportMetricsServiceRequest) -> None:
+    for index in range(2):
+        _points(request, index)[0].as_int = -5  # type: ignore[index]
+
+
+def _delta(request: ExportMetricsServiceRequest) -> None:
+    for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+        metric.sum.aggregation_temporality = metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_DELTA
+
+
+@pytest.mark.parametrize("change", [_no_number, _few_buckets, _negative, _delta])
+def test_what_no_monitor_sends_is_left_out_and_does_no_harm(
+    change: Callable[[ExportMetricsServiceRequest], None],
+) -> None:
+    collector = Collector()
+    collector.take(_broken(change))
+    list(collector.registry.collect())
+    Rank(collector, 1).send(2)
+    assert (collector.read(CALLS) or 0) >= 2
+    assert (collector.read(f"{DURATION}_count") or 0) >= 2
