@@ -92,10 +92,10 @@ class Stage:
     def do(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
 
-    def job(self, world: int, name: str = "job-7") -> Run:
+    def job(self, world: int, name: str = "job-7", run_id: str = "") -> Run:
         """A job whose ranks all run and are level in every group; not shown before `do` has run."""
         now = time.monotonic()
-        run = Run(RunId(name, 0, f"run-{name}"), now, now + AHEAD, world_size=world)
+        run = Run(RunId(name, 0, run_id or f"run-{name}"), now, now + AHEAD, world_size=world)
         everyone = range(world)
         self._group(run, "0", "default_pg", everyone)
         for number in range(7):

@@ -184,10 +184,33 @@ def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, watch
     over = page.locator("#finished [data-item]")
     expect(over).to_contain_text("8 ended of 8 ranks")
     expect(page.locator("#jobs [data-item]")).to_have_count(0)
+    page.reload()
+    expect(over).to_contain_text("8 ended of 8 ranks")
+    expect(page.locator("main")).to_contain_text("No job runs now.")
     over.click()
     expect(page.locator("h1")).to_have_text("job-7")
     expect(page.locator("#grid tbody tr")).to_have_count(8)
     expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("ended")
+
+
+def test_what_is_open_in_another_run_of_the_same_name_is_not_open_here(stage: Stage, watched: Watched) -> None:
+    hung, healthy = stage.job(8), stage.job(16, run_id="other")
+    stage.hang(hung, 5)
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(hung)}")
+    expect(page.locator("#open [data-item]")).to_have_count(1)
+    page.goto(f"{stage.url}/#/jobs/{stage.key(healthy)}")
+    expect(page.locator("#grid tbody tr")).to_have_count(16)
+    expect(page.locator("#open [data-item]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("address", ["nothing", "incidents/%", "jobs/%E0%A4%A", "%"])
+def test_an_address_that_leads_nowhere_says_so(stage: Stage, watched: Watched, address: str) -> None:
+    page = watched.page
+    page.goto(f"{stage.url}/#/{address}")
+    expect(page.locator("h1")).to_have_text("Page not found")
+    page.get_by_role("link", name="All jobs").click()
+    expect(page.locator("h1")).to_have_text("Jobs")
 
 
 def test_stacks_of_all_ranks_are_asked_for_and_merged(stage: Stage, watched: Watched) -> None:

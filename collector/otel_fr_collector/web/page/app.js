@@ -13,8 +13,16 @@ let view = null;
 
 // Routes.
 
+function routeParts() {
+  try {
+    return location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  } catch {
+    return ["%"]; // a "%" that begins no escape: no address of this page
+  }
+}
+
 function route() {
-  const [name, id] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  const [name, id] = routeParts();
   if (!name) return jobsView();
   if (name === "jobs" && id) return jobView(id);
   if (name === "incidents") return id ? incidentView(id) : incidentsView();
@@ -30,7 +38,7 @@ function open() {
     if (item.dataset.nav === here) item.setAttribute("aria-current", "page");
     else item.removeAttribute("aria-current");
   }
-  view.update(state, "open");
+  view.update(state);
   window.scrollTo(0, 0);
 }
 

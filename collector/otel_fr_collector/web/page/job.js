@@ -74,7 +74,8 @@ export function jobView(id) {
     setText(text, `attempt ${job.attempt} · ${jobText(job)} · first seen ${when(job.first_heard_at)}, last seen ${last}`);
     const own = (state.incidents ?? []).filter((one) => one.job === job.job);
     const causes = own.filter((one) => !one.caused_by);
-    incidentList(open, causes.filter((one) => one.state === "firing"), own);
+    // Another run may have the same name at the same time: what is open there is not open here.
+    incidentList(open, causes.filter((one) => one.state === "firing" && one.run_id === job.run_id), own);
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
     pastHead.hidden = !over.length;
     incidentList(past, over, own);

@@ -8,29 +8,40 @@ import { jobTitle } from "./text.js";
 
 const FINISHED = 50; // finished jobs of one page of their list
 const OLDER = 200; // incidents of one page of the list
+const NONE_YET = "No job has reported yet. Start one with: OTEL_EXPORTER_OTLP_ENDPOINT=http://this-host:4317 torchrun train.py";
 
 export function jobsView() {
   const list = h("ul", { class: "list", id: "jobs" });
   const none = h("p", { class: "quiet" });
-  const finished = makeFinished();
-  let known = new Set();
+  const finished = makeFinished(() => show());
+  let state = {};
+  let known = null; // ids of the jobs that were live; null: not known yet
+
+  function show() {
+    const { jobs, incidents } = state;
+    if (!jobs) return;
+    const summaries = new Map((incidents ?? []).map((one) => [one.id, one.summary]));
+    setText(none, jobs.length ? "" : finished.some() ? "No job runs now." : NONE_YET);
+    keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, summaries));
+  }
+
   return {
     title: "Jobs",
     node: h("div", {}, h("h1", {}, "Jobs"), none, list, finished.node),
-    update({ jobs, incidents }, why) {
-      if (!jobs) return;
-      const now = new Set(jobs.map((job) => job.id));
-      if (why === "open" || [...known].some((id) => !now.has(id))) finished.load();
+    update(fresh) {
+      state = fresh;
+      if (!state.jobs) return;
+      const now = new Set(state.jobs.map((job) => job.id));
+      if (!known || [...known].some((id) => !now.has(id))) finished.load();
       known = now;
-      const summaries = new Map((incidents ?? []).map((one) => [one.id, one.summary]));
-      setText(none, jobs.length ? "" : "No job has reported yet. Start one with: OTEL_EXPORTER_OTLP_ENDPOINT=http://this-host:4317 torchrun train.py");
-      keyed(list, jobs, (job) => job.id, makeJob, (node, job) => fillJob(node, job, summaries));
+      show();
     },
+    tick: show,
   };
 }
 
-// The jobs that are over and no longer live, newest first.
-function makeFinished() {
+// The jobs that are over and no longer live, newest first; changed() is called when they are loaded.
+function makeFinished(changed) {
   const list = h("ul", { class: "list", id: "finished" });
   const older = h("button", { type: "button", onclick: () => load(true) }, "Older");
   const node = h("section", { hidden: true }, h("h2", {}, "Finished jobs"), list, h("p", {}, older));
@@ -45,9 +56,10 @@ function makeFinished() {
     shown = [...fresh.values()];
     node.hidden = !shown.length;
     keyed(list, shown, (job) => job.id, makeJob, (line, job) => fillJob(line, job, new Map()));
+    changed();
   }
 
-  return { node, load };
+  return { node, load, some: () => shown.length > 0 };
 }
 
 function makeJob(job) {
