@@ -82,6 +82,8 @@ def metric_names(page: str) -> set[str]:
     for family in text_string_to_metric_families(page):
         names |= {sample.name for sample in family.samples if not sample.name.endswith("_created")}
         names.add(f"{family.name}_total" if family.type == "counter" else family.name)
+        if family.type in ("histogram", "summary"):
+            names |= {f"{family.name}{end}" for end in ("_bucket", "_count", "_sum")}
     return names
 
 
