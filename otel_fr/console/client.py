@@ -108,6 +108,25 @@ class IncidentDetail(CollectorIncidentData):
     consequences: list[str] | None
 
 
+class StackGroup(TypedDict):
+    """Ranks at the same place: ``ranks`` as `otel_fr.identity.encode_ranks`; ``frames``, outermost first."""
+
+    ranks: str
+    frames: list[str]
+
+
+class AskedStacks(TypedDict):
+    """Where all ranks of a job are, as far as they have answered. ``not_answered``: ranks, encoded."""
+
+    asked_at: str
+    groups: list[StackGroup]
+    not_answered: str
+
+
+class _Asked(TypedDict):
+    asked: int
+
+
 class ChangeEvent(TypedDict):
     """One incident change in the live stream. ``change``: opened, updated or resolved."""
 
@@ -121,6 +140,10 @@ class CollectorError(Exception):
 
 class UnknownError(CollectorError):
     """The collector does not know what was asked for."""
+
+
+class RefusedError(CollectorError):
+    """The token does not allow it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
@@ -236,6 +259,24 @@ class Client:
         """
         return self._one_if_there(f"jobs/{quote(key, safe='')}", JobDetail)
 
+    def ask_stacks(self, key: str) -> int:
+        """Ask the ranks of a job where they are; how many are asked. ``key``: the job's ``id`` in the list.
+
+        Raises:
+            RefusedError: the token may only read.
+            CollectorError: the job is over, or the collector cannot be reached, refuses the request, or answers
+                something else.
+        """
+        return self._one(f"jobs/{quote(key, safe='')}/stacks", _Asked, "POST")["asked"]
+
+    def stacks(self, key: str) -> AskedStacks | None:
+        """What the ranks have answered by now; None: nobody has asked them lately. ``key``: as for `ask_stacks`.
+
+        Raises:
+            CollectorError: the collector cannot be reached, refuses the request, or answers something else.
+        """
+        return self._one_if_there(f"jobs/{quote(key, safe='')}/stacks", AskedStacks)
+
     def advice(self, job: str, attempt: int) -> Advice | None:
         """What to do next with a job; None: the collector has no advice, or is too old to give any.
 
@@ -250,9 +291,9 @@ class Client:
         except UnknownError:
             return None
 
-    def _one(self, name: str, kind: type[_T]) -> _T:
+    def _one(self, name: str, kind: type[_T], method: str = "GET") -> _T:
         address = f"{self.url}/api/v1/{name}"
-        response = self._reach(lambda: self._http.request("GET", address, headers=self._headers))
+        response = self._reach(lambda: self._http.request(method, address, headers=self._headers))
         self._check(response.status, response.data)
         try:
             return typed(kind, json.loads(response.data))
@@ -324,7 +365,8 @@ class Client:
         hint = f" (pass a token with --token-file or {TOKEN_VARIABLE})" if status in (401, 403) else ""
         if status == 404:
             raise UnknownError(f"{self.url} answered: {reason}")
-        raise CollectorError(f"{self.url} refused the request: {reason}{hint}")
+        kind = RefusedError if status in (401, 403) else CollectorError
+        raise kind(f"{self.url} refused the request: {reason}{hint}")
 
 
 def _reason(error: BaseException) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
 
-from otel_fr.console.client import IncidentDetail, JobDetail, JobHead
+from otel_fr.console.client import AskedStacks, IncidentDetail, JobDetail, JobHead
 from otel_fr.console.incident_view import incident_page, job_text, state_text
 from otel_fr.console.job_view import job_page
+from otel_fr.identity import decode_ranks
 from otel_fr.incident import IncidentHead, told_now
 from otel_fr.presentation import group_name, ranks_text, site_text, verb
 from otel_fr.printable import one_line, printable
@@ -131,6 +132,18 @@ def rank_text(name: str, job: JobDetail, rank: int, incidents: Sequence[Incident
     if not any(rank in one["culprit_ranks"] or rank in one["waiting_ranks"] for one in incidents):
         lines.append("no open incident names this rank: neither a cause nor a consequence")
     return "\n".join([*lines, *_stacks(rank, incidents)])
+
+
+def stacks_text(name: str, found: AskedStacks) -> str:
+    """Where all ranks of one job are."""
+    head = f"{name}: stacks as of {one_line(found['asked_at'])}, outermost frame first"
+    lines = [f"{head}. That a rank waits is a consequence; the cause is where one does not."]
+    for group in found["groups"]:
+        lines += ["", f"{ranks_text(decode_ranks(group['ranks']))}:"]
+        lines += [f"  {one_line(frame)}" for frame in group["frames"]]
+    if found["not_answered"]:
+        lines += ["", f"no answer of {ranks_text(decode_ranks(found['not_answered']))}"]
+    return "\n".join(lines)
 
 
 def _facts(job: JobDetail, at: int) -> Iterable[tuple[str, str]]:

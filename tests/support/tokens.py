@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
+
+from tests.support.played_job import Sends
 
 WRITER, TEAM, READER = "writer-0123456789", "team-a-0123456789", "reader-0123456789"
 TEAM_READER = "team-a-reads-0123456789"
@@ -19,3 +22,13 @@ def write_tokens(path: Path) -> Path:
 
 def bearer(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"),)
+
+
+class Player:
+    """Sends a played job's requests with a token."""
+
+    def __init__(self, collector: Sends, token: str) -> None:
+        self.collector, self.token = collector, token
+
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return self.collector.send(method, data, metadata=bearer(self.token), **options)

@@ -11,7 +11,6 @@ import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -21,7 +20,7 @@ from tests.support.collector_process import PROTOBUF, Collector, running
 from tests.support.grpc_calls import LOGS, TRACES, WATCH, refused
 from tests.support.otlp_messages import spans
 from tests.support.played_job import Job
-from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, bearer, write_tokens
+from tests.support.tokens import READER, TEAM, TEAM_READER, WRITER, Player, bearer, write_tokens
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -65,16 +64,6 @@ def test_a_token_for_writing_does_not_read_and_the_other_way_round(guarded: Coll
         answer = guarded.fetch("/api/v1/incidents", Authorization=header)
         assert json.loads(answer.body) == {"incidents": []}
     assert guarded.fetch("/metrics", Authorization=f"Bearer {WRITER}").status == 403
-
-
-class Player:
-    """Sends a played job's requests with a token."""
-
-    def __init__(self, collector: Collector, token: str) -> None:
-        self.collector, self.token = collector, token
-
-    def send(self, method: str, data: bytes, **options: Any) -> bytes:
-        return self.collector.send(method, data, metadata=bearer(self.token), **options)
 
 
 @pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 405), ("", 405)])
