@@ -11,6 +11,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.numbers import Key, Series, bus_factor
 from otel_fr_collector.jobs.runs import Runs
@@ -110,7 +111,7 @@ class CollectiveMetrics(Collector):
             for id_, count in tally.items():
                 group = run.groups.get(id_)
                 if group is not None:
-                    found[job, one_line(group.group.description or group.group.name)] += count
+                    found[job, one_line(group_name(group.group.name, group.group.description))] += count
         for values, count in found.most_common(MAX_SERIES):
             family.add_metric(values, count)
         return family

@@ -28,6 +28,7 @@ from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.monitor.span_builder import SCOPE, error_type, trace_id
 from otel_fr.otlp_attributes import attributes
+from otel_fr.presentation import group_name
 from otel_fr.ring import KIND_GROUP, Activity, GroupDef, Record, SignatureDef
 
 FIRST = 5.0
@@ -195,7 +196,7 @@ class RankMetrics:
         members = len(group.ranks)
         size = message_bytes(signature, members)
         dtypes = signature.input_dtypes or signature.output_dtypes
-        label, dtype = group.description or group.name, dtype_class(dtypes)
+        label, dtype = group_name(group.name, group.description), dtype_class(dtypes)
         key = _Key(signature.operation, signature.backend, label, members, dtype, size_class(size), error)
         series = self._series.get(key)
         if series is None:
@@ -256,7 +257,7 @@ class RankMetrics:
         metric.name, metric.unit = names.METRIC_IN_FLIGHT, names.UNIT_CALLS
         metric.description = "Calls that are enqueued and have not ended."
         metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
-        tally = Counter((one.group.description or one.group.name, len(one.group.ranks)) for one in records)
+        tally = Counter((group_name(one.group.name, one.group.description), len(one.group.ranks)) for one in records)
         for group, members in {(key.group, key.group_size) for key in self._series} | tally.keys():
             given = attributes({names.GROUP_DESCRIPTION: group, names.GROUP_SIZE: members})
             metric.sum.data_points.append(self._number(given, tally[group, members], now))

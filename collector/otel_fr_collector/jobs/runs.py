@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from otel_fr.presentation import group_name
 from otel_fr_collector.jobs.numbers import PastNumbers
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.tallies import PastTallies
@@ -164,7 +165,7 @@ class Runs:
         goes_on = any(one.job == job for one in self.by_tenant.get(run.tenant, ()))
         for group in run.groups.values():
             if goes_on:
-                self.past.add(job, group.group.description or group.group.name, group.waits.tallies)
+                self.past.add(job, group_name(group.group.name, group.group.description), group.waits.tallies)
             group.waits.release()
         if run.numbers is not None:
             if goes_on:
