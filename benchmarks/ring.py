@@ -2,7 +2,7 @@
 
     python benchmarks/ring.py [CALLS] [REPEATS]
 
-Each figure is the median over REPEATS of the mean over CALLS, without the cost of the loop itself; the three are
+Each figure is CPU time: the median over REPEATS of the mean over CALLS, without the cost of the loop itself. They are
 measured in turns, so that other load on the machine affects all of them.
 """
 
@@ -39,9 +39,9 @@ def measure(functions: dict[str, Callable[[int], None]], calls: int, repeats: in
         function(calls)
     for _ in range(repeats):
         for name, function in functions.items():
-            start = time.perf_counter_ns()
+            start = time.thread_time_ns()
             function(calls)
-            found[name].append((time.perf_counter_ns() - start) / calls)
+            found[name].append((time.thread_time_ns() - start) / calls)
     return {name: statistics.median(values) for name, values in found.items()}
 
 
@@ -107,7 +107,7 @@ def main() -> None:
         for name, value in times.items():
             print(f"ring {name:10} {value - loop:8.0f} ns  x{(value - loop) / base:5.2f} of pack_into")
 
-        print("(section: begun and ended, so two calls; each is to take 2000 ns at most)")
+        print("(section: begun and ended, so two calls; together they are to take 2000 ns at most)")
         start = time.perf_counter_ns()
         with RingReader.open(writer.path) as reader:
             count = sum(1 for _ in reader.records())

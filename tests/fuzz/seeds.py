@@ -108,7 +108,8 @@ def _tell(ring: RankRing) -> None:
     activity = ring.writer.activity
     body = (1, 1, activity.reference("loading"), 11, 12, 1000, 0, 2000, 0, 1, -1)
     activity.open(body)
-    activity.end(activity.open((2, *body[1:])), (2, *body[1:6], 5000, *body[7:]))
+    ended = (2, *body[1:])
+    activity.end(activity.open(ended), ended, 5000)
     activity.set_step((3, 2, 0, 11, 12, 1000, 0, 0, 0, 3, 7))
     activity.heartbeat(4000)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.fault_tolerance import sections
+from otel_fr.fault_tolerance import open_sections, sections
 from otel_fr.ring import ActivityReader, RingReader, RingWriter
 
 
 @pytest.fixture
 def activity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ActivityReader]:
-    monkeypatch.setattr(sections, "_state", sections._State())
+    monkeypatch.setattr(sections, "_state", open_sections.State())
     writer = RingWriter.create([tmp_path], "ring", 10, {})
     sections.attach(writer.activity)
     with RingReader.open(writer.path) as reader:

@@ -13,6 +13,7 @@ from otel_fr.fault_tolerance import (
     RankMonitorClientError,
     WorkloadAction,
     WorkloadControlRequest,
+    open_sections,
     sections,
 )
 from otel_fr.fault_tolerance.timeouts import (
@@ -27,7 +28,7 @@ from otel_fr.ring import ActivityReader, RingReader, RingWriter
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ActivityReader]:
-    monkeypatch.setattr(sections, "_state", sections._State())
+    monkeypatch.setattr(sections, "_state", open_sections.State())
     writer = RingWriter.create([tmp_path], "ring", 10, {})
     sections.attach(writer.activity)
     found = RingReader.open(writer.path).activity

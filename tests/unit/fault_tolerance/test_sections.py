@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 import otel_fr
-from otel_fr.fault_tolerance import sections
+from otel_fr.fault_tolerance import open_sections, sections
 from otel_fr.ring import Activity, ActivityReader, RingReader, RingWriter
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sections, "_state", sections._State())
-    monkeypatch.setattr(sections, "_local", threading.local())
+    monkeypatch.setattr(sections, "_state", open_sections.State())
     yield
     sections.detach()
 
@@ -285,9 +284,9 @@ def test_a_closed_ring_is_no_error_for_the_program(tmp_path: Path) -> None:
 
 def test_a_program_that_never_ends_its_sections_is_bounded(ring: RingWriter) -> None:
     sections.attach(ring.activity)
-    for number in range(3 * sections.MAX_OPEN):
+    for number in range(3 * open_sections.MAX_OPEN):
         otel_fr.start_section(f"section {number} " + "x" * 1000)
-    assert len(sections._state.opened) == sections.MAX_OPEN
+    assert len(sections._state.opened) == open_sections.MAX_OPEN
     assert len(ring.activity.names) <= 256
 
 

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 import otel_fr
-from otel_fr.fault_tolerance import sections
+from otel_fr.fault_tolerance import open_sections, sections
 from otel_fr.fault_tolerance.user_span import current_span
 from otel_fr.ring import Activity, RingReader, RingWriter
 
@@ -21,7 +21,7 @@ TRACER = TracerProvider().get_tracer("the program's")
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sections, "_state", sections._State())
+    monkeypatch.setattr(sections, "_state", open_sections.State())
     yield
     sections.detach()
 

@@ -195,8 +195,8 @@ def test_a_file_of_something_else_is_no_error(tmp_path: Path, text: str) -> None
 # ---- from the ring
 
 
-def body(writer: RingWriter, number: int, name: str, began: float, ended: float = 0, timeout: float = 0):  # type: ignore[no-untyped-def]
-    times = (int(began * SECOND), int(ended * SECOND), int(timeout * 1000))
+def body(writer: RingWriter, number: int, name: str, began: float, timeout: float = 0):  # type: ignore[no-untyped-def]
+    times = (int(began * SECOND), 0, int(timeout * 1000))
     return (number, layout.KIND_SECTION, writer.activity.reference(name), 1, 0, *times, 0, number, -1)
 
 
@@ -210,7 +210,7 @@ def test_the_ring_is_followed_and_each_overdue_item_is_new_once(tmp_path: Path) 
     watch.poll(104 * SECOND)
     assert watch.new_overdue(104 * SECOND) == []
     assert watch.is_overdue(104 * SECOND)
-    writer.activity.end(row, body(writer, 1, "load", 100, ended=105))
+    writer.activity.end(row, body(writer, 1, "load", 100), 105 * SECOND)
     (ended,) = watch.poll(106 * SECOND)
     assert ended.name == "load"
     assert not watch.is_overdue(106 * SECOND)
@@ -226,7 +226,7 @@ def test_what_the_rank_is_ended_for_is_reported_although_its_handler_ends_it(tmp
     writer.activity.open(body(writer, 2, "cleanup", 102, timeout=60))
     watch.poll(103 * SECOND)
     watch.keep(103 * SECOND)
-    writer.activity.end(row, body(writer, 1, "load", 100, ended=105))
+    writer.activity.end(row, body(writer, 1, "load", 100), 105 * SECOND)
     watch.poll(106 * SECOND)
     assert not watch.is_overdue(106 * SECOND)
     assert [(item.name, item.age_s, item.is_overdue) for item in watch.reported(106 * SECOND)] == [("load", 3.0, True)]
@@ -248,7 +248,7 @@ def test_limits_are_learned_from_the_ring_and_kept(tmp_path: Path) -> None:
     for number in range(1, 6):
         at = 100.0 * number
         row = writer.activity.open(body(writer, number, "load", at))
-        writer.activity.end(row, body(writer, number, "load", at, ended=at + 10))
+        writer.activity.end(row, body(writer, number, "load", at), int((at + 10) * SECOND))
         writer.activity.heartbeat(int((at + 20) * SECOND))
         watch.poll(int((at + 30) * SECOND))
     writer.activity.open(body(writer, 9, "load", 1000))
@@ -273,7 +273,7 @@ def test_a_monitor_that_replaces_another_does_not_learn_again_what_that_one_has(
     writer = RingWriter.create([tmp_path], "ring", 10, {})
     for number in range(1, 6):
         row = writer.activity.open(body(writer, number, "load", 100.0 * number))
-        writer.activity.end(row, body(writer, number, "load", 100.0 * number, ended=100.0 * number + 10))
+        writer.activity.end(row, body(writer, number, "load", 100.0 * number), int((100.0 * number + 10) * SECOND))
     watch = ActivityWatch(RingReader.open(writer.path), Config(learn_steps=1), 0, since_ns=500 * SECOND)
     assert len(watch.poll(600 * SECOND)) == 5
     assert watch._learned._sections["load"].count == 1

@@ -20,7 +20,7 @@ def make(folder: Path) -> tuple[ActivityWriter, ActivityReader]:
     return writer.activity, reader
 
 
-def body(writer: ActivityWriter, number: int, name: str = "load", ended: int = 0, **changes: int) -> Body:
+def body(writer: ActivityWriter, number: int, name: str = "load", **changes: int) -> Body:
     fields = {"kind": layout.KIND_SECTION, "timeout": 0, "parent": 0, "root": number, "step": -1, **changes}
     return (
         number,
@@ -29,7 +29,7 @@ def body(writer: ActivityWriter, number: int, name: str = "load", ended: int = 0
         11,
         12,
         1000 + number,
-        ended,
+        0,
         fields["timeout"],
         fields["parent"],
         fields["root"],
@@ -53,7 +53,7 @@ def test_what_is_open_and_what_has_ended_is_read(tmp_path: Path) -> None:
         ("load", 0, 1, 1, -7),
     ]
     assert (found[0].thread, found[0].native_id, found[0].began_ns) == (11, 12, 1001)
-    writer.end(first, body(writer, 1, "épochs ✓", ended=9000, kind=layout.KIND_SECTION | layout.FLAG_FAILED))
+    writer.end(first, body(writer, 1, "épochs ✓"), 9000, layout.FLAG_FAILED)
     assert [item.number for item in reader.open_sections()] == [2]
     ended, position, lost = reader.ended(0)
     assert [(item.number, item.name, item.ended_ns, item.is_failed) for item in ended] == [(1, "épochs ✓", 9000, True)]
@@ -88,7 +88,7 @@ def test_more_open_sections_than_rows_are_counted_and_still_logged(tmp_path: Pat
     assert len(reader.open_sections()) == layout.OPEN_ROWS
     assert reader.untracked == 3
     for number, row in enumerate(rows, 1):
-        writer.end(row, body(writer, number, ended=5000))
+        writer.end(row, body(writer, number), 5000)
     assert reader.open_sections() == []
     assert len(reader.ended(0)[0]) == len(rows)
     assert writer.open(body(writer, 999)) != NO_ROW
@@ -97,7 +97,7 @@ def test_more_open_sections_than_rows_are_counted_and_still_logged(tmp_path: Pat
 def test_a_row_that_another_section_has_now_is_not_freed(tmp_path: Path) -> None:
     writer, reader = make(tmp_path)
     row = writer.open(body(writer, 1))
-    writer.end(row, body(writer, 1, ended=5000))
+    writer.end(row, body(writer, 1), 5000)
     assert writer.open(body(writer, 2)) == row
     writer.free(row, 1)
     assert [item.number for item in reader.open_sections()] == [2]
@@ -107,7 +107,7 @@ def test_what_was_overwritten_before_it_was_read_is_counted(tmp_path: Path) -> N
     writer, reader = make(tmp_path)
     total = layout.ENDED_ROWS + 100
     for number in range(1, total + 1):
-        writer.log(body(writer, number, ended=5000))
+        writer.log(body(writer, number), 5000)
     ended, position, lost = reader.ended(0)
     assert [item.number for item in ended] == list(range(101, total + 1))
     assert (position, lost) == (total, 100)
@@ -116,13 +116,13 @@ def test_what_was_overwritten_before_it_was_read_is_counted(tmp_path: Path) -> N
 def test_a_row_that_is_being_written_is_waited_for_and_one_never_written_is_lost(tmp_path: Path) -> None:
     writer, reader = make(tmp_path)
     for number in range(1, 4):
-        writer.log(body(writer, number, ended=5000))
+        writer.log(body(writer, number), 5000)
     words, at = writer._words, writer._ended_at // 8 + 2 * layout.ROW_SIZE // 8
     words[at] = 0  # a thread was stopped while it wrote the second row
     ended, position, lost = reader.ended(0)
     assert ([item.number for item in ended], position, lost) == ([1], 1, 0)
     for number in range(4, 4 + LATE_ROWS):
-        writer.log(body(writer, number, ended=5000))
+        writer.log(body(writer, number), 5000)
     ended, _, lost = reader.ended(position)
     assert ended[0].number == 3
     assert lost == 1
@@ -151,7 +151,7 @@ def test_damage_never_raises_and_never_hangs(tmp_path: Path) -> None:
     for number in range(1, 40):
         row = writer.open(body(writer, number, f"name {number}"))
         if number % 2:
-            writer.end(row, body(writer, number, f"name {number}", ended=5000))
+            writer.end(row, body(writer, number, f"name {number}"), 5000)
     writer.set_step(body(writer, 50, "", kind=layout.KIND_STEP))
     start = writer._first * 8
     numbers = random.Random(7)
@@ -170,7 +170,7 @@ def test_the_page_is_enough_to_read_it(tmp_path: Path) -> None:
     ring = RingWriter.create([tmp_path], "ring", 10, {})
     writer = ring.activity
     row = writer.open(body(writer, 1, "load", timeout=30_000, step=7))
-    writer.end(row, body(writer, 1, "load", timeout=30_000, step=7, ended=2000))
+    writer.end(row, body(writer, 1, "load", timeout=30_000, step=7), 2000)
     writer.open(body(writer, 2, "save", parent=1, root=1))
     writer.set_step(body(writer, 3, "", kind=2 | 1 << 10, step=8))
     writer.heartbeat(555)
