@@ -193,6 +193,8 @@ class Service:
     def _clean_up(self, now: float) -> bool:
         """False: it is to be called again, because more incidents are to be resolved than one step does."""
         self._grace.expire(now, self.runs.by_id)
+        for known in self.runs.by_id.values():
+            known.keep_sample(now)
         if self._traces is not None:
             self._traces.step()
         for run in self.runs.drop_ended(now):

@@ -34,6 +34,26 @@ class LateRank(TypedDict):
     waited: float
 
 
+class SlowestRank(TypedDict):
+    """The rank that costs a job most: share of the time, and seconds of each step; None: steps are not known."""
+
+    rank: int
+    process_group: str
+    waited: float
+    lost_per_step_s: float | None
+
+
+class JobRates(TypedDict):
+    """What the communication of a job costs, in about the latest minute; None: not known."""
+
+    collectives_per_s: float | None
+    bytes_per_s: float | None
+    wait_share: float | None
+    bus_bandwidth: float | None
+    step_s: float | None
+    slowest: SlowestRank | None
+
+
 class JobHead(TypedDict):
     """What the API's list of jobs gives of a job, as far as it is shown. ``ranks``: how many are in each state.
 
@@ -51,6 +71,7 @@ class JobHead(TypedDict):
     groups: int
     lag: int
     late: LateRank | None
+    rates: JobRates | None
     last_heard_at: str | None
 
 
@@ -83,6 +104,7 @@ class JobDetail(TypedDict):
     state: str
     world_size: int | None
     last_heard_at: str | None
+    rates: JobRates | None
     ranks: RankColumns
     groups: list[GroupHead]
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from otel_fr.console.client import Advice, JobDetail, JobHead, LateRank
 from otel_fr.console.incident_view import job_text
+from otel_fr.console.rates_view import rates_cells, rates_lines, slowest_lines
 from otel_fr.incident import IncidentHead, unix
 from otel_fr.presentation import ago_text, collective_text, duration_text, group_name, ranks_text
 from otel_fr.printable import one_line
@@ -23,6 +24,8 @@ COLORS = {
     "ended": "dim",
     "replaced": "dim",
 }
+VERY_WIDE = 130
+"""Width of a terminal in characters from which the list of jobs has their rates."""
 MAX_GROUPS = 16
 """Lines about ranks that do the same; of more there is the number."""
 
@@ -36,6 +39,9 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
     table.add_column("NOT RUNNING", overflow="ellipsis", no_wrap=True)
     table.add_column("WAITING", justify="right", no_wrap=True)
     wide = width >= 100
+    very_wide = width >= VERY_WIDE
+    for name in ("COLL/S", "BUS", "WAIT") if very_wide else ():
+        table.add_column(name, justify="right", no_wrap=True)
     for name in ("LAG", "LATE") if wide else ():
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("LAST REPORT" if wide else "HEARD", justify="right", no_wrap=True)
@@ -43,6 +49,8 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
         seconds = waiting.get((job["job"], job["run_id"]))
         world = "?" if job["world_size"] is None else str(job["world_size"])
         extra = (str(job["lag"]), _late(job["late"])) if wide else ()
+        if very_wide:
+            extra = (*rates_cells(job["rates"]), *extra)
         table.add_row(
             Text(job_text(job)),
             Text(job["state"], COLORS.get(job["state"], "")),
@@ -95,6 +103,8 @@ def _sections(job: JobDetail, advice: Advice | None) -> Iterable[tuple[str, list
     if steps:
         low, high = min(steps), max(steps)
         yield "step", [str(low) if low == high else f"{low} to {high}"]
+    yield "rates", rates_lines(job["rates"])
+    yield "slowest", slowest_lines(job["rates"])
     yield "last report", [_ago(job["last_heard_at"])]
     if advice is not None:
         nodes = f", without {', '.join(map(one_line, advice['exclude_nodes']))}" if advice["exclude_nodes"] else ""

@@ -250,6 +250,7 @@ class RankMetrics:
                 as_double=seconds,
                 trace_id=trace,
                 span_id=identity.span_id(trace, self._rank, record.record_id),
+                filtered_attributes=_site(record),
             )
         ]
 
@@ -274,6 +275,14 @@ class RankMetrics:
         for source, durations in self._steps.items():
             given = attributes({names.STEP_SOURCE: source})
             metric.histogram.data_points.append(durations.point(given, self._start, now))
+
+
+def _site(record: Record) -> list[KeyValue]:
+    """Where the call was made."""
+    if not record.site.frames:
+        return []
+    file, line, function = record.site.frames[0]
+    return attributes({names.CODE_FUNCTION: function, names.CODE_FILE: file, names.CODE_LINE: line})
 
 
 class Schedule:

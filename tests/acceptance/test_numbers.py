@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 from tests.support import torchrun
+from tests.support.commands import otel_fr
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = torchrun.needed
@@ -27,6 +29,9 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
             waited_for = [running.metric("otel_fr_rank_waited_for_seconds_total", rank=str(r)) for r in range(RANKS)]
             waited = [running.metric("otel_fr_rank_waited_seconds_total", rank=str(rank)) for rank in range(RANKS)]
             named = {labels["rank"] for labels, _ in running.samples("otel_fr_straggler_wait_ratio")}
+            (head,) = json.loads(running.get("/api/v1/jobs"))["jobs"]
+            rates = json.loads(running.get(f"/api/v1/jobs/{head['id']}/rates"))
+            shown = otel_fr("top", "--once", "--collector", running.http).stdout
             stop.touch()
             output, _ = job.communicate(timeout=PATIENCE)
             assert job.returncode == 0, output
@@ -36,6 +41,12 @@ def test_the_slowed_rank_is_named_with_the_seconds_lost_in_each_step(tmp_path: P
         steps = until(lambda: running.metric("otel_fr_step_duration_seconds_count"))
         took = running.metric("otel_fr_step_duration_seconds_sum")
         bandwidth = running.metric("otel_fr_collective_bus_bandwidth_bytes_per_second", operation="all_reduce")
+    slowest = rates["latest"]["slowest"]
+    assert (slowest["rank"], slowest["process_group"]) == (SLOW, "default_pg")
+    assert 0.5 * DELAY < slowest["lost_per_step_s"] < 2 * DELAY
+    assert head["rates"]["slowest"]["rank"] == SLOW
+    assert max(rates["ranks"]["waited_for_s"]) == rates["ranks"]["waited_for_s"][SLOW]
+    assert "WAIT" in shown
     assert size == 4 * calls > 0  # whether to stop, one float
     assert DELAY < took / steps < 10 * DELAY
     assert bandwidth > 0

@@ -49,6 +49,11 @@ class Key(NamedTuple):
     dtype: str
     size: str
 
+    @property
+    def members(self) -> int:
+        """Calls of one collective; 1 where that is not known."""
+        return 2 if self.operation in ("send", "recv") else max(1, self.group_size)
+
 
 OTHER = Key(names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER, names.OTHER)
 
@@ -152,6 +157,8 @@ class Numbers:
 
     Attributes:
         series: by key. steps: durations of the ranks' training steps. bounds: of all histograms, seconds.
+        collectives, size: how many collectives there were, and their bytes, counted once for all members; a send and
+            its receive are one, too.
     """
 
     def __init__(self, usage: Usage, clock: Callable[[], float] = time.monotonic) -> None:
@@ -164,6 +171,7 @@ class Numbers:
         self.series: dict[Key, Series] = {}
         self.steps = Series()
         self.bounds: tuple[float, ...] = ()
+        self.collectives = self.size = 0.0
 
     def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:
         """Take one point of a rank."""
@@ -184,8 +192,10 @@ class Numbers:
             return
         if name == names.METRIC_CALLS:
             series.calls += total
+            self.collectives += total / key.members
         elif name == names.METRIC_IO:
             series.bytes += total
+            self.size += total / key.members
             if self._sizes[0] != rank:
                 self._sizes = rank, {}
             self._sizes[1][key] = total
@@ -207,7 +217,18 @@ class Numbers:
         self.series.clear()
 
     def window(self) -> int:
+        """Number of the current window of `Series.speed`."""
         return int(self._clock() / WINDOW)
+
+    def bus_bandwidth(self) -> float | None:
+        """Of the latest collectives of all series together, bytes per second; None: there were none."""
+        window, moved, took = self.window(), 0.0, 0.0
+        for key, series in self.series.items():
+            speed = series.speed(window)
+            if speed is not None:
+                moved += speed.bytes * speed.calls * bus_factor(key.operation, key.group_size)
+                took += speed.seconds * speed.calls
+        return moved / took if moved and took else None
 
     def _fits(self, point: Point) -> bool:
         """All histograms of a run have the same bounds: those of the first, for one otel-fr sends them all."""

@@ -11,6 +11,7 @@ from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.numbers import Numbers
 from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
@@ -65,6 +66,7 @@ class Run:
         requests: by rank, what it has asked to be done with its node or the job.
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
+        history: what its communication cost, over time.
         tenant: whose job it is (`otel_fr_collector.network.tokens.tenant_of`).
     """
 
@@ -91,6 +93,7 @@ class Run:
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
     steps: StepRate = field(default_factory=StepRate)
     numbers: Numbers | None = None
+    history: History = field(default_factory=History)
     usage: Usage = field(default_factory=Usage)
     straggler_limits: StragglerLimits = field(default_factory=StragglerLimits)
 
@@ -341,6 +344,15 @@ class Run:
         if is_news:
             self.note_bad_end(now)
         return True
+
+    def sample(self, now: float) -> Sample:
+        """What its communication cost so far."""
+        return take(now, self.numbers, self.groups.values(), self.steps.per_second(now))
+
+    def keep_sample(self, now: float) -> None:
+        """Keep one for its history, if that is due."""
+        if self.history.is_due(now) and self.groups and not self.ended_clean:
+            self.history.add(self.sample(now))
 
     def compare_pieces(self) -> bool:
         """Compare some of what came before the members of a group were known. True: there is more to compare."""

@@ -109,7 +109,7 @@ class Waits:
     """The waits of one group, bounded.
 
     Attributes:
-        tallies: totals of its ranks.
+        tallies: totals of its ranks. lost: seconds that half of the group waited for its last rank, in all.
         recent: the latest waits that count for the straggler limits; None: there were none, or no room for them.
         measured: collectives that were looked at. total: seconds waited in them.
         now, sequence: of the newest of them. since: of the first of them.
@@ -122,6 +122,7 @@ class Waits:
         "_passed",
         "_usage",
         "events",
+        "lost",
         "measured",
         "now",
         "recent",
@@ -138,6 +139,7 @@ class Waits:
         self._passed = 0
         self._block = 0.0
         self.tallies = Tallies(usage)
+        self.lost = 0.0
         self.events: deque[Event] | None = None
         self.recent: deque[Wait] | None = None
         self.measured = 0
@@ -284,6 +286,7 @@ class Waits:
         usual_gap = sorted(gaps)[len(gaps) // 2] if gaps else 0.0
         if own is not None and own - usual_gap < (usual - least) / NANO / 2:
             return
+        self.lost += (usual - least) / NANO * of
         of_rank = self.tallies.of
         for rank, took in zip(calls, durations, strict=True):
             if took > least and (tally := of_rank(rank)) is not None:

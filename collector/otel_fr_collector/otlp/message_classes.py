@@ -12,6 +12,7 @@ _SCALARS = {
     "bytes": _FIELD.TYPE_BYTES,
     "string": _FIELD.TYPE_STRING,
     "int32": _FIELD.TYPE_INT32,
+    "int64": _FIELD.TYPE_INT64,
     "fixed64": _FIELD.TYPE_FIXED64,
     "sfixed64": _FIELD.TYPE_SFIXED64,
     "double": _FIELD.TYPE_DOUBLE,

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
+from otel_fr import semconv as names
+from otel_fr.rank_report.forms import MAX_NAME
 from otel_fr_collector.otlp.message_classes import Field, make_classes
 from otel_fr_collector.otlp.signals import MalformedError
 from otel_fr_collector.otlp.wire import TooManyError, find_fields
@@ -17,6 +19,7 @@ MAX_METRIC = 1 << 20
 MAX_POINTS = 1_024
 """Data points of a metric that are read."""
 MAX_BUCKETS = 64
+MAX_SITE_ATTRIBUTES = 8
 CUMULATIVE = 2
 """`AggregationTemporality` of opentelemetry-proto."""
 _SUM, _HISTOGRAM = 7 << 3 | 2, 9 << 3 | 2
@@ -50,19 +53,23 @@ _METRIC = make_classes(
             Field("value", 3, "double"),
             Field("span_id", 4, "bytes"),
             Field("trace_id", 5, "bytes"),
+            Field("attributes", 7, "KeyValue", repeated=True),
         ],
+        "KeyValue": [Field("key", 1, "string"), Field("value", 2, "Value")],
+        "Value": [Field("text", 1, "string"), Field("number", 3, "int64")],
     },
 )["Metric"]
 """Those fields of opentelemetry-proto's `Metric` that are read."""
 
 
 class ExemplarOf(NamedTuple):
-    """A measured value, in seconds, with its span. ``at``: Unix seconds."""
+    """A measured value, in seconds, with its span. ``at``: Unix seconds. ``site``: the call's."""
 
     value: float
     at: float
     trace_id: str
     span_id: str
+    site: str = ""
 
 
 class Point(NamedTuple):
@@ -122,8 +129,17 @@ def _exemplar(found: Sequence[Any]) -> ExemplarOf | None:
     """The last one that names a span."""
     for one in reversed(found[-2:]):
         if len(one.trace_id) == 16 and len(one.span_id) == 8 and math.isfinite(one.value):
-            return ExemplarOf(one.value, one.time / 1e9, one.trace_id.hex(), one.span_id.hex())
+            return ExemplarOf(one.value, one.time / 1e9, one.trace_id.hex(), one.span_id.hex(), _site(one.attributes))
     return None
+
+
+def _site(attributes: Sequence[Any]) -> str:
+    """``file:line function`` of the call; "": not known."""
+    values = {item.key: item.value for item in attributes[:MAX_SITE_ATTRIBUTES]}
+    if not {names.CODE_FILE, names.CODE_LINE, names.CODE_FUNCTION} <= values.keys():
+        return ""
+    file, line, function = (values[key] for key in (names.CODE_FILE, names.CODE_LINE, names.CODE_FUNCTION))
+    return f"{file.text}:{line.number} {function.text}"[:MAX_NAME]
 
 
 def read_metric(data: bytes) -> RawMetric:

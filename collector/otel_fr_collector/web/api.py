@@ -30,6 +30,7 @@ from otel_fr_collector.web.answers import Answers, owner_of
 from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.incident_lists import MAX_BYTES, MAX_READ, Counted, Query, listed, remembered, stored
 from otel_fr_collector.web.job_views import detail, job_key, summary
+from otel_fr_collector.web.rates import rates
 
 FRESH = 1.0
 """Seconds for which one response about a job is reused."""
@@ -80,6 +81,7 @@ def routes(service: Service, answers: Answers, finished: Finished) -> list[BaseR
     found: list[BaseRoute] = [
         Route("/api/v1/jobs", api.jobs),
         Route("/api/v1/jobs/{key}", api.job),
+        Route("/api/v1/jobs/{key}/rates", api.rates),
         Route("/api/v1/jobs/{key}/stacks", api.stacks, methods=["GET", "POST"]),
         Route("/api/v1/incidents", api.incidents),
         Route("/api/v1/incidents/{number}", api.incident),
@@ -147,6 +149,18 @@ class Api:
             return json.dumps(await detail(run, self._service.book, time.monotonic(), time.time())).encode()
 
         return _json(request, *await self._fresh(key, make))
+
+    async def rates(self, request: Request) -> Response:
+        """What the communication of a job costs: rates over time, ranks that are waited for, slow operations."""
+        key = request.path_params["key"]
+        run = self._run(key)
+        if run is None or not _access(request).may_see(run.id.job):
+            raise ApiError(404, "no such job, or it is over")
+
+        async def make() -> bytes:
+            return json.dumps(await rates(run, time.monotonic(), time.time())).encode()
+
+        return _json(request, *await self._fresh(f"rates {key}", make))
 
     async def stacks(self, request: Request) -> Response:
         """Where all ranks are: POST asks their monitors, GET has what they have answered."""

@@ -15,6 +15,7 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.snapshot import reported_calls
+from otel_fr_collector.web.rates import latest_rates
 
 Json = dict[str, object]
 
@@ -67,6 +68,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
         "groups": len(run.groups),
         "lag": _lag(run),
         "late": _latest(run),
+        "rates": latest_rates(run, now),
         "incidents": [incident.id for incident in open_causes],
         "first_heard_at": timestamp(wall - (now - run.first_seen)),
         "last_heard_at": timestamp(wall - (now - run.last_seen)),

@@ -1,0 +1,106 @@
+"""The communication of one run over the latest 15 minutes: a sample of its totals every 15 s."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.numbers import Numbers
+
+EVERY = 15.0
+"""Seconds between two samples: monitors send their numbers as often."""
+KEPT = 61
+"""Samples of a quarter of an hour. They take 15 kB of each run, and there are at most 1,024 runs."""
+LATEST = 60.0
+"""Seconds that the latest rates are taken over."""
+LEAST = 5.0
+"""Seconds from which there are rates."""
+
+
+class Sample(NamedTuple):
+    """Totals at one moment.
+
+    Attributes:
+        at: monotonic seconds.
+        collectives, size: how many there were, and their bytes (nccl-tests'), counted once for all ranks; None: no
+            monitor sends numbers.
+        lost: seconds that half of a group waited for its last rank, over all groups.
+        bus: bus bandwidth of the latest collectives in bytes per second; step: average seconds of the latest training
+            steps; None: not known.
+    """
+
+    at: float
+    collectives: float | None
+    size: float | None
+    lost: float
+    bus: float | None
+    step: float | None
+
+
+class Rates(NamedTuple):
+    """Between two samples: per second; ``wait``: share of the time. None: not known. ``at``: of the later one."""
+
+    at: float
+    collectives: float | None
+    size: float | None
+    wait: float
+    bus: float | None
+    step: float | None
+
+
+def take(now: float, numbers: Numbers | None, groups: Iterable[GroupState], steps_per_second: float | None) -> Sample:
+    """The totals as of now."""
+    lost = sum(group.waits.lost for group in groups)
+    step = 1 / steps_per_second if steps_per_second else None
+    if numbers is None:
+        return Sample(now, None, None, lost, None, step)
+    return Sample(now, numbers.collectives, numbers.size, lost, numbers.bus_bandwidth(), step)
+
+
+class History:
+    """The samples of one run. ``first``: of all, also of those that are not kept any more."""
+
+    __slots__ = ("first", "samples")
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.first: Sample | None = None
+
+    def is_due(self, now: float) -> bool:
+        return not self.samples or now - self.samples[-1].at >= EVERY
+
+    def add(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self.first = self.first or sample
+
+    def intervals(self) -> Iterator[Rates]:
+        """The rates of each interval, oldest first."""
+        for before, after in pairwise(self.samples):
+            yield rates(before, after)
+
+    def latest(self, now: Sample) -> Rates | None:
+        """Over about the minute before; None: too little is known."""
+        before = next((one for one in self.samples if now.at - one.at <= LATEST), None)
+        return _rates_since(before, now)
+
+    def since_start(self, now: Sample) -> Rates | None:
+        """Over all the time that is known."""
+        return _rates_since(self.first, now)
+
+
+def _rates_since(before: Sample | None, now: Sample) -> Rates | None:
+    return None if before is None or now.at - before.at < LEAST else rates(before, now)
+
+
+def rates(before: Sample, after: Sample) -> Rates:
+    """What happened from one sample to a later one."""
+    seconds = max(after.at - before.at, 1e-9)
+    collectives = size = None
+    if after.collectives is not None and after.size is not None:
+        collectives = (after.collectives - (before.collectives or 0.0)) / seconds
+        size = (after.size - (before.size or 0.0)) / seconds
+    wait = min(1.0, (after.lost - before.lost) / seconds)
+    return Rates(after.at, collectives, size, wait, after.bus, after.step)

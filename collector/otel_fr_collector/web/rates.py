@@ -1,0 +1,133 @@
+"""What the communication of one job costs, as JSON: rates over time, who is waited for, and the slowest operations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from otel_fr_collector.jobs.history import Rates
+from otel_fr_collector.jobs.numbers import Key, Numbers, Series, bus_factor
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.tallies import RankTally
+
+Json = dict[str, object]
+
+MAX_OPERATIONS = 20
+"""Kinds of operations that are listed: those with the most time."""
+MAX_RANKS = 2_048
+"""Ranks of which it is said how long they were waited for: those that cost most, in the order of their numbers."""
+CHUNK = 512
+"""Tallies that are added up before the event loop runs other tasks."""
+QUANTILE = 0.99
+
+
+def latest_rates(run: Run, now: float) -> Json:
+    """Of about the latest minute, and the rank that is waited for; ``now``: monotonic."""
+    return {**_rates(run.history.latest(run.sample(now))), "slowest": slowest(run, now)}
+
+
+def slowest(run: Run, now: float) -> Json | None:
+    """The rank that costs the job most, if it is the same again and again; None: nobody is named."""
+    steps = run.steps.per_second(now)
+    found: Json | None = None
+    most = 0.0
+    for state in run.groups.values():
+        one = state.waits.slowest()
+        if one is not None and one.waited > most and not run.ended_clean:
+            most = one.waited
+            found = {
+                "rank": one.rank,
+                "process_group": state.group.description or state.group.name,
+                "waited": round(one.waited, 4),
+                "lost_per_step_s": _number(one.waited / steps if steps else None),
+            }
+    return found
+
+
+async def rates(run: Run, now: float, wall: float) -> Json:
+    """All of it; ``now``, ``wall``: monotonic and Unix time. Yields to the event loop now and then."""
+    intervals = list(run.history.intervals())
+    return {
+        "latest": latest_rates(run, now),
+        "since_start": _rates(run.history.since_start(run.sample(now))),
+        "intervals": {
+            "at": [round(wall - (now - one.at), 1) for one in intervals],
+            "collectives_per_s": [_number(one.collectives) for one in intervals],
+            "bytes_per_s": [_number(one.size) for one in intervals],
+            "bus_bandwidth": [_number(one.bus) for one in intervals],
+            "wait_share": [_number(one.wait) for one in intervals],
+            "step_s": [_number(one.step) for one in intervals],
+        },
+        "ranks": await _ranks(run),
+        "operations": [] if run.numbers is None else _operations(run.numbers),
+    }
+
+
+def _rates(found: Rates | None) -> Json:
+    names = ("collectives_per_s", "bytes_per_s", "wait_share", "bus_bandwidth", "step_s")
+    values: Sequence[float | None] = (None,) * len(names) if found is None else found[1:]
+    return {name: _number(value) for name, value in zip(names, values, strict=True)}
+
+
+async def _ranks(run: Run) -> Json:
+    """Parallel lists: of each rank, over all groups, how often it came last, and seconds."""
+    total: dict[int, RankTally] = {}
+    count = 0
+    for state in list(run.groups.values()):
+        for rank, tally in list(state.waits.tallies.items()):
+            total.setdefault(rank, RankTally()).add(tally)
+            count += 1
+            if count % CHUNK == 0:
+                await asyncio.sleep(0)
+    most = sorted(total, key=lambda rank: -total[rank].waited_for)[:MAX_RANKS]
+    shown = sorted(most)
+    return {
+        "rank": shown,
+        "came_last": [total[rank].came_last for rank in shown],
+        "waited_for_s": [round(total[rank].waited_for, 3) for rank in shown],
+        "waited_s": [round(total[rank].waited, 3) for rank in shown],
+    }
+
+
+def _operations(numbers: Numbers) -> list[Json]:
+    window = numbers.window()
+    most = sorted(numbers.series.items(), key=lambda item: -item[1].seconds)[:MAX_OPERATIONS]
+    return [_operation(key, series, numbers.bounds, window) for key, series in most]
+
+
+def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -> Json:
+    count, slow, speed = sum(series.counts), series.exemplar, series.speed(window)
+    algorithm = speed.bytes / speed.seconds if speed is not None and speed.seconds > 0 else None
+    return {
+        "operation": key.operation,
+        "process_group": key.group,
+        "group_size": key.group_size or None,
+        "backend": key.backend,
+        "dtype": key.dtype,
+        "size": key.size,
+        "calls": round(series.calls),
+        "bytes": round(series.bytes),
+        "seconds": round(series.seconds, 3),
+        "mean_s": _number(series.seconds / count if count else None),
+        "p99_s": _quantile(series.counts, bounds),
+        "algorithm_bandwidth": _number(algorithm),
+        "bus_bandwidth": _number(algorithm and algorithm * bus_factor(key.operation, key.group_size)),
+        "slow": None
+        if slow is None
+        else {"seconds": _number(slow.value), "site": slow.site, "trace_id": slow.trace_id, "span_id": slow.span_id},
+    }
+
+
+def _quantile(counts: Sequence[int], bounds: Sequence[float]) -> float | None:
+    """Upper bound of the bucket that the quantile falls into; None: beyond the last, or not known."""
+    wanted, seen = QUANTILE * sum(counts), 0
+    for bound, count in zip(bounds, counts, strict=False):
+        seen += count
+        if seen >= wanted > 0:
+            return bound
+    return None
+
+
+def _number(value: float | None) -> float | None:
+    """Four significant digits are more than is known."""
+    return None if value is None else float(f"{value:.4g}")

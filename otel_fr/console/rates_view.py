@@ -1,0 +1,65 @@
+"""The rates of a job as text: collectives and bytes a second, bandwidth, share of waiting, and who is waited for."""
+
+from __future__ import annotations
+
+from otel_fr.console.client import JobRates
+from otel_fr.presentation import duration_text
+from otel_fr.printable import one_line
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def bytes_text(count: float) -> str:
+    """``"3.2 MB"``: with decimal prefixes, as nccl-tests gives bandwidths."""
+    for unit in _UNITS[:-1]:
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1_000
+    return f"{count:.3g} {_UNITS[-1]}"
+
+
+def rates_cells(rates: JobRates | None) -> tuple[str, str, str]:
+    """For the list of jobs: collectives a second, bus bandwidth, share of waiting; ``-``: not known."""
+    if rates is None:
+        return "-", "-", "-"
+    collectives, bus, wait = rates["collectives_per_s"], rates["bus_bandwidth"], rates["wait_share"]
+    return (
+        "-" if collectives is None else f"{collectives:.3g}",
+        "-" if bus is None else f"{bytes_text(bus)}/s",
+        "-" if wait is None else f"{wait * 100:.0f} %",
+    )
+
+
+def rates_lines(rates: JobRates | None) -> list[str]:
+    """For one job: the rates of the latest minute, as far as they are known."""
+    if rates is None:
+        return []
+    collectives, size, bus = rates["collectives_per_s"], rates["bytes_per_s"], rates["bus_bandwidth"]
+    found = []
+    if collectives is not None:
+        found.append(f"{collectives:.3g} collectives/s")
+    if size is not None:
+        found.append(f"{bytes_text(size)}/s")
+    if bus is not None:
+        found.append(f"bus bandwidth {bytes_text(bus)}/s")
+    if rates["wait_share"] is not None:
+        found.append(f"groups wait for their last rank for {rates['wait_share'] * 100:.0f} % of the time")
+    if rates["step_s"] is not None:
+        found.append(f"{_short(rates['step_s'])} a step")
+    return [", ".join(found)] if found else []
+
+
+def slowest_lines(rates: JobRates | None) -> list[str]:
+    """The rank that costs the job most, if one is named."""
+    slowest = None if rates is None else rates["slowest"]
+    if slowest is None:
+        return []
+    lost = slowest["lost_per_step_s"]
+    step = "" if lost is None else f", {_short(lost)} of each step"
+    group = one_line(slowest["process_group"])
+    share = f"{slowest['waited'] * 100:.0f} % of the time"
+    return [f"rank {slowest['rank']} in {group}: its group waits for it for {share}{step}"]
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else duration_text(seconds)
