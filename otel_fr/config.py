@@ -29,6 +29,8 @@ TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
+CAPTURES = ("auto", "hook")
+CAPTURE_VARIABLE = "OTEL_FR_CAPTURE"
 CAPTURE_ENGINES = ("auto", "compiled", "python")
 PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
@@ -172,6 +174,7 @@ class Config:
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
         dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
+        capture: one of `CAPTURES`: "hook": PyTorch's own recorder is not read; "auto": it is, where it knows more.
         capture_engine: one of `CAPTURE_ENGINES`.
         on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.
@@ -205,6 +208,7 @@ class Config:
     dump_prefix: str | None = None
     dump_whole_name: bool = False
     ring_dir: Path | None = None
+    capture: str = "auto"
     capture_engine: str = "python"
     heartbeat_timeout: float = 0.0
     first_heartbeat_timeout: float = 0.0
@@ -255,6 +259,7 @@ class Config:
                 and env.get("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", "").strip().lower() in _TRUE
             ),
             ring_dir=Path(ring_dir) if ring_dir else None,
+            capture=_choice(env, CAPTURE_VARIABLE, CAPTURES),
             capture_engine=_choice(env, "OTEL_FR_CAPTURE_ENGINE", CAPTURE_ENGINES),
             on_peer_failure=_choice(env, ON_PEER_FAILURE, PEER_FAILURE_ACTIONS),
             peer_timeout=_number(env, ("OTEL_FR_PEER_TIMEOUT",), DEFAULT_PEER_TIMEOUT, 1.0, 86_400),

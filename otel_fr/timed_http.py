@@ -89,5 +89,48 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _HttpsConnection
 
 
+class _UnixConnection(http.client.HTTPConnection):
+    """To a server that listens on a Unix socket."""
+
+    response_class = _TimedResponse
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask_unix(path: str, method: str, target: str, *, seconds: float, most: int) -> bytes:
+    """The body of the response to one request without a body, on a connection of its own.
+
+    Args:
+        path: of the Unix socket. target: path and query of the request.
+        seconds: until the response must be complete. most: bytes of its body.
+
+    Raises:
+        OSError: there is no server, it does not answer in time or at such length, or it answers with an error.
+    """
+    set_deadline(seconds)
+    connection = _UnixConnection(path, seconds)
+    try:
+        connection.request(method, target, headers={"Connection": "close", "Content-Length": "0"})
+        response = connection.getresponse()
+        body = response.read(most + 1)
+        if response.status != http.client.OK:
+            raise OSError(f"{target}: HTTP status {response.status}")
+        if len(body) > most:
+            raise OSError(f"{target}: more than {most} bytes")
+        return body
+    except http.client.HTTPException as error:
+        raise OSError(f"{target}: {type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+        _current.deadline = float("inf")
+
+
 POOL_CLASSES: dict[str, type[urllib3.HTTPConnectionPool]] = {"http": _HttpPool, "https": _HttpsPool}
 """For ``urllib3.PoolManager.pool_classes_by_scheme``."""

@@ -188,8 +188,12 @@ def backend_of(c10d: ModuleType, group: Any, device: Any) -> tuple[str, int]:
 
 def describe(c10d: ModuleType, group: Any, name: str, ranks: tuple[int, ...], local_id: int) -> GroupDef:
     """The ring's definition of a ``ProcessGroup``. Each call counts as one creation of the group."""
-    backends = {backend_of(c10d, group, device)[0] for device in group._device_types}
-    return definition_of(name, str(group.group_desc), ranks, backends, local_id)
+    return definition_of(name, str(group.group_desc), ranks, backends_of(c10d, group), local_id)
+
+
+def backends_of(c10d: ModuleType, group: Any) -> set[str]:
+    """The backends of a ``ProcessGroup``, by torch's names of them."""
+    return {backend_of(c10d, group, device)[0] for device in group._device_types}
 
 
 def definition_of(

@@ -33,11 +33,13 @@ from otel_fr.capture.peer_actions import PeerActions
 from otel_fr.capture.place import place_of
 from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.capture.torchft import Quorum
+from otel_fr.capture.worker_server import WorkerServer, is_wanted
 from otel_fr.config import Config, service_name
 from otel_fr.fault_tolerance import sections, steps
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import peers
 from otel_fr.ring import ProcessState, pid_namespace
+from otel_fr.torch_recorder import SOCKET_KEY
 
 _log = logging.getLogger("otel_fr")
 
@@ -85,6 +87,8 @@ class Session:
         # Held while a monitor is started, so that none is started once the recording is over.
         self._starting = threading.Lock()
         self._stack_signal: StackSignal | None = None
+        self._capture = config.capture
+        self._worker_server: WorkerServer | None = None
         folders = list(dict.fromkeys([Path(_SHARED_MEMORY), Path(tempfile.gettempdir())]))
         if config.ring_dir:
             folders = [config.ring_dir]
@@ -222,6 +226,23 @@ class Session:
             self._enter_run(group)
         self._had_group = True
         self.recorder.group_created(name, group)
+        self._show_recorder(group)
+
+    def _show_recorder(self, group: Any) -> None:
+        """Let the monitor ask PyTorch's recorder, if that knows more of the group's calls than their operators."""
+        meta = self._meta
+        if SOCKET_KEY in meta or not is_wanted(self._capture, groups.backends_of(self._c10d, group)):
+            return
+        meta[SOCKET_KEY] = ""  # once only
+        try:
+            self._worker_server = WorkerServer(sys.modules["torch"], self._writer.path)
+        except Exception as error:  # noqa: BLE001 - a torch without it, a folder that can hold no socket
+            _log.info("otel-fr: PyTorch's recorder is not read: %s", error)
+            return
+        meta[SOCKET_KEY] = str(self._worker_server.path)
+        with self.recorder.lock:
+            if self.recorder.on:
+                self._writer.set_meta(meta)
 
     def group_reconfigured(self, default: Any, nonce: str) -> None:
         """The default group was formed anew, of other members (`otel_fr.capture.reconfigure`)."""
@@ -370,6 +391,8 @@ class Session:
             self._writer.unlink()  # as the monitor would have done
             if self._stack_signal is not None:
                 self._stack_signal.remove_file()
+        if self._worker_server is not None:  # no request is under way once the monitor has confirmed
+            self._worker_server.close(is_idle=confirmed and responder is not None and not responder.has_lost_monitor)
         sections.detach()
         self.recorder.close()
         self._peer_actions.close_wait()
@@ -389,6 +412,8 @@ class Session:
         peers.after_fork()
         if self._responder is not None:
             self._responder.abandon()
+        if self._worker_server is not None:
+            self._worker_server.abandon()
         with contextlib.suppress(Exception):
             atexit.unregister(self._at_exit)
 

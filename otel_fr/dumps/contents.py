@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from otel_fr.dumps import torchview
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
-from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, STATE_TEXT, ProcessState, RecordState
+from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, POSTED, STATE_TEXT, ProcessState, RecordState
 
 if TYPE_CHECKING:
     from otel_fr.ring import GroupDef, GroupProgress, Record, RingReader, SignatureDef
@@ -38,6 +39,7 @@ class DumpContents:
         now_ns: monotonic, when they were read. wall_offset_ns: wall clock minus monotonic.
         has_untracked: some live groups are not in ``groups``: those that only records show may be live, too.
         first_record: the first call of the run.
+        devices: by record id, when devices executed calls, as far as that is known.
     """
 
     rank: int
@@ -48,6 +50,7 @@ class DumpContents:
     wall_offset_ns: int
     has_untracked: bool = False
     first_record: int = 0
+    devices: Mapping[int, DeviceTimes] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
     _views: dict[tuple[int, str, int], dict[str, Any]] = field(default_factory=dict)
     _frames: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class DumpContents:
         reason: str,
         rank_info: Mapping[str, Any] | None = None,
         wall_offset_ns: int | None = None,
+        devices: Mapping[int, DeviceTimes] | None = None,
     ) -> DumpContents:
         """Read what the ring holds now.
 
@@ -68,6 +72,7 @@ class DumpContents:
             rank_info: what else is known of the rank, with the keys of the rank report (docs/telemetry.md): ``exit``,
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
+            devices: by record id, what PyTorch's recorder showed of calls of which the ring does not know.
 
         Raises:
             RingFormatError: the ring cannot be read.
@@ -76,7 +81,8 @@ class DumpContents:
         # The calls before it are of an earlier run, in which this process may have had another rank.
         start = reader.meta.get("first_record")
         first = start if isinstance(start, int) else 0
-        records = list(reader.records(first))
+        devices = devices or {}
+        records = [_by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
         groups = reader.groups()
         head, lost, torn = reader.head, reader.lost, reader.torn
         meta, info = dict(reader.meta), dict(rank_info or {})
@@ -121,6 +127,7 @@ class DumpContents:
             wall_offset_ns=offset,
             has_untracked=reader.untracked > 0,
             first_record=first,
+            devices=devices,
         )
 
     def header(self) -> dict[str, Any]:
@@ -253,7 +260,13 @@ class DumpContents:
             "otel_fr_ended_ns": ended,
         }
         entry.update(self._signature(record))
-        if ended is not None:
+        seen = self.devices.get(record.record_id)
+        if seen is not None and seen.began_ns is not None:
+            entry["time_discovered_started_ns"] = seen.began_ns + wall
+            entry["state"] = "completed" if state == "completed" else "started"
+        if seen is not None and seen.duration_s is not None:
+            entry["duration_ms"] = seen.duration_s * 1e3
+        elif ended is not None:
             entry["duration_ms"] = (ended - record.issued_ns) / 1e6
         elif record.waited_ns is not None:
             entry["otel_fr_waited_ns"] = record.waited_ns
@@ -316,6 +329,13 @@ class DumpContents:
             optional["otel_fr_awaits_all"] = new.awaits_all
         part.update((key, value) for key, value in optional.items() if value is not None)
         return part
+
+
+def _by_device(record: Record, seen: DeviceTimes | None) -> Record:
+    if seen is None or record.state is not RecordState.UNKNOWN:
+        return record
+    waited_ns = None if seen.ended_ns is not None else seen.began_ns or POSTED
+    return replace(record, state=seen.state, ended_ns=seen.ended_ns, waited_ns=waited_ns)
 
 
 def _open_calls(groups: Sequence[GroupProgress]) -> int:

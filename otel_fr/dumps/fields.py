@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from otel_fr.match.model import Sizes
+if TYPE_CHECKING:  # rank monitors, which need no match engine, read fields, too
+    from otel_fr.match.model import Sizes
 
 MAX_DIMENSIONS = 64
 """PyTorch's limit of a tensor's dimensions."""

@@ -41,6 +41,9 @@ COALESCED = "coalesced"
 UNEVEN_LISTS = {"ALLGATHER_coalesced": "all_gather", "REDUCE_SCATTER_coalesced": "reduce_scatter"}
 """Ends a batch that is one list operation, which the backend executed piece by piece."""
 
+BATCH_ENDS = (COALESCED, *UNEVEN_LISTS)
+"""Recorders' names of the entry that ends a batch. A column of batch ends holds an index into it plus 1; 0: none."""
+
 HOOK = "c10d"
 """The backend in the names of calls that torch 2.14's ``FlightRecorderHook`` recorded.
 

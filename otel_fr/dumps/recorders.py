@@ -21,14 +21,13 @@ from otel_fr.dumps.entry_reader import (
     seconds_column,
     times_column,
 )
-from otel_fr.dumps.resolve import BATCH_ENDS
 from otel_fr.dumps.safe_parse import UnreadableDump
 from otel_fr.identity import decode_ranks, encode_ranks
 from otel_fr.match.model import CallState, NewGroup
 
 _STATES = {state.value: state for state in CallState}
 _UNKNOWN_SPLITS: tuple[int, ...] = ()
-_BATCH_END_CODES = {raw: code for code, raw in enumerate(BATCH_ENDS, 1)}
+_BATCH_END_CODES = {raw: code for code, raw in enumerate(operation_names.BATCH_ENDS, 1)}
 
 
 def group_key(name: str, description: str) -> str:

@@ -23,9 +23,6 @@ from otel_fr.dumps.columns import (
 )
 from otel_fr.match.model import Signature
 
-BATCH_ENDS = (operation_names.COALESCED, *operation_names.UNEVEN_LISTS)
-"""Recorders' names of the entry that ends a batch. A column of batch ends holds an index into it plus 1; 0: none."""
-
 _MISSING = -(1 << 62)
 
 
@@ -77,7 +74,7 @@ def resolve_batches(entries: Entries, ends: Codes, *, wrapped: bool) -> Entries:
         batch = open_.pop(where, [])
         if not batch:
             continue
-        operation = operation_names.UNEVEN_LISTS.get(BATCH_ENDS[end - 1])
+        operation = operation_names.UNEVEN_LISTS.get(operation_names.BATCH_ENDS[end - 1])
         if operation is None:
             kept[at] = False
             parts.extend(batch)

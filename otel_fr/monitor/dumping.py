@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from otel_fr.config import Config
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.dumps.places import runs_folder
 from otel_fr.dumps.write import DumpContents, is_ours, write_dump
 from otel_fr.monitor.rank_identity import RankIdentity
@@ -128,6 +129,7 @@ class _Request:
     info: Mapping[str, Any]
     files: list[tuple[Path, Format]]
     urgent: bool
+    devices: Mapping[int, DeviceTimes]
 
 
 class Dumper:
@@ -150,11 +152,20 @@ class Dumper:
         threading.Thread(target=self._run, name="otel-fr-dump", daemon=True).start()
 
     def request(
-        self, reason: str, info: Mapping[str, Any], files: list[tuple[Path, Format]], urgent: bool = False
+        self,
+        reason: str,
+        info: Mapping[str, Any],
+        files: list[tuple[Path, Format]],
+        urgent: bool = False,
+        devices: Mapping[int, DeviceTimes] | None = None,
     ) -> None:
-        """Write ``files`` soon; pending requests are merged. ``urgent``: at once, ignoring the minimum interval."""
+        """Write ``files`` soon; pending requests are merged.
+
+        Args:
+            urgent: at once, ignoring the minimum interval. devices: as in `DumpContents.from_ring`.
+        """
         with self._wake:
-            self._request = _Request(reason, info, files, urgent)
+            self._request = _Request(reason, info, files, urgent, devices or {})
             self._wake.notify()
 
     def busy(self) -> bool:
@@ -185,7 +196,9 @@ class Dumper:
             with RingReader.open(self._ring) as reader:
                 if reader.meta.get(SESSION, 0) != info.get(SESSION, 0):  # its calls are those of the next run now
                     return [Result(request.reason, path, superseded=True) for path, _ in request.files]
-                snapshot = DumpContents.from_ring(reader, reason=request.reason, rank_info=info)
+                snapshot = DumpContents.from_ring(
+                    reader, reason=request.reason, rank_info=info, devices=request.devices
+                )
         except (OSError, RingFormatError) as error:
             return [Result(request.reason, path, f"{self._ring} cannot be read: {error}") for path, _ in request.files]
         started_at = info[STARTED_AT] if isinstance(info[STARTED_AT], int) else 0

@@ -11,9 +11,10 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
+from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.span_builder import error_type, stream_of
-from otel_fr.monitor.tail import Reached, Tracked
+from otel_fr.monitor.tail import Reached
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
@@ -74,6 +75,7 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         new_description="" if new is None else new.description,
         new_ranks="" if new is None else encode_ranks(new.ranks),
         awaits_all=new is not None and new.awaits_all,
+        run_s=None if item.device is None else item.device.duration_s,
     )
 
 
@@ -156,10 +158,23 @@ class GroupTracker:
             del self._destroyed[id_]
         return evicted
 
-    def report(self, now_ns: int) -> tuple[ReportedGroup, ...]:
-        """All groups as they are now, the live ones first."""
-        live = [reported_group(row, now_ns) for row in (*self.refresh(), *self._leaving.values())]
+    def report(self, now_ns: int, unended: Mapping[str, int] | None = None) -> tuple[ReportedGroup, ...]:
+        """All groups as they are now, the live ones first.
+
+        Args:
+            unended: by group id, calls that the ring counts as ended and that PyTorch's recorder shows not to have.
+        """
+        rows = (*self.refresh(), *self._leaving.values())
+        live = [reported_group(self._by_devices(row, unended or {}), now_ns) for row in rows]
         return (*live, *[reported_group(row, now_ns, is_destroyed=True) for row in self._destroyed.values()])
+
+    def _by_devices(self, row: GroupProgress, unended: Mapping[str, int]) -> GroupProgress:
+        """The progress as PyTorch's recorder shows it, where the ring does not know when calls end."""
+        seen, still = self._reached.get(row.group.id), unended.get(row.group.id, 0)
+        completed = row.completed if seen is None else max(row.completed, seen.completed)
+        if completed == row.completed and not still:
+            return row
+        return replace(row, completed=completed, ended=max(0, row.ended - still))
 
     @property
     def live(self) -> tuple[GroupDef, ...]:

@@ -18,6 +18,7 @@ from otel_fr.identity import encode_ranks
 from otel_fr.monitor import error_file, report_builder
 from otel_fr.monitor.activity_spans import ActivitySpans
 from otel_fr.monitor.activity_watch import ActivityWatch
+from otel_fr.monitor.device_calls import DeviceCalls, Tracked
 from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
@@ -27,7 +28,7 @@ from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
-from otel_fr.monitor.tail import Tail, Tracked
+from otel_fr.monitor.tail import Tail
 from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit
 from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
 
@@ -37,6 +38,7 @@ class Reporter:
 
     Attributes:
         identity: of the rank. tail, groups, activity: what has been read of the ring.
+        devices: what PyTorch's recorder has shown.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
         is_to_exit: the rank was told to end, because a peer has failed.
@@ -57,7 +59,8 @@ class Reporter:
         self._error_file: ReportedException | None = None
         self._thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
-        self.tail = Tail(reader)
+        self.devices = DeviceCalls()
+        self.tail = Tail(reader, devices=self.devices)
         self.groups = report_builder.GroupTracker(reader, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
@@ -131,7 +134,7 @@ class Reporter:
             self.send(names.EVENT_EXITED, exit=ReportedExit(code=0, signal=0, is_clean=True, is_known=False))
         self._started_ns = time.monotonic_ns()
         self._stacks = None
-        self.tail = Tail(self._reader, first)
+        self.tail = Tail(self._reader, first, self.devices)
         self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
 
     # ---- the ring
@@ -181,7 +184,8 @@ class Reporter:
             part = items[start : start + 512]
             at = self._activity_spans.at
             spans = [
-                self._builder.encode(item.record, rank_ended_ns, clean, at(item.record.issued_ns)) for item in part
+                self._builder.encode(item.record, rank_ended_ns, clean, at(item.record.issued_ns), item.device)
+                for item in part
             ]
             self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
@@ -273,7 +277,7 @@ class Reporter:
             now_ns: monotonic. stacks: with the rank's stacks, if they are known.
         """
         self._number += 1
-        groups = self.groups.report(now_ns)
+        groups = self.groups.report(now_ns, self.tail.unended())
         meta = self._reader.meta
         live = {group.id for group in groups if not group.is_destroyed}
         for id_ in [id_ for id_ in self.tail.uncertain if id_ not in live]:

@@ -14,7 +14,7 @@ KEEP_SECONDS = 7 * 86_400.0
 """How long such a file is kept for inspection, if the rank did not end cleanly, from its modification time. Writes
 through a mapping may not change that time, so the file of a long job can be much newer than it seems."""
 
-_NAME = re.compile(r"rank\d+-(\d+)\.ring(\.\d+)?(\.stacks)?")
+_NAME = re.compile(r"rank\d+-(\d+)\.ring(\.\d+)?(\.stacks|\.recorder)?")
 
 
 def remove_stale_rings(folder: Path, now: float | None = None) -> int:
@@ -38,7 +38,8 @@ def remove_stale_rings(folder: Path, now: float | None = None) -> int:
                     removed += 1
                 elif match[3] is None and _ended_cleanly(path):
                     path.unlink()
-                    path.with_name(path.name + ".stacks").unlink(missing_ok=True)
+                    for kind in (".stacks", ".recorder"):
+                        path.with_name(path.name + kind).unlink(missing_ok=True)
                     removed += 1
     return removed
 

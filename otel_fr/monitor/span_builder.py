@@ -11,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.otlp_attributes import attribute, attributes
 from otel_fr.presentation import group_name
 from otel_fr.ring import (
@@ -115,6 +116,24 @@ _LINK = b"\x6a\x1c\x0a\x10%b\x12\x08%b"
 """``Span.links`` with one link: its trace id, its span id. They come last; readers may cut them off by their length."""
 
 
+def _double_head(key: str) -> bytes:
+    """What precedes the eight bytes of a ``Span.attributes`` entry with a double."""
+    of_key = b"\x0a" + varint(len(key)) + key.encode()
+    entry = of_key + b"\x12\x09\x21"
+    return b"\x4a" + varint(len(entry) + 8) + entry
+
+
+_DELAY_HEAD, _DURATION_HEAD = _double_head(names.DEVICE_DELAY), _double_head(names.DEVICE_DURATION)
+
+
+def _device_fields(device: DeviceTimes, issued_ns: int) -> bytes:
+    """Both, or none: of one length, so that readers may cut them off. After them come links only."""
+    if device.duration_s is None or device.began_ns is None:
+        return b""
+    delay = struct.pack("<d", (device.began_ns - issued_ns) / 1e6)
+    return _DELAY_HEAD + delay + _DURATION_HEAD + struct.pack("<d", device.duration_s * 1e3)
+
+
 class Context(NamedTuple):
     """The step or section that a call was made in. ``step``: -1: none. ``user``: as `Activity.user`."""
 
@@ -149,12 +168,13 @@ class SpanBuilder:
         rank_ended_ns: int | None = None,
         clean: bool = False,
         context: Context | None = None,
+        device: DeviceTimes | None = None,
     ) -> bytes:
         """One entry of ``ScopeSpans.spans``: the span of a call that has ended, or was in flight when its rank ended.
 
         Args:
             rank_ended_ns: monotonic. clean: the rank ended cleanly, so a call that it never waited for is no error.
-            context: what the call was made in.
+            context: what the call was made in. device: when it ran on the device, if that is known.
         """
         trace = trace_id(self._run, self._rank, record)
         wall, issued_ns = self._wall_offset_ns, record.issued_ns
@@ -179,9 +199,11 @@ class SpanBuilder:
         )
         if record.kind == KIND_P2P or record.state is RecordState.FAILED or record.state is RecordState.IN_FLIGHT:
             span += _rare_fields(record, clean)
+        if context is not None and context.step >= 0:
+            span += _encode_step(context.step)
+        if device is not None:
+            span += _device_fields(device, issued_ns)
         if context is not None:
-            if context.step >= 0:
-                span += _encode_step(context.step)
             span += _LINK % context[:2]
             if context.user is not None:
                 span += _LINK % (context.user[:16], context.user[16:])

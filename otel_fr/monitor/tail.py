@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+from otel_fr.monitor.device_calls import DeviceCalls, Tracked
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState, RingReader
 
 KEPT_FAILED = 16
@@ -21,17 +22,6 @@ MAX_BEYOND_RING = 1024
 """Calls in flight that are kept although the ring has overwritten them."""
 _OF_CPP = "Dummy-"
 """How the name begins that `threading` gives to a thread that it has not started, such as those of autograd."""
-
-
-class Tracked(NamedTuple):
-    """A call, and what its record alone does not show.
-
-    Attributes:
-        gap_s: seconds from the end of the rank's previous call to the enqueueing of this one; None: not known.
-    """
-
-    record: Record
-    gap_s: float | None
 
 
 @dataclass(slots=True)
@@ -66,9 +56,13 @@ class Tail:
         missed: calls in flight whose end was not seen before their slots were overwritten.
     """
 
-    def __init__(self, reader: RingReader, first: int = 0) -> None:
-        """``first``: the first record to follow."""
+    def __init__(self, reader: RingReader, first: int = 0, devices: DeviceCalls | None = None) -> None:
+        """Args:
+        first: the first record to follow.
+        devices: what PyTorch's recorder shows of calls whose backend does not show when they end.
+        """
         self._reader = reader
+        self._devices = devices or DeviceCalls()
         self._next = first
         self._cursor = 0
         self._last_end_ns = 0
@@ -108,9 +102,35 @@ class Tail:
             self._next = new[-1].record_id + 1 if new else head
             if new:
                 self._take(new, ended)
+        ended += self._settle()
         if ended:
             self._note_ends(ended)
         return ended
+
+    def _settle(self) -> list[Tracked]:
+        """What PyTorch's recorder has shown: the calls that have ended. Others are in flight by the device."""
+        ended: list[Tracked] = []
+        is_ordered = True
+        for item in self._devices.settle():
+            record = item.record
+            known = self.uncertain.get(record.group.id)
+            if known is not None and known.record.record_id == record.record_id and item.device is not None:
+                del self.uncertain[record.group.id]
+            if record.state is RecordState.IN_FLIGHT:
+                is_ordered = is_ordered and (
+                    record.record_id in self.in_flight or record.record_id > next(reversed(self.in_flight), -1)
+                )
+                self.in_flight[record.record_id] = item
+            else:
+                self.in_flight.pop(record.record_id, None)
+                ended.append(item)
+        if not is_ordered:
+            self.in_flight = OrderedDict(sorted(self.in_flight.items()))
+        return ended
+
+    def unended(self) -> Mapping[str, int]:
+        """By group id, the calls that the ring counts as ended and PyTorch's recorder does not."""
+        return self._devices.open_by_group()
 
     def is_behind(self, until: int | None = None) -> bool:
         """There are records (before ``until``) that were not read yet."""
@@ -142,7 +162,7 @@ class Tail:
             if record.state is RecordState.IN_FLIGHT:
                 self.in_flight[record.record_id] = item
             else:
-                ended.append(item)
+                self._end(item, ended)
             if record.destroys:
                 continue
             self._note_caller(record)
@@ -160,6 +180,13 @@ class Tail:
         callers.calls += 1
         if callers.ident != record.thread_ident and not record.thread.startswith(_OF_CPP):
             callers.ident, callers.name = record.thread_ident, record.thread
+
+    def _end(self, item: Tracked, ended: list[Tracked]) -> None:
+        """The ring says that the call has ended. If it does not know when, PyTorch's recorder may."""
+        if self._devices.holds(item.record):
+            self._devices.hold(item)
+        else:
+            ended.append(item)
 
     def _gap(self, issued_ns: int, ends: list[int]) -> float | None:
         """``ends`` are those of this poll, sorted."""
@@ -180,7 +207,7 @@ class Tail:
         last = max((item.record.ended_ns or 0) for item in ended)
         self._last_end_ns = max(self._last_end_ns, last)
         last_item = self.last
-        if last_item is not None and last_item.record.state is RecordState.IN_FLIGHT:
+        if last_item is not None and last_item.record.state in (RecordState.IN_FLIGHT, RecordState.UNKNOWN):
             wanted = last_item.record.record_id
             self.last = next((item for item in ended if item.record.record_id == wanted), last_item)
 
@@ -199,17 +226,28 @@ class Tail:
         ended: list[Tracked] = []
         overwritten: list[Tracked] = []
         for record_id, item in items:
+            if item.device is not None:  # PyTorch's recorder shows its end
+                continue
             now = self._reader.ended(record_id)
             if now is None:
                 overwritten.append(item)
             elif now[0] is not RecordState.IN_FLIGHT:
                 del self.in_flight[record_id]
-                ended.append(item._replace(record=replace(item.record, state=now[0], ended_ns=now[1])))
+                item = item._replace(record=replace(item.record, state=now[0], ended_ns=now[1]))
+                self._note_uncertain(item)
+                self._end(item, ended)
             elif now[2] != item.record.waited_ns:
                 self.in_flight[record_id] = item._replace(record=replace(item.record, waited_ns=now[2]))
         if overwritten:
             self._check_overwritten(overwritten)
         return ended
+
+    def _note_uncertain(self, item: Tracked) -> None:
+        """The backend has returned, and does not show when the call ends: as of a call that was never in flight."""
+        record = item.record
+        reached = self.reached.get(record.group.id)
+        if record.state is RecordState.UNKNOWN and reached is not None and record.coll_seq >= reached.enqueued:
+            self.uncertain.setdefault(record.group.id, item)
 
     def _check_overwritten(self, items: Iterable[Tracked]) -> None:
         """Their records are gone, but the group's counts still show whether they can be in flight."""

@@ -24,12 +24,14 @@ from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.metrics import Schedule
 from otel_fr.monitor.node import Node
+from otel_fr.monitor.recorder_watch import RecorderWatch
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stack_watch import StackWatch
 from otel_fr.monitor.termination import Termination
 from otel_fr.monitor.verdict import Stderr, Verdict
 from otel_fr.rank_report import ReportedExit
 from otel_fr.ring import RingReader
+from otel_fr.torch_recorder import SOCKET_KEY
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -106,6 +108,7 @@ class Monitor:
             process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
+        self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
@@ -204,6 +207,7 @@ class Monitor:
         reporter, stall_seconds = self._reporter, self._config.stall_seconds
         if time.monotonic() >= self._report_at:
             reporter.groups.refresh()  # before the records are read, so that groups found missing can be settled
+        self._recorder.step(time.monotonic())
         failed = reporter.follow()
         now_ns = time.monotonic_ns()
         now = now_ns / 1e9
@@ -292,6 +296,7 @@ class Monitor:
         elif command == "bye" and self._flush_until is None:
             self._reporter.groups.refresh()
             self._reporter.follow(everything=True)
+            self._recorder.step(time.monotonic(), at_once=True)
             self._reporter.send(names.EVENT_PROGRESS)
             self._reporter.send_metrics()
             self._exporter.hurry()
@@ -299,6 +304,9 @@ class Monitor:
 
     def _step_last_flush(self, now: float) -> None:
         if self._flush_until is None or self._link is None:
+            return
+        if self._recorder.is_busy and now < self._flush_until:
+            self._exporter.hurry()
             return
         if now >= self._flush_until or not self._exporter.pending(patient=False):
             self._link.send({"ok": "bye"})
@@ -315,7 +323,7 @@ class Monitor:
         info = self._reporter.dump_info()
         if self._exit is not None:
             info["exit"] = rank_report.to_object(self._exit)
-        self._dumper.request(reason, info, files, urgent)
+        self._dumper.request(reason, info, files, urgent, self._reporter.devices.seen())
 
     def _take_results(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
         """Report the files written, or not written, since the last call. ``exit_``: goes into these reports."""
@@ -383,6 +391,7 @@ class Monitor:
         reporter = self._reporter
         reporter.refresh()
         reporter.groups.refresh()
+        self._recorder.close()
         reporter.follow(everything=True)
         reporter.activity.save()
         reporter.close_spans(now_ns, exit_.is_clean)
@@ -417,10 +426,11 @@ class Monitor:
         return bool(results) and not any(result.error for result in results)
 
     def _clean_up(self, is_kept: bool) -> None:
-        file = self._reader.meta.get("stack_file")
-        if isinstance(file, str) and file:
-            with contextlib.suppress(OSError):
-                os.unlink(file)
+        for key in ("stack_file", SOCKET_KEY):
+            file = self._reader.meta.get(key)
+            if isinstance(file, str) and file:
+                with contextlib.suppress(OSError):
+                    os.unlink(file)
         if is_kept:
             with contextlib.suppress(OSError):
                 self._ring.unlink()

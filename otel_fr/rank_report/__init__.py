@@ -124,13 +124,19 @@ class ReportedCall(NamedTuple):
         Key(
             "posted",
             flag(False),
-            "true: a send or receive that no thread waits for yet; its backend shows its end to a waiting thread only",
+            "true: nothing waits for it yet: a send or receive whose backend shows its end to a waiting thread only and"
+            " that no thread waits for, or a call that its device has not begun",
             optional=True,
         ),
     ] = False
     wait_s: Annotated[
         float | None,
-        Key("wait_s", SECONDS, "such a send or receive in flight: since a thread began to wait for it", optional=True),
+        Key(
+            "wait_s",
+            SECONDS,
+            "such a call in flight: since a thread began to wait for it, or the device began it",
+            optional=True,
+        ),
     ] = None
     duration_s: Annotated[
         float | None, Key("dur_s", SECONDS, "from enqueueing to the end, if the call has ended", optional=True)
@@ -154,6 +160,9 @@ class ReportedCall(NamedTuple):
     awaits_all: Annotated[
         bool, Key("nga", flag(False), "true: every rank of the group is waited for, not only these", optional=True)
     ] = False
+    run_s: Annotated[
+        float | None, Key("run_s", SECONDS, "how long the device executed it, if that is known", optional=True)
+    ] = None
 
 
 _GROUP_ID = "id"

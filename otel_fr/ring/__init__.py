@@ -7,6 +7,7 @@ from otel_fr.ring.activity_reader import Activity, ActivityReader, Beats
 from otel_fr.ring.activity_writer import NO_ROW, ActivityWriter, Body
 from otel_fr.ring.codec import DefinitionError
 from otel_fr.ring.definitions import GroupDef, NewGroup, SignatureDef, SiteDef
+from otel_fr.ring.files import private_folder
 from otel_fr.ring.layout import (
     COUNTERS,
     DESTRUCTIONS,
@@ -57,6 +58,7 @@ __all__ = [
     "SiteDef",
     "StaleGeneration",
     "pid_namespace",
+    "private_folder",
     "process_start_ns",
     "process_state",
 ]

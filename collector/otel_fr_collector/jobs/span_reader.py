@@ -41,6 +41,8 @@ _NUMBERS = frozenset(
 _LISTS = frozenset({names.INPUT_DTYPES, names.OUTPUT_DTYPES})
 _OF_ONE_CALL = frozenset({names.RANK, names.SEQUENCE_ID, names.OP_ID, names.RECORD_ID, names.PAIR_INDEX, names.STEP})
 """What differs from one call of a site and shape to the next; monitors send the rank first, and the others last."""
+_OF_DEVICE = frozenset({names.DEVICE_DELAY, names.DEVICE_DURATION})
+"""When a call ran on its device; the collector does not use it."""
 _GROUP_KEY = names.GROUP_ID.encode()
 
 # A span as written by every encoder that writes fields in their order, as protobuf recommends and OTLP's
@@ -70,6 +72,11 @@ _RANK_KEY = b"\x0a" + bytes((len(names.RANK),)) + names.RANK.encode() + b"\x12"
 _LINK = b"\x6a\x1c\x0a\x10"
 """A link of a monitor's span, to what the call was made in, and so different on each rank: it is cut off."""
 _LINK_SIZE = 30
+
+_DEVICE = b"\x4a" + bytes((2 + len(names.DEVICE_DELAY) + 11,)) + b"\x0a" + bytes((len(names.DEVICE_DELAY),))
+_DEVICE += names.DEVICE_DELAY.encode() + b"\x12\x09\x21"
+_DEVICE_SIZE = 2 * (4 + 3 + 8) + len(names.DEVICE_DELAY) + len(names.DEVICE_DURATION)
+"""Both attributes of a device, which a monitor sends last but for links, and together: they are cut off as well."""
 
 MAX_TAIL = 256
 """Bytes of the last piece of a span that is looked up by itself; monitors send less than half as many."""
@@ -136,6 +143,8 @@ class SpanReader:
                     last = len(span)
                     while span.startswith(_LINK, last - _LINK_SIZE, last) and last > cut:
                         last -= _LINK_SIZE
+                    if span.startswith(_DEVICE, last - _DEVICE_SIZE, last):
+                        last -= _DEVICE_SIZE
                     tail, head = span[cut:last], span[shared + len(own) : cut]
                     numbers = known_tail(tail) or self._tail(tail)
                     template = known_head(head) or self._head(head)
@@ -198,7 +207,7 @@ class SpanReader:
         for item in decoded.attributes:
             if item.key in _OF_ONE_CALL and item.value.WhichOneof("value") == "int_value":
                 own[item.key] = item.value.int_value
-            else:
+            elif item.key not in _OF_DEVICE:
                 shared.append(item)
         key = tuple(item.SerializeToString() for item in shared)
         template = self._templates.get(key)

@@ -30,6 +30,7 @@ from otel_fr.ring import (
     RingWriter,
     SiteDef,
 )
+from otel_fr.torch_recorder import SOCKET_KEY
 from tests.support.rings import FRAME, RANKS, float_signature
 
 
@@ -59,6 +60,8 @@ class Player:
             "stack_file": str(self.stack_file),
             "responder_tid": responder.native_id,
         }
+        if "RECORDER" in os.environ:  # a Unix socket, at which a server answers for PyTorch's recorder
+            meta[SOCKET_KEY] = os.environ["RECORDER"]
         self.meta: dict[str, object] = {**meta}
         self.writer = RingWriter.create([folder], f"rank{rank}", int(os.environ.get("CAPACITY", "2000")), meta)
         backend = os.environ.get("BACKEND", "gloo")

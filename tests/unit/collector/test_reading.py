@@ -17,8 +17,9 @@ from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import semconv
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.match import CallState, Ending
-from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.monitor.span_builder import Context, SpanBuilder
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SiteDef
 from tests.support.played_job import Group, Issued
 from tests.support.rings import FRAME, float_signature
@@ -205,6 +206,31 @@ def test_equal_calls_of_all_ranks_are_decoded_once(suffix: str, parent: bytes) -
         assert not invalid
     assert [call[1:3] for call in found] == [(5, rank) for rank in (0, 1, 2, 300, 16_383)]
     assert len({id(call[0]) for call in found}) == len(reader._templates if parent else reader._heads) == 1
+
+
+@pytest.mark.parametrize("has_links", [False, True])
+def test_when_calls_ran_on_their_devices_costs_no_decoding_on_the_next_rank(has_links: bool) -> None:
+    reader = SpanReader(Interner())
+    context = Context(b"t" * 16, b"s" * 8, 7) if has_links else None
+    found = []
+    for rank in (0, 1):
+        record = Record(
+            9, 1_000, None, 5_000, RecordState.COMPLETED, 5, 0, 5, 0, KIND_COLLECTIVE, 0, 600_000, "MainThread",
+            RING_GROUP, SIGNATURE, SITE,
+        )  # fmt: skip
+        device = DeviceTimes(RecordState.COMPLETED, 2_000 + rank, 5_000, 0.25 + rank)
+        encoded = SpanBuilder("run", rank, 10**18).encode(record, context=context, device=device)
+        span = ScopeSpans.FromString(encoded).spans[0]
+        values = {item.key: item.value.double_value for item in span.attributes}
+        assert values[semconv.DEVICE_DURATION] == (0.25 + rank) * 1e3
+        assert values[semconv.DEVICE_DELAY] == (1_000 + rank) / 1e6
+        found += reader.read([span.SerializeToString()], [])
+        turned = Span.FromString(span.SerializeToString())  # by a sender that orders them in another way
+        del turned.attributes[:]
+        turned.attributes.extend(reversed(span.attributes))
+        found += reader.read([turned.SerializeToString()], [])
+    assert {call[1:3] for call in found} == {(5, 9)}
+    assert (len(reader._tails), len(reader._heads), len(reader._templates)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("links", [1, 2])

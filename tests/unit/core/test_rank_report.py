@@ -101,6 +101,7 @@ calls = st.builds(
     texts, texts, counts, counts, counts, counts, texts, texts, shapes, dtypes, shapes, dtypes, splits, splits,
     st.none() | names, *[st.none() | integers] * 3, texts, *[st.none() | seconds] * 2, texts, st.booleans(),
     st.booleans(), *[st.none() | seconds] * 3, *[st.none() | names] * 2, texts, texts, st.booleans(),
+    st.none() | seconds,
 )  # fmt: skip
 groups = st.builds(ReportedGroup, names, texts, texts, texts, texts, *[counts] * 5, st.booleans(), st.none() | seconds)
 activities = st.builds(

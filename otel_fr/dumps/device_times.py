@@ -1,0 +1,23 @@
+"""What PyTorch's recorder showed of calls whose ring records do not tell when they end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from otel_fr.ring import RecordState
+
+
+class DeviceTimes(NamedTuple):
+    """One call. Times are monotonic ns of the rank's machine.
+
+    Attributes:
+        state: as the device shows it.
+        began_ns: when PyTorch saw that the device had begun it; None: it has not, or that is not known.
+        ended_ns: when PyTorch saw that it had ended; None: it has not.
+        duration_s: by the device's clock, which PyTorch reads if ``TORCH_NCCL_ENABLE_TIMING`` is set; None: not known.
+    """
+
+    state: RecordState = RecordState.UNKNOWN
+    began_ns: int | None = None
+    ended_ns: int | None = None
+    duration_s: float | None = None

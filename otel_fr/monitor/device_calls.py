@@ -1,0 +1,186 @@
+"""Calls whose backend does not tell the host when they end, such as NCCL's: PyTorch's recorder shows how far they are.
+
+The ring says `RecordState.UNKNOWN` of such a call as soon as it is enqueued. It is held here until the recorder shows
+its end. Source of the rules: FlightRecorder.hpp of torch 2.6 to 2.14.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from otel_fr.dumps.device_times import DeviceTimes
+from otel_fr.monitor.recorder_entries import Entry
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
+from otel_fr.torch_recorder import of_backend
+
+MAX_HELD: Final = 20_000
+"""Calls held, and calls of which is kept how they ended: ten times what PyTorch's recorder keeps. Those beyond are
+unknown at once, as without the recorder."""
+_EARLIER_NS: Final = 100_000_000
+"""An entry is written after the ring's record of its call; by how much it may seem earlier, for the clocks differ."""
+_VARIANTS: Final = ("_coalesced", "_into_tensor", "_tensor", "_single")
+"""In names of operations: recorders' names tell some variants apart that ours do not, and the other way round."""
+
+
+class Tracked(NamedTuple):
+    """A call, and what its record alone does not show.
+
+    Attributes:
+        gap_s: seconds from the end of the rank's previous call to the enqueueing of this one; None: not known.
+        device: of a call whose end PyTorch's recorder shows; None: any other. The state and the end in ``record`` are
+            those of the device then, and ``record.waited_ns`` says when the device began it (`POSTED`: not yet).
+    """
+
+    record: Record
+    gap_s: float | None
+    device: DeviceTimes | None = None
+
+
+class _Held(NamedTuple):
+    item: Tracked
+    since_ns: int
+
+
+_Key = tuple[str, bool, int]
+"""c10d's name of the group; whether it is a send or receive; the number."""
+
+
+class DeviceCalls:
+    """The calls that are held, and what the recorder said last.
+
+    Attributes:
+        is_read: the recorder is being read; False: no further call is held.
+    """
+
+    def __init__(self) -> None:
+        self.is_read = False
+        self._went_on: set[str] = set()
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._seen: OrderedDict[int, DeviceTimes] = OrderedDict()
+        self._entries: dict[_Key, Entry] = {}
+        self._asked_ns = 0
+        self._wall_offset_ns = 0
+        self._shows_begins = False
+        self._has_news = False
+
+    def holds(self, record: Record) -> bool:
+        """True if a call that was just enqueued is to be held."""
+        if not self.is_read and self._held:
+            self._went_on.add(record.group.id)
+            self._has_news = True
+        if (
+            not self.is_read
+            or record.state is not RecordState.UNKNOWN
+            or record.kind not in (KIND_COLLECTIVE, KIND_P2P)
+        ):
+            return False
+        handler = of_backend(record.signature.backend)
+        return handler is not None and handler.shows_ends and len(self._held) < MAX_HELD
+
+    def hold(self, item: Tracked) -> None:
+        """Begin to hold a call."""
+        self._held[item.record.record_id] = _Held(item._replace(device=DeviceTimes()), time.monotonic_ns())
+
+    def note(self, entries: Iterable[Entry], asked_ns: int, wall_offset_ns: int) -> None:
+        """The recorder's entries, oldest first, and when it was asked; see `Snapshot`."""
+        self._entries = {}
+        last: dict[str, _Key] = {}
+        for entry in entries:
+            key = last.get(entry.group) if entry.ends_batch else None
+            key = key or (entry.group, entry.is_p2p, entry.number)
+            last[entry.group] = key
+            self._entries[key] = entry  # a later one is of a group that was created again
+            self._shows_begins = self._shows_begins or bool(entry.began)
+        self._asked_ns, self._wall_offset_ns = asked_ns, wall_offset_ns
+        self._has_news = True
+
+    def lose(self) -> None:
+        """The recorder is not read any more: of calls that were in flight when it was last read, that is still the last
+        that is known, until their group goes on; the others held are unknown."""
+        self.is_read = False
+        self._entries = {}
+        self._has_news = bool(self._held)
+
+    @property
+    def are_any_held(self) -> bool:
+        """The recorder is to be asked."""
+        return bool(self._held)
+
+    def settle(self) -> list[Tracked]:
+        """Since the last time: the calls that have ended, or of which nothing will be known; and those that are in
+        flight as far as the device shows, which are still held."""
+        if not self._has_news:
+            return []
+        self._has_news = False
+        if self.is_read:
+            self._went_on.clear()
+        changed: list[Tracked] = []
+        for record_id, held in list(self._held.items()):
+            now = self._look(held)
+            if now is None:
+                now = held.item._replace(record=_unknown(held.item.record), device=None)
+            elif now is held.item or now == held.item:
+                continue
+            changed.append(now)
+            if now.device is None or now.record.state is not RecordState.IN_FLIGHT:
+                del self._held[record_id]
+            else:
+                self._held[record_id] = held._replace(item=now)
+            if now.device is not None:
+                self._seen[record_id] = now.device
+                if len(self._seen) > MAX_HELD:
+                    self._seen.popitem(last=False)
+        return changed
+
+    def _look(self, held: _Held) -> Tracked | None:
+        """The call as it is now; None: nothing will be known of it."""
+        item = held.item
+        record = item.record
+        if not self.is_read:
+            is_known = record.state is RecordState.IN_FLIGHT and record.group.id not in self._went_on
+            return item if is_known else None
+        entry = self._entries.get((record.group.name, record.kind == KIND_P2P, record.sequence_id))
+        if entry is None or not self._is_of(entry, record):
+            return None if self._asked_ns > held.since_ns else item
+        began, ended = self._monotonic(entry.began, record), self._monotonic(entry.ended, record)
+        state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
+        if ended is None and entry.is_retired:  # it "has timed out" (FlightRecorder.hpp)
+            state, ended = RecordState.FAILED, max(self._asked_ns, record.issued_ns)
+        if ended is None and began is None and not self._shows_begins:
+            return item
+        waited = None if ended is not None else POSTED if began is None else max(began, POSTED + 1)
+        record = replace(record, state=state, ended_ns=ended, waited_ns=waited)
+        return Tracked(record, item.gap_s, DeviceTimes(state, began, ended, entry.duration_s))
+
+    def _is_of(self, entry: Entry, record: Record) -> bool:
+        if entry.created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS:
+            return False  # of a group of that name that is gone
+        return entry.ends_batch or _family(entry.operation) == _family(record.signature.operation)
+
+    def _monotonic(self, wall_ns: int, record: Record) -> int | None:
+        return max(wall_ns - self._wall_offset_ns, record.issued_ns) if wall_ns else None
+
+    def seen(self) -> dict[int, DeviceTimes]:
+        """By record id, what was shown of the last `MAX_HELD` calls: for files, which are made from the ring."""
+        return dict(self._seen)
+
+    def open_by_group(self) -> Mapping[str, int]:
+        """By group id, how many calls are held, which the ring counts as ended."""
+        return Counter(held.item.record.group.id for held in self._held.values())
+
+
+def _unknown(record: Record) -> Record:
+    return replace(record, state=RecordState.UNKNOWN, waited_ns=None)
+
+
+def _family(operation: str) -> str:
+    """What calls of one number have in common; a batch has both sends and receives."""
+    if operation == "send":
+        return "recv"
+    for part in _VARIANTS:
+        operation = operation.replace(part, "")
+    return operation

@@ -1,0 +1,130 @@
+"""Asks PyTorch's recorder in the rank, in a thread of its own, how far the device is with the calls.
+
+The rank's server answers from a thread of C++ and holds the recorder's lock while it copies the entries, which a call
+that is recorded meanwhile waits for. So it is asked no more often than needed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final, NamedTuple
+
+from otel_fr.monitor.recorder_entries import MAX_BYTES, Entry, parse_entries
+from otel_fr.timed_http import ask_unix
+from otel_fr.torch_recorder import HANDLERS, LIST_TARGET, Handler
+
+_log = logging.getLogger("otel_fr.monitor")
+
+ANSWER_SECONDS: Final = 3.0
+"""Longest wait for an answer. It takes some milliseconds; a driver that does not answer may block it for ever."""
+MOVING_SECONDS: Final = 1.0
+"""Between two requests while calls are being enqueued or are in flight: as often as a rank reports."""
+SHARE: Final = 0.02
+"""Of the time that may be spent in asking and reading: a longer answer is asked for less often."""
+MAX_FAILURES: Final = 5
+"""Requests in a row without an answer after which the recorder counts as lost: its calls are unknown again."""
+LOST_SECONDS: Final = 60.0
+"""Between two requests once it is lost."""
+_MAX_LIST: Final = 64 * 1024
+
+
+class Snapshot(NamedTuple):
+    """What the recorder held.
+
+    Attributes:
+        asked_ns: monotonic, before it was asked: calls enqueued before that are among the entries, unless overwritten.
+        wall_offset_ns: wall clock minus monotonic clock at that moment.
+        handlers: those that have answered. entries: oldest first.
+    """
+
+    asked_ns: int
+    wall_offset_ns: int
+    handlers: tuple[Handler, ...]
+    entries: list[Entry]
+
+
+class RecorderClient:
+    """Asks when it is told to.
+
+    Args:
+        path: of the server's socket. wake: called in the thread when there is a result.
+
+    Attributes:
+        results: what came of each request, None where there was no answer.
+        is_lost: the last `MAX_FAILURES` requests had no answer.
+    """
+
+    def __init__(self, path: str, wake: Callable[[], None]) -> None:
+        self.path = path
+        self._wake = wake
+        self._asked = threading.Event()
+        self._handlers: tuple[Handler, ...] | None = None
+        self._failures = 0
+        self._is_busy = False
+        self._not_before = 0.0
+        self.results: SimpleQueue[Snapshot | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="otel-fr-recorder", daemon=True).start()
+
+    @property
+    def is_lost(self) -> bool:
+        return self._failures >= MAX_FAILURES
+
+    @property
+    def is_busy(self) -> bool:
+        """A request has not been answered yet, or its result was not taken."""
+        return self._is_busy or not self.results.empty()
+
+    def ask(self, now: float, *, at_once: bool = False) -> bool:
+        """Ask, unless a request is being answered or the last one was just now. Never waits.
+
+        Args:
+            now: monotonic seconds. at_once: however short ago the last one was.
+        """
+        if self._is_busy or (now < self._not_before and not at_once):
+            return False
+        self._is_busy = True
+        self._asked.set()
+        return True
+
+    def _run(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            started = time.monotonic()
+            try:
+                result: Snapshot | None = self._take()
+                self._failures = 0
+            except Exception as error:  # noqa: BLE001 - whatever it is, the monitor goes on without the recorder
+                result = None
+                self._failures += 1
+                if self._failures == MAX_FAILURES:
+                    _log.info("PyTorch's recorder does not answer: %s", error)
+            now = time.monotonic()
+            pause = LOST_SECONDS if self.is_lost else max(MOVING_SECONDS, (now - started) / SHARE)
+            self._not_before = now + min(pause, LOST_SECONDS)
+            self.results.put(result)
+            self._is_busy = False
+            self._wake()
+
+    def _take(self) -> Snapshot:
+        if self._handlers is None:
+            self._handlers = self._find_handlers()
+        asked_ns = time.monotonic_ns()
+        offset = time.time_ns() - asked_ns
+        entries: list[Entry] = []
+        for handler in self._handlers:
+            entries += parse_entries(
+                ask_unix(self.path, "POST", handler.target, seconds=ANSWER_SECONDS, most=MAX_BYTES)
+            )
+        return Snapshot(asked_ns, offset, self._handlers, entries)
+
+    def _find_handlers(self) -> tuple[Handler, ...]:
+        names = json.loads(ask_unix(self.path, "GET", LIST_TARGET, seconds=ANSWER_SECONDS, most=_MAX_LIST))
+        if not isinstance(names, list):
+            raise ValueError("the server's handlers are no list")
+        return tuple([handler for handler in HANDLERS if handler.name in names and handler.shows_ends])

@@ -1,0 +1,84 @@
+"""The entries of PyTorch's recorder, as far as a monitor needs them: which call, and how far the device is with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from otel_fr.dumps import fields, operation_names
+from otel_fr.dumps.safe_parse import Limits, UnreadableDump, parse
+
+MAX_BYTES: Final = 32 << 20
+"""Of one answer: 50,000 entries. PyTorch keeps 2,000 unless ``TORCH_FR_BUFFER_SIZE`` says otherwise."""
+_LIMITS: Final = Limits(max_bytes=MAX_BYTES, max_objects=2_000_000)
+
+
+class Entry(NamedTuple):
+    """One entry. Times are wall ns; 0: not known.
+
+    Attributes:
+        group: c10d's name of the process group. number: in the group's collectives, or in its sends and receives.
+        operation: `torch.distributed`'s name. ends_batch: it stands for all entries of its number.
+        began, ended: when a thread of PyTorch saw that the device had begun, or completed, the call.
+        duration_s: by the device's clock; None: not known.
+        is_retired: PyTorch waits for it no longer.
+    """
+
+    group: str
+    is_p2p: bool
+    number: int
+    operation: str
+    ends_batch: bool
+    record: int
+    created: int
+    began: int
+    ended: int
+    duration_s: float | None
+    is_retired: bool
+    raw: Mapping[str, Any]
+
+
+def parse_entries(body: bytes) -> list[Entry]:
+    """The entries of an answer, oldest first; those that lack a required field are left out.
+
+    Raises:
+        ValueError: it is no answer of a recorder.
+    """
+    if not body.startswith(b"{"):
+        raise ValueError("it is no JSON object")
+    try:
+        data = parse(body, _LIMITS)
+    except UnreadableDump as error:
+        raise ValueError(str(error)) from error
+    raw = data.get("entries", [])  # absent where there are none
+    if not isinstance(raw, list):
+        raise ValueError("its entries are no list")
+    return [entry for entry in map(_entry, raw) if entry is not None]
+
+
+def _entry(item: Any) -> Entry | None:
+    try:
+        name = operation_names.parse(item["profiling_name"])
+        is_p2p = item.get("is_p2p") is True or name.operation in ("send", "recv")
+        return Entry(
+            group=_text(item["process_group"][0]),
+            is_p2p=is_p2p,
+            number=fields.exact(item["p2p_seq_id" if is_p2p else "collective_seq_id"]),
+            operation=name.operation,
+            ends_batch=name.raw in operation_names.BATCH_ENDS,
+            record=fields.exact(item["record_id"]),
+            created=fields.exact(item["time_created_ns"]),
+            began=fields.integer(item.get("time_discovered_started_ns")) or 0,
+            ended=fields.integer(item.get("time_discovered_completed_ns")) or 0,
+            duration_s=fields.seconds(item.get("duration_ms"), 1e3),
+            is_retired=item.get("retired") is True,
+            raw=item,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value

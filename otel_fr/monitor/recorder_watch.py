@@ -1,0 +1,70 @@
+"""When PyTorch's recorder is asked, and what becomes of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from otel_fr.monitor.device_calls import DeviceCalls
+from otel_fr.monitor.recorder_client import RecorderClient
+from otel_fr.torch_recorder import SOCKET_KEY
+
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks into the ring's meta, until it names the socket: the rank opens it with its first device group."""
+
+
+class RecorderWatch:
+    """Has the recorder asked while there are calls that only it can tell of.
+
+    Args:
+        meta: of the rank's ring. wake: ends the wait of the monitor's loop, from any thread.
+    """
+
+    def __init__(
+        self, meta: Callable[[], Mapping[str, object]], devices: DeviceCalls, wake: Callable[[], None]
+    ) -> None:
+        self._meta = meta
+        self._devices = devices
+        self._wake = wake
+        self._client: RecorderClient | None = None
+        self._look_at = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """It has been asked, and its answer was not taken yet."""
+        return self._client is not None and self._client.is_busy
+
+    def step(self, now: float, *, at_once: bool = False) -> None:
+        """Take answers, and ask again if it is time to.
+
+        Args:
+            now: monotonic seconds. at_once: ask however short ago it was asked.
+        """
+        client = self._client or self._connect(now)
+        if client is None:
+            return
+        devices = self._devices
+        while not client.results.empty():
+            snapshot = client.results.get()
+            if snapshot is not None:
+                devices.is_read = True
+                devices.note(snapshot.entries, snapshot.asked_ns, snapshot.wall_offset_ns)
+            elif client.is_lost:
+                devices.lose()
+        if devices.are_any_held or client.is_lost:
+            client.ask(now, at_once=at_once)
+
+    def close(self) -> None:
+        """The rank has ended."""
+        self._devices.lose()
+
+    def _connect(self, now: float) -> RecorderClient | None:
+        if now < self._look_at:
+            return None
+        self._look_at = now + _LOOK_SECONDS
+        path = self._meta().get(SOCKET_KEY)
+        if not isinstance(path, str) or not path:
+            return None
+        self._devices.is_read = True
+        self._client = RecorderClient(path, self._wake)
+        return self._client

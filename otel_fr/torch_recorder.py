@@ -1,0 +1,69 @@
+"""PyTorch's own flight recorder, as a process that runs can be asked for it.
+
+The one place that knows what versions of PyTorch name differently (docs/compatibility.md has the table). Everything
+else asks the server which handlers it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+SOCKET_KEY: Final = "recorder_socket"
+"""In a ring's meta: path of the Unix socket on which torch's ``_WorkerServer`` of the rank listens."""
+
+LIST_TARGET: Final = "/handler/"
+"""GET: the names of all handlers, as a JSON list."""
+
+
+class Handler(NamedTuple):
+    """One handler of the server that returns a recorder's entries as JSON.
+
+    Attributes:
+        query: of the request that asks for all entries.
+        backends: c10d backends, by torch's names of them, whose calls are among these entries.
+        shows_ends: entries show by themselves when the device began and ended a call. If not, ``retired`` shows that
+            it ended, and nothing shows when or how.
+    """
+
+    name: str
+    query: str
+    backends: frozenset[str]
+    shows_ends: bool
+
+    @property
+    def target(self) -> str:
+        """Path and query of the request."""
+        return f"{LIST_TARGET}{self.name}" + (f"?{self.query}" if self.query else "")
+
+
+HANDLERS: Final = (
+    Handler("dump_nccl_trace_json", "includecollectives=true&onlyactive=false", frozenset({"nccl"}), True),
+    Handler("fr_trace_json", "", frozenset({"gloo"}), False),
+)
+"""NCCL's process groups record into a recorder of their own, which only its own handler shows, in every version.
+``fr_trace_json`` is that of other backends: gloo. It leaves out completed calls, of which gloo's entries show none."""
+
+TIMING_VARIABLES: Final = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
+"""The first that is set decides whether NCCL's calls are timed: begin and duration are known only then."""
+_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+def of_backend(backend: str) -> Handler | None:
+    """The handler that shows the calls of a c10d backend; None: no known one does."""
+    return next((handler for handler in HANDLERS if backend in handler.backends), None)
+
+
+def shows_ends(backends: Iterable[str]) -> bool:
+    """True if PyTorch's recorder knows when devices begin and end the calls of one of these backends."""
+    found = map(of_backend, backends)
+    return any(handler is not None and handler.shows_ends for handler in found)
+
+
+def may_time(env: Mapping[str, str]) -> bool:
+    """True if NCCL's calls may be timed: the environment does not say whether to, and nothing there speaks against it.
+
+    With one hardware queue (Megatron sets ``CUDA_DEVICE_MAX_CONNECTIONS=1``), the events that time a call keep it from
+    running beside matrix multiplications (pytorch/pytorch#143890).
+    """
+    return not any(env.get(name, "").strip() for name in TIMING_VARIABLES) and env.get(_CONNECTIONS, "").strip() != "1"

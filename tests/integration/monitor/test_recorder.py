@@ -1,0 +1,154 @@
+"""A real monitor of a played rank on NCCL, whose recorder is a made server on a Unix socket."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr.dumps.read import load
+from otel_fr.match import CallState
+from otel_fr.monitor.recorder_client import MAX_FAILURES
+from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
+from otel_fr.timed_http import ask_unix
+from tests.support.monitored_rank import Played, play
+from tests.support.otlp_messages import attributes
+from tests.support.otlp_sink import Sink, grpc_sink
+from tests.support.worker_server import FakeWorkerServer, answer, begun, ended, entry, worker_server
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with grpc_sink() as found:
+        yield found
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[FakeWorkerServer]:
+    with worker_server(tmp_path / "recorder") as found:
+        yield found
+
+
+@pytest.fixture
+def rank(sink: Sink, recorder: FakeWorkerServer, tmp_path: Path) -> Iterator[Played]:
+    env = {"BACKEND": "nccl", "RECORDER": str(tmp_path / "recorder"), "OTEL_FR_STALL_SECONDS": "60"}
+    with play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "RANK": "2", **env}) as played:
+        sink.event("torch.rank.started")
+        yield played
+
+
+def enqueue(rank: Played, n: int) -> None:
+    rank.do("issue", n=n, complete="unknown", backend="nccl")
+
+
+def spans(sink: Sink) -> list[dict[str, Any]]:
+    found = [attributes(span.attributes) for span in sink.spans]
+    return sorted(found, key=lambda one: int(one["torch.collective.record_id"]))
+
+
+def states(sink: Sink) -> list[str]:
+    return [span["torch.collective.state"] for span in spans(sink)]
+
+
+def test_spans_reports_and_files_tell_what_the_device_does(
+    sink: Sink, recorder: FakeWorkerServer, rank: Played
+) -> None:
+    enqueue(rank, 3)
+    recorder.show(ended(1, ms=4.5), begun(2), entry(3))
+    sink.wait(lambda: sink.spans)
+    (span,) = spans(sink)
+    assert span["torch.collective.state"] == "completed"
+    assert span["torch.collective.device.duration_ms"] == 4.5
+    assert span["torch.collective.device.delay_ms"] >= 0
+
+    def is_true(report: dict[str, Any]) -> bool:
+        calls = [(call["seq"], "wait_s" in call, "posted" in call) for call in report["inflight"]]
+        return calls == [(2, True, False), (3, False, True)]
+
+    report = sink.event("torch.rank.progress", where=is_true).report
+    (group,) = report["groups"]
+    assert (group["enq"], group["done"], group["ended"]) == (3, 1, 1)
+    rank.do("say", message={"cmd": "dump", "reason": "test"})
+    path = Path(sink.event("torch.flight_recorder.written").attributes["file.path"])
+    assert [entry.state for entry in load(path).entries] == [
+        CallState.COMPLETED,
+        CallState.IN_FLIGHT,
+        CallState.IN_FLIGHT,
+    ]
+    assert rank.end("leave", clean=True) == 0
+    sink.wait(lambda: len(sink.spans) == 3)
+    assert states(sink) == ["completed", "scheduled", "scheduled"]
+
+
+def test_a_rank_that_ends_has_its_last_calls_completed(sink: Sink, recorder: FakeWorkerServer, rank: Played) -> None:
+    enqueue(rank, 1)
+    recorder.show(ended(1))
+    sink.wait(lambda: sink.spans)
+    enqueue(rank, 20)
+    recorder.show(*[ended(number) for number in range(1, 22)])
+    rank.do("mark_clean")
+    assert rank.do("say_bye") < LAST_FLUSH_SECONDS
+    assert rank.end("leave") == 0
+    sink.wait(lambda: len(sink.spans) == 21)
+    assert states(sink) == ["completed"] * 21
+
+
+def test_a_recorder_that_stands_still_delays_neither_the_loop_nor_the_end_of_the_rank(
+    sink: Sink, recorder: FakeWorkerServer, rank: Played
+) -> None:
+    stuck = threading.Event()
+
+    def never() -> bytes:
+        stuck.wait()
+        return answer([])
+
+    recorder.body = never
+    try:
+        enqueue(rank, 2)
+        sink.wait(lambda: recorder.asked)
+        count = len(sink.named("torch.rank.progress"))
+        sink.events_named("torch.rank.progress", count + 2)
+        rank.do("mark_clean")
+        started = time.monotonic()
+        assert rank.do("say_bye") < 10  # the rank itself waits for two seconds at most
+        assert time.monotonic() - started < 10
+        assert rank.end("leave") == 0
+        sink.wait(lambda: len(sink.spans) == 2)
+        assert states(sink) == ["unknown"] * 2
+    finally:
+        stuck.set()
+
+
+def test_a_recorder_that_cannot_be_read_leaves_calls_unknown(
+    sink: Sink, recorder: FakeWorkerServer, rank: Played
+) -> None:
+    recorder.body = lambda: b"no JSON"
+    enqueue(rank, 2)
+    sink.wait(lambda: len(sink.spans) == 2)
+    assert states(sink) == ["unknown"] * 2
+    assert len(recorder.asked) == MAX_FAILURES
+    enqueue(rank, 1)  # at once from now on
+    sink.wait(lambda: len(sink.spans) == 3)
+    assert len(recorder.asked) == MAX_FAILURES
+    assert rank.end("leave", clean=True) == 0
+
+
+def test_an_answer_is_bounded_in_size_and_time(recorder: FakeWorkerServer, tmp_path: Path) -> None:
+    path, target = str(tmp_path / "recorder"), "/handler/dump_nccl_trace_json?onlyactive=false"
+    recorder.body = lambda: b"x" * 1000
+    assert len(ask_unix(path, "POST", target, seconds=10, most=1000)) == 1000
+    with pytest.raises(OSError, match="more than 999 bytes"):
+        ask_unix(path, "POST", target, seconds=10, most=999)
+    stuck = threading.Event()
+    recorder.body = lambda: b"x" if stuck.wait() else b""
+    try:
+        with pytest.raises(OSError, match="timed out"):
+            ask_unix(path, "POST", target, seconds=0.1, most=999)
+    finally:
+        stuck.set()
+    with pytest.raises(OSError, match=r"No such file"):
+        ask_unix(path + "-", "POST", target, seconds=10, most=999)

@@ -1,0 +1,112 @@
+"""A made worker server: answers on a Unix socket as torch's C++ ``_WorkerServer`` does, with entries that a test makes.
+
+The form of the entries is that of torch 2.13's ``dump_json`` (FlightRecorderDetail.hpp); NCCL needs a GPU to make any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+
+def entry(number: int, **fields: Any) -> dict[str, Any]:
+    """An all_reduce of NCCL's that was enqueued just now; ``number``: of the collective in its group "0"."""
+    return {
+        "record_id": number - 1,
+        "pg_id": 0,
+        "process_group": ["0", "default_pg"],
+        "thread_name": "python",
+        "thread_id": "1",
+        "collective_seq_id": number,
+        "p2p_seq_id": 0,
+        "op_id": number,
+        "profiling_name": "nccl:all_reduce",
+        "time_created_ns": time.time_ns(),
+        "input_sizes": [[3, 4]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[3, 4]],
+        "output_dtypes": ["Float"],
+        "state": "scheduled",
+        "time_discovered_started_ns": 0,
+        "time_discovered_completed_ns": 0,
+        "retired": False,
+        "timeout_ms": 600_000,
+        "is_p2p": False,
+        **fields,
+    }
+
+
+def begun(number: int, **fields: Any) -> dict[str, Any]:
+    return entry(number, **{"state": "started", "time_discovered_started_ns": time.time_ns(), **fields})
+
+
+def ended(number: int, ms: float = 2.5, **fields: Any) -> dict[str, Any]:
+    now = time.time_ns()
+    times = {"time_discovered_started_ns": now, "time_discovered_completed_ns": now}
+    return entry(number, **{"state": "completed", "retired": True, "duration_ms": ms, **times, **fields})
+
+
+def answer(entries: list[dict[str, Any]]) -> bytes:
+    found: dict[str, Any] = {"version": "2.10", "comm_lib_version": "", "pg_config": {}, "pg_status": {}}
+    if entries:
+        found["entries"] = entries
+    return json.dumps(found).encode()
+
+
+class FakeWorkerServer:
+    """Attributes:
+    body: what ``dump_nccl_trace_json`` answers. handlers: the names that it lists. asked: paths of the requests.
+    """
+
+    def __init__(self) -> None:
+        self.handlers = ["ping", "dump_nccl_trace_json", "fr_trace_json"]
+        self.body: Callable[[], bytes] = lambda: answer([])
+        self.asked: list[str] = []
+
+    def show(self, *entries: dict[str, Any]) -> None:
+        self.body = lambda: answer(list(entries))
+
+
+@contextlib.contextmanager
+def worker_server(path: Path) -> Iterator[FakeWorkerServer]:
+    """Serve at the Unix socket ``path``."""
+    server = FakeWorkerServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send(json.dumps(server.handlers).encode())
+
+        def do_POST(self) -> None:
+            server.asked.append(self.path)
+            is_nccl = self.path.startswith("/handler/dump_nccl_trace_json?")
+            self._send(server.body() if is_nccl else answer([]))
+
+        def _send(self, body: bytes) -> None:
+            with contextlib.suppress(OSError):  # the client waits no longer
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def address_string(self) -> str:
+            return "unix"
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Listener(socketserver.ThreadingUnixStreamServer):
+        daemon_threads = True
+
+    with Listener(str(path), Handler) as listener:
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            listener.shutdown()

@@ -1,0 +1,253 @@
+"""Calls whose end only PyTorch's recorder shows: what becomes of them by what it says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr.config import Config
+from otel_fr.dumps.write import DumpContents
+from otel_fr.monitor.device_calls import Tracked
+from otel_fr.monitor.recorder_entries import parse_entries
+from otel_fr.monitor.report_builder import reported_call
+from otel_fr.monitor.reporter import Reporter
+from otel_fr.monitor.rules import stalled_call
+from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from tests.support.rings import FRAME, float_signature
+from tests.support.worker_server import answer, begun, ended, entry
+
+SECOND = 1_000_000_000
+
+
+class Rank:
+    """A rank on NCCL whose ring, as for every device, says "unknown" of each call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.writer = RingWriter.create([folder], "ring", 100, {})
+        self.group = self.writer.add_group(GroupDef("1" * 16, "0", "default_pg", (0, 1), "nccl", 0))
+        self.reader = RingReader.open(self.writer.path)
+        self.reporter = Reporter(self.reader, Config.from_env({}))
+        self.reporter.devices.is_read = True
+        self.number = 0
+        self.out: list[Tracked] = []
+        send = self.reporter.tail.poll
+        self.reporter.tail.poll = lambda *args, **more: self._keep(send(*args, **more))  # type: ignore[method-assign]
+
+    def _keep(self, items: list[Tracked]) -> list[Tracked]:
+        self.out += items
+        return items
+
+    def issue(self, seconds_ago: float = 0.0, kind: int = KIND_COLLECTIVE, operation: str = "all_reduce") -> None:
+        writer = self.writer
+        self.number += 1
+        what = float_signature(operation, backend="nccl", peer=1 if kind == KIND_P2P else None)
+        sig = writer.define_signature(what, what)
+        site = writer.define_site("p", SiteDef((FRAME,)))
+        at = time.monotonic_ns() - int(seconds_ago * SECOND)
+        numbers = (self.number, 1, self.number, 0, 600_000, at)
+        ticket = writer.append(self.group, sig, site, 0, writer.generation, kind, 0, *numbers)
+        writer.complete(ticket, self.group, 0, RecordState.UNKNOWN, 0)
+
+    def show(self, *entries: dict[str, Any]) -> list[Tracked]:
+        """The recorder is asked; the calls that have ended by that."""
+        asked = time.monotonic_ns()
+        self.reporter.devices.note(parse_entries(answer(list(entries))), asked, time.time_ns() - asked)
+        return self.poll()
+
+    def poll(self) -> list[Tracked]:
+        self.out = []
+        self.reporter.follow()
+        return self.out
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        report = self.reporter.build(time.monotonic_ns())
+        return [call._asdict() for call in report.in_flight]
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Enqueued, completed, and calls that ended."""
+        (group,) = self.reporter.build(time.monotonic_ns()).groups
+        return group.enqueued, group.completed, group.calls_ended
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Rank]:
+    rank = Rank(tmp_path)
+    yield rank
+    rank.reader.close()
+    rank.writer.close()
+
+
+def test_a_call_ends_when_its_device_has_completed_it(rank: Rank) -> None:
+    rank.issue()
+    assert rank.poll() == []
+    assert rank.progress == (1, 0, 0)
+    (item,) = rank.show(ended(1, ms=7.5))
+    assert item.record.state is RecordState.COMPLETED
+    assert item.record.ended_ns is not None
+    assert 0 <= item.record.ended_ns - item.record.issued_ns < 60 * SECOND
+    assert item.device is not None
+    assert item.device.duration_s == 0.0075
+    assert rank.progress == (1, 1, 1)
+    assert rank.in_flight() == []
+    assert reported_call(item, time.monotonic_ns()).run_s == 0.0075
+
+
+def test_a_call_that_its_device_has_begun_is_in_flight_since_then(rank: Rank) -> None:
+    rank.issue(seconds_ago=20)
+    rank.poll()
+    assert rank.show(begun(1, time_discovered_started_ns=time.time_ns() - 6 * SECOND)) == []
+    (call,) = rank.in_flight()
+    assert call["state"] == "scheduled"
+    assert not call["is_posted"]
+    assert 6 <= call["wait_s"] < call["age_s"]
+    situation = rank.reporter.situation(time.monotonic_ns())
+    assert stalled_call(situation, 5.0) == 0
+    assert rank.progress == (1, 0, 0)
+    assert [item.record.record_id for item in rank.show(ended(1))] == [0]
+
+
+def test_a_call_that_its_device_has_not_begun_waits_for_nobody(rank: Rank) -> None:
+    rank.issue(seconds_ago=20)
+    rank.issue(seconds_ago=19)
+    rank.poll()
+    assert [item.record.record_id for item in rank.show(ended(1), entry(2))] == [0]
+    (call,) = rank.in_flight()
+    assert call["is_posted"]
+    assert rank.reporter.situation(time.monotonic_ns()).oldest is None
+
+
+def test_without_timing_the_newest_call_of_a_group_may_be_in_flight_as_without_the_recorder(rank: Rank) -> None:
+    rank.issue(seconds_ago=20)
+    rank.issue(seconds_ago=20)
+    rank.poll()
+    assert rank.show(entry(1), entry(2)) == []
+    (call,) = rank.in_flight()
+    assert (call["record"], call["state"], call["is_posted"]) == (1, "unknown", False)
+    assert stalled_call(rank.reporter.situation(time.monotonic_ns()), 5.0) == 1
+    assert [item.record.record_id for item in rank.show(ended(1, time_discovered_started_ns=0), entry(2))] == [0]
+    assert rank.progress == (2, 1, 1)
+
+
+def test_a_call_that_pytorch_has_given_up_has_failed(rank: Rank) -> None:
+    rank.issue(seconds_ago=601)
+    rank.poll()
+    (item,) = rank.show(begun(1, retired=True))
+    assert item.record.state is RecordState.FAILED
+    assert item.record.timed_out
+    assert rank.progress == (1, 0, 1)
+
+
+def test_a_call_that_the_recorder_no_longer_has_is_unknown(rank: Rank) -> None:
+    rank.issue()
+    rank.poll()
+    (item,) = rank.show(ended(7))
+    assert (item.record.state, item.device) == (RecordState.UNKNOWN, None)
+
+
+def test_a_call_that_was_enqueued_after_the_recorder_was_asked_is_still_awaited(rank: Rank) -> None:
+    asked = time.monotonic_ns()
+    rank.issue()
+    rank.poll()
+    rank.reporter.devices.note([], asked, time.time_ns() - asked)
+    assert rank.poll() == []
+
+
+def test_entries_of_an_earlier_group_of_the_name_and_of_other_operations_are_not_taken(rank: Rank) -> None:
+    rank.issue()
+    rank.issue()
+    rank.poll()
+    old = ended(1, time_created_ns=time.time_ns() - 30 * SECOND)
+    other = ended(2, profiling_name="nccl:broadcast")
+    assert [item.record.state for item in rank.show(old, other)] == [RecordState.UNKNOWN] * 2
+
+
+def test_the_end_of_a_batch_is_that_of_its_sends_and_receives(rank: Rank) -> None:
+    rank.issue(kind=KIND_P2P, operation="send")
+    rank.issue(kind=KIND_P2P, operation="recv")
+    rank.poll()
+    p2p = {"is_p2p": True, "p2p_seq_id": 1, "collective_seq_id": 0}
+    parts = [entry(1, profiling_name="nccl:send 0->1", **p2p), entry(2, profiling_name="nccl:recv 0<-1", **p2p)]
+    assert rank.show(*parts) == []
+    found = rank.show(*parts, ended(3, profiling_name="nccl:coalesced", **{**p2p, "is_p2p": False}))
+    assert [item.record.state for item in found] == [RecordState.COMPLETED] * 2
+
+
+def test_names_of_one_operation_are_one(rank: Rank) -> None:
+    for operation in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "barrier"):
+        rank.issue(operation=operation)
+    rank.poll()
+    names = ("_all_gather_base", "_reduce_scatter_base", "all_to_all", "all_reduce_barrier")
+    found = rank.show(*[ended(number, profiling_name=f"nccl:{name}") for number, name in enumerate(names, 1)])
+    assert [item.record.state for item in found] == [RecordState.COMPLETED] * 4
+
+
+def test_while_the_recorder_does_not_answer_a_call_in_flight_stays_in_flight_until_its_group_goes_on(
+    rank: Rank,
+) -> None:
+    rank.issue()
+    rank.issue()
+    rank.poll()
+    rank.show(begun(1), entry(2))
+    rank.issue()
+    rank.poll()
+    rank.reporter.devices.lose()
+    assert [item.record.record_id for item in rank.poll()] == [2]  # nothing was known of it
+    assert [call["record"] for call in rank.in_flight()] == [0, 1, 2]
+    rank.issue()
+    assert [item.record.record_id for item in rank.poll()] == [3, 0, 1]
+    assert [call["record"] for call in rank.in_flight()] == [3]
+
+
+def test_calls_come_out_in_flight_in_their_order_whatever_order_the_recorder_shows_them_in(rank: Rank) -> None:
+    rank.issue()
+    rank.issue()
+    rank.poll()
+    rank.show(entry(1), begun(2))
+    rank.show(begun(1), begun(2))
+    assert list(rank.reporter.tail.in_flight) == [0, 1]
+
+
+def test_files_tell_what_the_recorder_has_shown(rank: Rank) -> None:
+    for _ in range(3):
+        rank.issue()
+    rank.poll()
+    rank.show(ended(1, ms=2.0), begun(2), entry(3))
+    contents = DumpContents.from_ring(rank.reader, reason="stall", devices=rank.reporter.devices.seen())
+    first, second, third = contents.entries()
+    assert (first["state"], first["otel_fr_state"], first["duration_ms"]) == ("completed", "completed", 2.0)
+    assert first["time_discovered_started_ns"] <= first["time_discovered_completed_ns"]
+    assert (second["state"], second["otel_fr_state"]) == ("started", "scheduled")
+    assert second["otel_fr_waited_ns"] > second["otel_fr_issued_ns"] - 1
+    assert (third["state"], third["otel_fr_state"], third["otel_fr_waited_ns"]) == ("scheduled", "scheduled", 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"nonsense",
+        b"\x80\x02}.",
+        b'{"entries": 7}',
+        b'{"entries": ' + b"[" * 200_000 + b"}",
+    ],
+)
+def test_what_is_no_answer_of_a_recorder_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_entries(body)
+
+
+def test_entries_that_lack_a_field_are_left_out() -> None:
+    whole = entry(1)
+    broken: list[Any] = [None, 7, [], {}]
+    required = ("process_group", "collective_seq_id", "profiling_name", "record_id", "time_created_ns")
+    broken += [{key: value for key, value in whole.items() if key != name} for name in required]
+    broken += [{**whole, name: {"a": 1}} for name in required]
+    body = json.dumps({"entries": [*broken, whole]}).encode()
+    assert [item.number for item in parse_entries(body)] == [1]
