@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -79,6 +81,8 @@ _EXTRAS = {
     "instruments": "torch 2.6 or later, where a job has none",
 }
 """Extra of the package -> what it is for. All else, also recording, needs the package alone."""
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Of writing to a file: it is full, or its disk fails."""
 _MONITOR = b"otel_fr.monitor"
 """Part of the command line of every rank monitor."""
 
@@ -98,8 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand.
 
     Returns:
-        the process's exit status (2: usage error).
+        the process's exit status (2: usage error; 74: stdout cannot be written; 128 + a signal's number: Ctrl-C, or the
+        process that reads stdout has ended).
     """
+    _complete_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     wanted = next((word for word in arguments if not word.startswith("-")), "")
     parser = argparse.ArgumentParser(
@@ -141,12 +147,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = args.run(args)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the process that reads stdout has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS or error.filename is not None:
+            raise
+        _drop_output()
+        print(f"otel-fr {args.command}: cannot write to standard output: {error.strerror}", file=sys.stderr)
+        return os.EX_IOERR
     return status
+
+
+def _complete_streams() -> None:
+    """Open the standard streams that the parent process has closed, and escape what stdout's encoding lacks."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process runs
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """What is still buffered for stdout goes nowhere, so that Python's own flush at the end does not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _extras() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
 import os
 import sys
 import time
@@ -135,8 +134,6 @@ def run(args: argparse.Namespace) -> int:
         stacks=args.print_stack_trace,
         verbose=args.verbose,
     )
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal's encoding may lack characters of names
-        sys.stdout.reconfigure(errors="backslashreplace")
     _print(analysis, view, args)
     status = analysis.status
     if analysis.run is None:

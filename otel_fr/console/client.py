@@ -7,6 +7,7 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
+from http.client import BadStatusLine, RemoteDisconnected
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -369,6 +370,8 @@ class Client:
         try:
             return work()
         except (urllib3.exceptions.HTTPError, OSError) as error:
+            if _is_no_http(error):
+                raise self._not_a_collector() from error
             raise CollectorError(
                 f"cannot reach a collector at {self.url}: {_reason(error)}. Is it running, and does"
                 " --collector match its --http address?"
@@ -389,6 +392,11 @@ class Client:
             raise UnknownError(f"{self.url} answered: {reason}")
         kind = RefusedError if status in (401, 403) else CollectorError
         raise kind(f"{self.url} refused the request: {reason}{hint}")
+
+
+def _is_no_http(error: BaseException) -> bool:
+    """Whether the server answered, and its answer was no HTTP response: the collector's gRPC port, for example."""
+    return any(isinstance(one, BadStatusLine) and not isinstance(one, RemoteDisconnected) for one in error.args)
 
 
 def _reason(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from typing import Literal
 
 from rich.console import Group
 from rich.table import Table
@@ -24,43 +25,62 @@ COLORS = {
     "ended": "dim",
     "replaced": "dim",
 }
-VERY_WIDE = 130
-"""Width of a terminal in characters from which the list of jobs has their rates."""
+VERY_WIDE, WIDE, NARROW = 130, 100, 72
+"""Widths of a terminal in characters: from which the list of jobs has their rates; from which it has their lag and
+late ranks; below which it does without the ranks that do not run and the last report."""
+RATES = ("COLL/S", "BUS", "WAIT")
+GAP = 2
+"""Spaces between two columns."""
 MAX_GROUPS = 16
 """Lines about ranks that do the same; of more there is the number."""
 
 
 def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], width: int) -> Table:
-    """One row for each job. ``waiting``: (job, run) -> seconds for which ranks wait because of an open incident."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("JOB", overflow="ellipsis", no_wrap=True, ratio=1 if width < 100 else None)
-    for name in ("STATE", "RANKS"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("NOT RUNNING", overflow="ellipsis", no_wrap=True)
-    table.add_column("WAITING", justify="right", no_wrap=True)
-    wide = width >= 100
-    very_wide = width >= VERY_WIDE
-    for name in ("COLL/S", "BUS", "WAIT") if very_wide else ():
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("LAG", "LATE") if wide else ():
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("LAST REPORT" if wide else "HEARD", justify="right", no_wrap=True)
+    """One row for each job. ``waiting``: (job, run) -> seconds for which ranks wait because of an open incident.
+
+    The job's name and the ranks that do not run are cut to what the other columns leave of the width.
+    """
+    last = "LAST REPORT" if width >= WIDE else "HEARD"
+    columns = {name: [Text(name)] for name in ("JOB", "STATE", "RANKS", "NOT RUNNING", "WAITING")}
+    columns |= {name: [Text(name)] for name in (*RATES, "LAG", "LATE", last)}
     for job in jobs:
         seconds = waiting.get((job["job"], job["run_id"]))
         world = "?" if job["world_size"] is None else str(job["world_size"])
-        extra = (str(job["lag"]), _late(job["late"])) if wide else ()
-        if very_wide:
-            extra = (*rates_cells(job["rates"]), *extra)
-        table.add_row(
+        cells = (
             Text(job_text(job)),
             Text(job["state"], COLORS.get(job["state"], "")),
-            f"{job['ranks'].get('running', 0)}/{world}",
-            _not_running(job["ranks"]) or "-",
-            "-" if seconds is None else duration_text(seconds),
-            *extra,
-            _ago(job["last_heard_at"]),
+            Text(f"{job['ranks'].get('running', 0)}/{world}"),
+            Text(_not_running(job["ranks"]) or "-"),
+            Text("-" if seconds is None else duration_text(seconds)),
+            *map(Text, rates_cells(job["rates"])),
+            Text(str(job["lag"])),
+            Text(_late(job["late"])),
+            Text(_ago(job["last_heard_at"])),
         )
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    for least, names in ((VERY_WIDE, RATES), (WIDE, ("LAG", "LATE")), (NARROW, ("NOT RUNNING", last))):
+        for name in names if width < least else ():
+            del columns[name]
+    widths = {name: max(cell.cell_len for cell in cells) for name, cells in columns.items()}
+    _fit(widths, width - GAP * (len(columns) - 1))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for name in columns:
+        side: Literal["left", "right"] = "left" if name in ("JOB", "STATE", "RANKS", "NOT RUNNING") else "right"
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=widths[name], justify=side)
+    for row in zip(*(cells[1:] for cells in columns.values()), strict=True):
+        table.add_row(*row)
     return table
+
+
+def _fit(widths: dict[str, int], width: int) -> None:
+    """Narrow the columns whose texts may be cut, the job's name last, until all fit."""
+    rest = width - sum(size for name, size in widths.items() if name not in ("JOB", "NOT RUNNING"))
+    if "NOT RUNNING" in widths:
+        least = min(widths["NOT RUNNING"], max(len("NOT RUNNING"), rest // 3))
+        widths["NOT RUNNING"] = max(least, min(widths["NOT RUNNING"], rest - widths["JOB"]))
+        rest -= widths["NOT RUNNING"]
+    widths["JOB"] = max(1, min(widths["JOB"], rest))
 
 
 def waiting_seconds(incidents: Iterable[IncidentHead]) -> dict[tuple[str, str], float]:

@@ -125,9 +125,10 @@ def fetch(client: Client, place: Place) -> Shown:
 def overview(url: str, shown: Shown, width: int) -> Group:
     """The jobs, those with incidents first, and the open incidents."""
     parts: list[RenderableType] = [_head(url, shown)]
-    if not shown.jobs:
-        return Group(*parts, Text("no job has reported yet"))
-    parts.append(jobs_table(shown.jobs, waiting_seconds(shown.open), width))
+    if shown.jobs:
+        parts.append(jobs_table(shown.jobs, waiting_seconds(shown.open), width))
+    else:
+        parts.append(Text("no job reports now; the page shows those that are over"))
     if shown.open:
         parts += [Text(""), incident_list(shown.open)]
     return Group(*parts)

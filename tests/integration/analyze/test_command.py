@@ -177,6 +177,16 @@ def test_a_terminal_gets_colours_and_the_table_of_ranks(tmp_path: Path) -> None:
     assert "\x1b" not in otel_fr("analyze", folder).stdout
 
 
+@pytest.mark.parametrize("form", ["text", "json", "html"])
+def test_a_verdict_that_cannot_be_written_has_a_status_of_its_own(tmp_path: Path, form: str) -> None:
+    arguments = (*OTEL_FR, "analyze", one_missing(tmp_path), "--format", form)
+    full = run("sh", "-c", 'exec "$@" > /dev/full', "sh", *arguments)
+    assert full.returncode == 74
+    assert full.stderr == "otel-fr analyze: cannot write to standard output: No space left on device\n"
+    closed = run("sh", "-c", 'exec "$@" >&-', "sh", *arguments)
+    assert (closed.returncode, closed.stderr) == (1, "")
+
+
 def test_the_version_is_printed() -> None:
     done = otel_fr("version")
     assert (done.returncode, done.stdout.startswith("otel-fr ")) == (0, True)

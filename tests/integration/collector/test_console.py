@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.collector_process import Collector, running
-from tests.support.commands import OTEL_FR, otel_fr
+from tests.support.commands import OTEL_FR, otel_fr, run
 from tests.support.incident_receivers import Receiver
 from tests.support.played_job import Job
 from tests.support.terminal import terminal
@@ -56,6 +56,30 @@ def test_top_shows_the_jobs_and_what_is_wrong(collector: Collector) -> None:
     assert "\x07" not in done.stdout
 
 
+@pytest.mark.parametrize("command", [("top", "--once"), ("incidents",), ("incidents", "show")])
+def test_output_that_cannot_be_written_is_one_line(collector: Collector, command: tuple[str, ...]) -> None:
+    """A terminal without the characters of a name, a disk that is full, a stdout that is closed."""
+    with Job(collector, 3, "läuft") as job:
+        number = hang(collector, job)
+        arguments = [*command, *([number] if "show" in command else []), "--collector", collector.http]
+        latin = otel_fr(*arguments, PYTHONIOENCODING="ascii")
+        assert (latin.returncode, latin.stderr) == (0, "")
+        assert "l\\xe4uft" in latin.stdout
+        for shell, expected in (("> /dev/full", 74), (">&-", 0)):
+            line = f'exec "$@" {shell}'
+            done = run("sh", "-c", line, "sh", *OTEL_FR, *arguments)
+            assert done.returncode == expected, done.stderr
+            said = "cannot write to standard output: No space left on device"
+            assert done.stderr.splitlines() == ([f"otel-fr {command[0]}: {said}"] if expected else [])
+
+
+def test_a_port_without_http_is_no_collector(collector: Collector) -> None:
+    done = otel_fr("incidents", "--collector", f"http://{collector.grpc}")
+    assert done.returncode == 3
+    assert done.stderr.endswith("is not an otel-fr collector; is this its HTTP address?\n")
+    assert done.stderr.isascii()
+
+
 def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) -> None:
     main, side = pty.openpty()
     command = [*OTEL_FR, "top", "--collector", collector.http, "--interval", "0.2"]
@@ -71,7 +95,7 @@ def test_top_refreshes_at_a_terminal_and_ends_by_ctrl_c(collector: Collector) ->
         return text in shown
 
     try:
-        assert wait_for(lambda: sees(b"no job has reported yet"))
+        assert wait_for(lambda: sees(b"no job reports now"))
         with Job(collector, 2, "late-comer") as job:
             job.step()
             assert wait_for(lambda: sees(b"late-comer/0"))
