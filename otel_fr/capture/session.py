@@ -38,6 +38,7 @@ from otel_fr.config import Config, service_name
 from otel_fr.fault_tolerance import sections, steps
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import peers
+from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.ring import ProcessState, pid_namespace
 from otel_fr.torch_recorder import SOCKET_KEY
 
@@ -155,6 +156,7 @@ class Session:
             "otel_fr_version": __version__,
             "python_version": platform.python_version(),
             "backend": str(c10d._world.pg_map.get(world, ("",))[0]),
+            "memory": OutOfMemory(os.getpid()).as_data(),
             "stall_seconds": config.stall_seconds,
             "buffer_size": config.buffer_size,
             "script": str(main),

@@ -23,12 +23,12 @@ from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.metrics import RankMetrics
-from otel_fr.monitor.out_of_memory import OutOfMemory
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail
+from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit
 from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
 
@@ -54,7 +54,8 @@ class Reporter:
         self._number = 0 if is_first else time.time_ns() // 1_000_000
         self._stacks: Stacks | None = None
         self._stacks_of = 0
-        self._memory = OutOfMemory(reader.pid)
+        # The rank looked before its monitor was started, which takes seconds on a busy machine.
+        self._memory = OutOfMemory(reader.pid, first=reader.meta.get("memory") if is_first else None)
         self._had_exception = False
         self._error_file: ReportedException | None = None
         self._thread_exceptions: tuple[ReportedException, ...] = ()

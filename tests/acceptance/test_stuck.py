@@ -86,9 +86,22 @@ def cgroup() -> Iterator[Path]:
     folder.rmdir()
 
 
-def test_a_rank_that_the_kernel_killed_for_its_memory_is_said_to_be(tmp_path: Path, cgroup: Path) -> None:
+LATE_MONITOR = """
+import sys, time
+if any("otel_fr.monitor" in argument for argument in sys.orig_argv):
+    time.sleep(5)
+"""
+
+
+@pytest.mark.parametrize("monitor", ["in time", "late"])
+def test_a_rank_that_the_kernel_killed_for_its_memory_is_said_to_be(tmp_path: Path, cgroup: Path, monitor: str) -> None:
+    """Also if it was killed before its monitor, which takes seconds to start on a busy machine, had begun to look."""
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running)
+        if monitor == "late":
+            (tmp_path / "late").mkdir()
+            (tmp_path / "late" / "sitecustomize.py").write_text(LATE_MONITOR)
+            env["PYTHONPATH"] = str(tmp_path / "late")
         job = torchrun.start(tmp_path, "stuck.py", "memory", str(tmp_path), str(cgroup), env=env)
         # A busy machine takes longer than the stall time to fill the memory: until then, the rank has not joined.
         incident = running.wait_cause(lambda one: one["category"] == "rank_dead")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from otel_fr.monitor.out_of_memory import MemoryGroup, OutOfMemory, count_of, find_group, size_text
+from otel_fr.out_of_memory import MemoryGroup, OutOfMemory, count_of, find_group, size_text
 
 V2 = "31 22 0:27 / {} rw,relatime - cgroup2 cgroup rw\n"
 V1 = "31 22 0:27 {} {} rw,relatime - cgroup cgroup rw,memory\n"
@@ -40,6 +41,19 @@ def test_a_count_that_rose_shows_the_kernel_and_the_limit(tmp_path: Path) -> Non
     assert memory.reason(101.0) == "out of memory (cgroup limit 4.0 GiB)"
     memory.look(101.0)  # the rank's memory is being freed while the monitor looks again
     assert memory.reason(105.0) == "out of memory (cgroup limit 4.0 GiB)"
+
+
+def test_a_rank_that_was_killed_before_its_monitor_looked(tmp_path: Path) -> None:
+    """The rank had looked itself, and what it saw is in the ring."""
+    proc, own = version_2(tmp_path)
+    first = json.loads(json.dumps(OutOfMemory(4711, proc).as_data()))
+    (own / "memory.events").write_text("oom 3\noom_kill 3\n")
+    (proc / "4711" / "cgroup").unlink()
+    memory = OutOfMemory(4711, proc, first)
+    assert memory.reason(memory._looks[0][0] + 1) == "out of memory (cgroup limit 4.0 GiB)"
+    for other in (None, [], [*first[:3], None], ["", "", 0], "text", {**dict.fromkeys("abcd", 1)}):
+        unknown = OutOfMemory(4711, proc, other)
+        assert unknown.reason(unknown._looks[0][0] + 1) == ""
 
 
 def test_a_count_that_rose_long_before_is_not_this_rank(tmp_path: Path) -> None:

@@ -81,15 +81,27 @@ class OutOfMemory:
 
     Args:
         pid: the rank, while it lives. proc: in place of ``/proc``.
+        first: what `as_data` has given in the rank itself, which may have ended by now; anything else is ignored.
     """
 
-    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+    def __init__(self, pid: int, proc: Path = Path("/proc"), first: object = None) -> None:
         self._vmstat = proc / "vmstat"
+        self._looks: deque[tuple[float, int | None]] = deque(maxlen=_LOOKS)
+        known = _from_data(first)
+        if known is not None:
+            self.group, count = known
+            self._looks.append((time.monotonic(), count))
+            return
         self.group = find_group(_text(proc / str(pid) / "cgroup"), _text(proc / "self" / "mountinfo"))
         if self.group is not None and self._group_count() is None:
             self.group = None
-        self._looks: deque[tuple[float, int | None]] = deque(maxlen=_LOOKS)
         self.look(time.monotonic())
+
+    def as_data(self) -> list[object]:
+        """The cgroup and the first count, for JSON."""
+        group = self.group
+        place: list[object] = ["", "", 0] if group is None else [str(group.folder), str(group.top), group.version]
+        return [*place, self._looks[0][1]]
 
     def look(self, now: float) -> None:
         """Note the count; some 20 microseconds. ``now``: monotonic seconds."""
@@ -129,6 +141,14 @@ class OutOfMemory:
                 break
             folder = folder.parent
         return min(found, default=None)
+
+
+def _from_data(data: object) -> tuple[MemoryGroup | None, int] | None:
+    """The inverse of `OutOfMemory.as_data`; None: it is something else, or no count was known."""
+    if not isinstance(data, list) or [type(item) for item in data] != [str, str, int, int]:
+        return None
+    folder, top, version, count = data
+    return (MemoryGroup(Path(folder), Path(top), version) if version else None), count
 
 
 def _text(path: Path) -> str:
