@@ -7,12 +7,18 @@ import os
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from otel_fr_collector.jobs.history import Sample
+from otel_fr_collector.jobs.numbers import Key, Numbers, Series
+from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.waits import Wait
+from otel_fr_collector.otlp.metric_points import ExemplarOf
 
 from otel_fr import presentation
 from otel_fr.identity import encode_ranks
@@ -351,10 +357,52 @@ def test_what_is_focused_stays_so_while_the_page_changes(stage: Stage, watched: 
     expect(focused).to_contain_text("rank 1 did not join")
 
 
+def communicate(stage: Stage, run: Run) -> None:
+    """The ranks of a staged run have exchanged something, and rank 1 was waited for."""
+
+    async def fill() -> None:
+        now = time.monotonic()
+        run.numbers = Numbers(run.usage)
+        key = Key("all_reduce", "default_pg", 8, "nccl", "bfloat16", "16MiB")
+        slow = ExemplarOf(0.4, time.time(), "ab" * 16, "cd" * 8, "train.py:7 <b>step</b>")
+        run.numbers.series[key] = Series(80, 8e8, 8.0, [0] * 9 + [80], slow)
+        run.numbers.bounds = tuple(range(1, 10))
+        group = next(iter(run.groups.values()))
+        tally = group.waits.tallies.of(1)
+        assert tally is not None
+        tally.waited_for, tally.came_last = 12.5, 90
+        group.waits.recent = deque(Wait(second, 1, 0.4, 1) for second in range(50))
+        group.waits.now = 50.0
+        for number in range(8):
+            at = now - 15 * (8 - number)
+            run.history.add(Sample(at, 30.0 * number, 1e8 * number, 4.0 * number, 2e9, 0.25))
+
+    stage.do(fill())
+
+
+def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, watched: Watched) -> None:
+    run = stage.job(8)
+    communicate(stage, run)
+    page = watched.page
+    page.goto(f"{stage.url}/#/jobs/{stage.key(run)}")
+    group = next(iter(run.groups.values())).group
+    expect(page.locator("#slowest")).to_have_text(
+        f"Rank 1 slows the job down: {group.description} waits for it for 40 % of the time."
+    )
+    expect(page.locator("#charts canvas")).to_have_count(5)
+    expect(page.locator("#strip canvas")).to_have_count(1)
+    expect(page.locator("#strip-text")).to_contain_text("rank 1: 12.5 s in 90 collectives")
+    expect(page.locator("#operations tbody tr")).to_have_count(1)
+    expect(page.locator("#operations")).to_contain_text("400 ms at train.py:7 <b>step</b>")
+    expect(page.locator("#rates")).to_contain_text("groups wait for their last rank for")
+    page.keyboard.press("t")  # the charts take the colours of the other theme
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_by_day_and_by_night(browser: Any, stage: Stage, scheme: str) -> None:
     """At least 4.5 to 1, as WCAG 2.2 asks of text (1.4.3), of everything that is shown."""
     run = stage.job(8)
+    communicate(stage, run)
     number = stage.hang(run, 5)["id"]
     own = Watched(browser, color_scheme=scheme)
     for place in ("/", f"/#/jobs/{stage.key(run)}", f"/#/incidents/{number}", "/#/incidents"):

@@ -1,6 +1,7 @@
 // The view of one job: its open incidents, its ranks and process groups, its hosts, its past incidents.
 
 import { Refused, get } from "./api.js";
+import { makeCommunication } from "./communication.js";
 import { ago, h, keyed, number, setClass, setText, when } from "./dom.js";
 import { makeGrid } from "./grid.js";
 import { makeHosts } from "./hosts.js";
@@ -24,6 +25,7 @@ export function jobView(id) {
   const hosts = makeHosts();
   const groups = makeGroups();
   const stacks = makeStacks(id);
+  const communication = makeCommunication(id);
   const ranks = h("div", { hidden: true }, h("h2", {}, "Ranks and process groups"), grid.node, stacks.node, hosts.node, groups.node);
   const title = h("h1");
   const badge = h("span");
@@ -80,6 +82,7 @@ export function jobView(id) {
     pastHead.hidden = !over.length;
     incidentList(past, over, own);
     stacks.node.hidden = Boolean(job.is_finished);
+    if (!job.is_finished && !document.hidden) communication.update();
     ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
     if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);
@@ -109,7 +112,7 @@ export function jobView(id) {
   return {
     title: "Job",
     node: h("div", {}, h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Jobs")), title, badge, text, problem, open, advice,
-      ranks, pastHead, past),
+      ranks, communication.node, pastHead, past),
     up: "#/",
     update(fresh, why) {
       state = fresh;
@@ -121,7 +124,10 @@ export function jobView(id) {
     tick: () => tick(open),
     outliers: grid.toggle,
     map: grid.focusMap,
-    redraw: grid.redraw,
+    redraw() {
+      grid.redraw();
+      communication.redraw();
+    },
   };
 }
 

@@ -76,6 +76,25 @@ export function ranksByText(texts) {
   return found;
 }
 
+const BYTES = ["B", "kB", "MB", "GB", "TB", "PB"];
+
+// "3.2 MB": with decimal prefixes, as nccl-tests gives bandwidths.
+export function bytesText(count) {
+  let at = 0;
+  for (; count >= 999.5 && at < BYTES.length - 1; at++) count /= 1000;
+  return `${Number(count.toPrecision(3))} ${BYTES[at]}`;
+}
+
+export function shareText(share) {
+  return `${Math.round(share * 100)} %`;
+}
+
+// Also of what takes microseconds: "120 µs", "4.2 ms", "1.5 s".
+export function shortText(seconds) {
+  if (seconds < 1e-3) return `${Math.round(seconds * 1e6)} µs`;
+  return seconds < 1 ? `${Number((seconds * 1e3).toPrecision(3))} ms` : durationText(seconds);
+}
+
 export function durationText(seconds) {
   if (seconds < 100) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
