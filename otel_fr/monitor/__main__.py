@@ -97,6 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
         control=control,
         wake=(wake_in, wake_out),
     )
+    if control is not None:
+        control.is_first = monitor.is_first
     trouble = EndpointTrouble(monitor.is_first, is_first_node=config.node_rank == 0)
     logs.watch_exporters(handler, exporter.note_trouble, trouble.explain)
     signal.signal(signal.SIGUSR1, monitor.dump_signal)

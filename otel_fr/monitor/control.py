@@ -31,7 +31,11 @@ _log = logging.getLogger("otel_fr.monitor")
 
 
 class ControlClient:
-    """Listens in a daemon thread. Commands are put into ``commands``, then ``on_command`` is called."""
+    """Listens in a daemon thread. Commands are put into ``commands``, then ``on_command`` is called.
+
+    Attributes:
+        is_first: True for the first monitor of this machine that asks this; only that one logs a refusal.
+    """
 
     def __init__(
         self, target: GrpcTarget, identity: Callable[[], RankIdentity], on_command: Callable[[], None]
@@ -41,6 +45,7 @@ class ControlClient:
         self._on_command = on_command
         self._stop = threading.Event()
         self.commands: SimpleQueue[Command] = SimpleQueue()
+        self.is_first: Callable[[str], bool] = lambda _: True
         self._refused = False
         self._cancel: Callable[[], object] | None = None
         self.listening = False
@@ -72,9 +77,9 @@ class ControlClient:
                 if code == grpc.StatusCode.UNIMPLEMENTED:
                     pause = NOT_OFFERED_SECONDS
                 elif code in _ACCESS_DENIED and isinstance(error, grpc.Call):
-                    if not self._refused:
-                        self._refused = True
+                    if not self._refused and self.is_first(f"refused {error.details()}"):
                         _log.warning("no commands from the collector: %s", error.details())
+                    self._refused = True
                     pause = NOT_OFFERED_SECONDS
                 else:
                     if time.monotonic() - begun > MAX_WAIT_SECONDS:

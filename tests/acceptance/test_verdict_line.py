@@ -69,6 +69,16 @@ def test_a_healthy_job_says_nothing(tmp_path: Path) -> None:
     assert "otel-fr" not in job.output
 
 
+def test_a_token_that_is_not_known_is_told_once(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("the-token-of-somebody-else write *\n")
+    with torchrun.collector(tmp_path / "collector", "--tokens", str(tokens)) as running:
+        header = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20no-token-of-this-site"}
+        job = torchrun.run(tmp_path / "job", "fault.py", "healthy", env={**torchrun.endpoint(running, 4), **header})
+    assert job.returncode == 0
+    assert job.output.count("no commands from the collector: the token is not known") == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_its_user_stops_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
     process = torchrun.start(tmp_path, "verdict.py", str(tmp_path / "runs"), env=ALONE)
