@@ -15,6 +15,7 @@ from otel_fr_collector.web import runbooks
 
 from otel_fr.match.model import Category
 from tests.support.collector_process import running
+from tests.support.example_incident import Play, alert_of, page_of
 from tests.support.external_programs import (
     ALERTMANAGER,
     check_metrics,
@@ -137,6 +138,35 @@ def test_alerts_are_routed(receiver: str, labels: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def rendered(folder: Path, data: dict[str, Any]) -> list[str]:
+    """Title and text of a message, by Alertmanager's own templates."""
+    (folder / "data.json").write_text(json.dumps(data))
+    command = ["amtool", "template", "render", f"--template.glob={DEPLOY / 'alertmanager' / '*.tmpl'}"]
+    command += [f"--template.data={folder / 'data.json'}"]
+    texts = []
+    for name in ("otel_fr.title", "otel_fr.text"):
+        done = subprocess.run(
+            [*command, f'--template.text={{{{ template "{name}" . }}}}'], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        texts.append(done.stdout.strip())
+    return texts
+
+
+@needs_amtool
+def test_the_message_in_the_document_is_what_alertmanager_makes(tmp_path: Path) -> None:
+    play = Play()
+    incident = play.run()
+    alert = alert_of(play)
+    data = {
+        "status": "firing",
+        "commonLabels": alert["labels"],
+        "commonAnnotations": alert["annotations"],
+        "alerts": [{"status": "firing", "labels": alert["labels"], "annotations": alert["annotations"]}],
+    }
+    assert "\n\n".join(rendered(tmp_path, data)) == page_of(play, incident)
+
+
 @needs_amtool
 def test_the_message_template_says_who_is_to_blame(tmp_path: Path) -> None:
     data = {
@@ -150,16 +180,7 @@ def test_the_message_template_says_who_is_to_blame(tmp_path: Path) -> None:
             }
         ],
     }
-    (tmp_path / "data.json").write_text(json.dumps(data))
-    command = ["amtool", "template", "render", f"--template.glob={DEPLOY / 'alertmanager' / '*.tmpl'}"]
-    command += [f"--template.data={tmp_path / 'data.json'}"]
-    texts = []
-    for name in ("otel_fr.title", "otel_fr.text"):
-        done = subprocess.run(
-            [*command, f'--template.text={{{{ template "{name}" . }}}}'], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        texts.append(done.stdout.strip())
+    texts = rendered(tmp_path, data)
     assert texts[0] == "[FIRING] job job-7: missing_rank"
     assert "rank 1 did not join" in texts[1]
     assert "culprit ranks 1" in texts[1]
