@@ -141,6 +141,16 @@ def place_text(
     return ", ".join(part for part in parts if part)
 
 
+def overdue_text(kind: str, name: str, seconds: float, limit: float) -> str:
+    """A heartbeat or section that has passed its limit: ``"section loading open for 45.0 s (limit 30.0 s)"``.
+
+    Args:
+        kind: as in rank reports: ``section``, ``heartbeat`` or ``outside`` (of all sections).
+    """
+    what = {"section": f"section {name} open", "outside": "in no section"}.get(kind, f"no {kind}")
+    return f"{what} for {duration_text(seconds)} (limit {duration_text(limit)})"
+
+
 def with_wait(summary: str, how_long: str) -> str:
     """A summary with how long its ranks have waited: ``"...; ranks 0, 2 wait for 47 s"``.
 

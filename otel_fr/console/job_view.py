@@ -14,7 +14,7 @@ from otel_fr.console.client import Advice, JobDetail, JobHead, LateRank
 from otel_fr.console.incident_view import job_text
 from otel_fr.console.rates_view import rates_cells, rates_lines, slowest_lines
 from otel_fr.incident import IncidentHead, unix
-from otel_fr.presentation import ago_text, collective_text, duration_text, group_name, ranks_text
+from otel_fr.presentation import ago_text, collective_text, duration_text, group_name, overdue_text, ranks_text
 from otel_fr.printable import one_line
 
 COLORS = {
@@ -38,9 +38,11 @@ MAX_GROUPS = 16
 def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], width: int) -> Table:
     """One row for each job. ``waiting``: (job, run) -> seconds for which ranks wait because of an open incident.
 
-    The job's name and the ranks that do not run are cut to what the other columns leave of the width.
+    The job's name and the ranks that do not run are cut to what the other columns leave of the width. If all ranks
+    run, late ones have that place.
     """
     last = "LAST REPORT" if width >= WIDE else "HEARD"
+    room = (VERY_WIDE, RATES), (WIDE, ("LAG", "LATE")), (NARROW, ("NOT RUNNING", last))
     columns = {name: [Text(name)] for name in ("JOB", "STATE", "RANKS", "NOT RUNNING", "WAITING")}
     columns |= {name: [Text(name)] for name in (*RATES, "LAG", "LATE", last)}
     for job in jobs:
@@ -59,9 +61,10 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
         )
         for column, cell in zip(columns.values(), cells, strict=True):
             column.append(cell)
-    for least, names in ((VERY_WIDE, RATES), (WIDE, ("LAG", "LATE")), (NARROW, ("NOT RUNNING", last))):
-        for name in names if width < least else ():
-            del columns[name]
+    hidden = {name for least, names in room for name in names if width < least}
+    if NARROW <= width < WIDE and not _says(columns["NOT RUNNING"]) and _says(columns["LATE"]):
+        hidden = {*hidden, "NOT RUNNING"} - {"LATE"}
+    columns = {name: cells for name, cells in columns.items() if name not in hidden}
     widths = {name: max(cell.cell_len for cell in cells) for name, cells in columns.items()}
     _fit(widths, width - GAP * (len(columns) - 1))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
@@ -71,6 +74,11 @@ def jobs_table(jobs: Sequence[JobHead], waiting: dict[tuple[str, str], float], w
     for row in zip(*(cells[1:] for cells in columns.values()), strict=True):
         table.add_row(*row)
     return table
+
+
+def _says(cells: Iterable[Text]) -> bool:
+    """There is something below the column's head."""
+    return any(cell.plain != "-" for cell in list(cells)[1:])
 
 
 def _fit(widths: dict[str, int], width: int) -> None:
@@ -153,13 +161,17 @@ def _waiting(job: JobDetail) -> list[str]:
 
 
 def _overdue(job: JobDetail) -> list[str]:
-    found = []
+    """Ranks that have passed one limit share a line: the longest time counts."""
+    found: dict[tuple[str, str, float], list[tuple[int, float]]] = {}
     for rank, overdue in zip(job["ranks"]["rank"], job["ranks"]["overdue"], strict=False):
         if overdue:
             kind, name, age, limit = overdue
-            what = f"{one_line(str(kind))} {one_line(str(name))}".strip()
-            found.append(f"rank {rank}: {what} for {duration_text(age)}, limit {duration_text(limit)}")
-    return found
+            found.setdefault((one_line(str(kind)), one_line(str(name)), limit), []).append((rank, age))
+    lines = sorted(found.items(), key=lambda item: -max(age for _, age in item[1]))
+    return [
+        f"{ranks_text(rank for rank, _ in who)}: {overdue_text(kind, name, max(age for _, age in who), limit)}"
+        for (kind, name, limit), who in lines
+    ]
 
 
 def _late_ranks(job: JobDetail) -> list[str]:

@@ -13,7 +13,7 @@ from otel_fr.console.incident_view import incident_page, job_text, state_text
 from otel_fr.console.job_view import job_page
 from otel_fr.identity import decode_ranks
 from otel_fr.incident import IncidentHead, told_now
-from otel_fr.presentation import group_name, ranks_text, site_text, verb
+from otel_fr.presentation import group_name, overdue_text, ranks_text, site_text, verb
 from otel_fr.printable import one_line, printable
 
 MAX_CHARACTERS = 20_000
@@ -157,7 +157,7 @@ def _facts(job: JobDetail, at: int) -> Iterable[tuple[str, str]]:
         yield "oldest call in flight", f"{one_line(str(operation))} number {number}{where}, for {seconds} s"
     if columns["overdue"][at]:
         kind, what, age, limit = columns["overdue"][at]
-        yield "overdue", f"{one_line(str(kind))} {one_line(str(what))} for {age} s, limit {limit} s"
+        yield "overdue", overdue_text(one_line(str(kind)), one_line(str(what)), age, limit)
 
 
 def _stacks(rank: int, incidents: Sequence[IncidentDetail]) -> list[str]:

@@ -544,6 +544,7 @@ PLACES = [
     {**NOWHERE, "host": "llama-0", "node": "gpu-17", "pod": "llama-0"},
     {**NOWHERE, "pod": "llama-0"},
 ]
+OVERDUE = [("section", "loading", 45.0, 30.0), ("heartbeat", "", 700.0, 60.0), ("outside", "", 9.0, 3.0)]
 
 
 def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: Stage, watched: Watched) -> None:
@@ -554,6 +555,7 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
         "encoded": [encode_ranks(sorted(set(ranks))) for ranks in RANKS],
         "seconds": SECONDS,
         "places": PLACES,
+        "overdue": OVERDUE,
     }
     shown = page.evaluate(
         """async (given) => {
@@ -567,6 +569,7 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
             durations: given.seconds.map(text.durationText),
             ago: given.seconds.map(text.agoText),
             places: given.places.map(text.placeText),
+            overdue: given.overdue.map(text.overdueText),
           };
         }""",
         given,
@@ -582,4 +585,5 @@ def test_the_page_writes_ranks_groups_and_durations_as_the_terminal_does(stage: 
     ]
     assert shown["durations"] == [presentation.duration_text(seconds) for seconds in SECONDS]
     assert shown["ago"] == [presentation.ago_text(seconds) for seconds in SECONDS]
+    assert shown["overdue"] == [presentation.overdue_text(*one) for one in OVERDUE]
     assert shown["places"] == [presentation.place_text(**place) for place in PLACES]

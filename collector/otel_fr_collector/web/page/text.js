@@ -120,7 +120,7 @@ export function lateText(share, seconds, waited) {
 export function overdueText(overdue) {
   if (!overdue) return "";
   const [kind, name, seconds, limit] = overdue;
-  const what = kind === "section" ? `section ${name} open` : `no ${kind}`;
+  const what = { section: `section ${name} open`, outside: "in no section" }[kind] ?? `no ${kind}`;
   return `${what} for ${durationText(seconds)} (limit ${durationText(limit)})`;
 }
 

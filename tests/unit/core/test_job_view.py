@@ -1,0 +1,59 @@
+"""Jobs as text: which columns a narrow terminal gets, and ranks that share a line."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from otel_fr.console.client import JobDetail, JobHead
+from otel_fr.console.job_view import job_page, jobs_table
+from otel_fr.typed_json import typed
+
+HEAD: dict[str, Any] = {
+    "id": "ab", "run_id": "r", "job": "ff542033-fd85-4c4e-9181-2a21b30436c2", "job_title": "train.py (ff542033)",
+    "attempt": 0, "state": "running", "world_size": 4, "ranks": {"running": 4}, "groups": 1, "lag": 1, "late": None,
+    "last_heard_at": None,
+}  # fmt: skip
+LATE = {"rank": 3, "seconds": 0.148, "waited": 0.31}
+
+
+def shown(what: RenderableType, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), highlight=False, width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(what)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("changed", "columns"),
+    [
+        ({}, "JOB STATE RANKS NOT RUNNING WAITING HEARD"),
+        ({"late": LATE}, "JOB STATE RANKS WAITING LATE HEARD"),
+        ({"late": LATE, "ranks": {"running": 3, "silent": 1}}, "JOB STATE RANKS NOT RUNNING WAITING HEARD"),
+    ],
+)
+def test_a_narrow_terminal_has_late_ranks_in_place_of_those_that_do_not_run(
+    changed: dict[str, Any], columns: str
+) -> None:
+    jobs = [typed(JobHead, {**HEAD, **changed})]
+    head, row = shown(jobs_table(jobs, {}, 80), 80)
+    assert head.split() == columns.split()
+    assert row.startswith("train.py (ff542033)/0 ")
+    assert ("rank 3: 148 ms, 31 %" in row) is ("LATE" in columns)
+    wide = shown(jobs_table(jobs, {("ff542033-fd85-4c4e-9181-2a21b30436c2", "r"): 47.0}, 120), 120)
+    assert wide[0].split() == ["JOB", "STATE", "RANKS", "NOT", "RUNNING", "WAITING", "LAG", "LATE", "LAST", "REPORT"]
+    assert "47.0 s" in wide[1]
+
+
+def test_ranks_that_have_passed_one_limit_share_a_line() -> None:
+    section, beat = (["section", "loading", age, 30.0] for age in (45.0, 47.0)), ["heartbeat", "", 70.0, 60.0]
+    columns = {name: [None] * 4 for name in ("step", "waits", "late")}
+    ranks = {"rank": [0, 1, 2, 3], "state": ["running"] * 4, "how": [""] * 4, "tally": {"running": 4}, **columns}
+    ranks["overdue"] = [None, *section, beat]
+    job = typed(JobDetail, {**HEAD, "groups": [], "ranks": ranks})
+    lines = shown(job_page(job, None), 80)
+    assert "overdue      rank 3: no heartbeat for 70.0 s (limit 60.0 s)" in lines
+    assert "             ranks 1, 2: section loading open for 47.0 s (limit 30.0 s)" in lines
