@@ -147,7 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         status: int = args.run(args)
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # otel-fr mcp closes it
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the process that reads stdout has ended

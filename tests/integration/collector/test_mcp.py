@@ -12,7 +12,7 @@ import pytest
 
 from otel_fr.mcp_server.texts import MAX_CHARACTERS
 from tests.support.collector_process import Collector, running
-from tests.support.commands import OTEL_FR, otel_fr, python
+from tests.support.commands import OTEL_FR, otel_fr, python, run
 from tests.support.played_job import Job
 from tests.support.staged_collector import Stage
 from tests.support.tokens import READER, WRITER, Player, write_tokens
@@ -227,5 +227,7 @@ def test_usage_errors_and_a_lone_install() -> None:
     alone = python(code)
     assert alone.returncode == 2
     assert alone.stderr == "otel-fr mcp needs the package mcp: pip install 'otel-fr[mcp]'\n"
+    ended = run("sh", "-c", 'exec "$@" < /dev/null', "sh", *OTEL_FR, "mcp")  # a client that leaves at once
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     assert otel_fr("mcp", "--root", "/nowhere").returncode == 2
     assert otel_fr("mcp", "--collector", "nowhere").returncode == 3
