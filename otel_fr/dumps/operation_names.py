@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from otel_fr.match.model import Sizes
+
 _SPELLINGS = {
     "all_reduce": "allreduce allreduce_ all_reduce_sparse sparse_all_reduce",
     "all_reduce_coalesced": "allreduce_coalesced allreduce_coalesced_",
@@ -87,6 +89,30 @@ class Name(NamedTuple):
     source: int | None = None
     destination: int | None = None
     any_source: bool = False
+
+
+def coalesced(name: Name, ins: Sizes, outs: Sizes) -> tuple[str, Sizes, Sizes]:
+    """The operation and the sizes of a call, where the recorder's name does not say that it is a coalesced one.
+
+    torch 2.14's hook calls an all_gather of several tensors ``allgather``, as it does that of one: with an output for
+    each (`all_gather_into_tensor_coalesced`), or a list for each (`all_gather_coalesced`). gloo's recorder writes one
+    output for all of them, of which no size is that of a tensor. The same holds for reduce_scatter. Of operations
+    whose pieces may have different sizes (``all_gather_v``) one tensor for the whole list says nothing of them.
+    """
+    operation = name.operation
+    own, lists = (ins, outs) if operation == "all_gather" else (outs, ins)
+    if operation not in ("all_gather", "reduce_scatter") or (len(own) < 2 and not name.raw.endswith("_v")):
+        return operation, ins, outs
+    if len(own) < 2:
+        known = len(lists) > 1
+    elif operation == "reduce_scatter":
+        operation, known = "reduce_scatter_tensor_coalesced", len(lists) == len(own)
+    else:
+        known = len(lists) >= len(own)
+        operation = "all_gather_into_tensor_coalesced" if len(lists) == len(own) else "all_gather_coalesced"
+    if known:
+        return operation, ins, outs
+    return (operation, ins, ()) if name.operation == "all_gather" else (operation, (), outs)
 
 
 def parse(profiling_name: str) -> Name:

@@ -123,6 +123,7 @@ class PyTorchReader(EntryReader):
         p2p = item.get("is_p2p") is True or operation in ("send", "recv")
         peer = name.destination if operation == "send" else name.source
         ins, outs = self._sizes(item["input_sizes"]), self._sizes(item["output_sizes"])
+        operation, ins, outs = operation_names.coalesced(name, ins, outs)
         splits: tuple[int, ...] | None = None
         if operation in ("all_to_all", "all_to_all_single"):
             # NCCL records both the same way, and no recorder records the splits.

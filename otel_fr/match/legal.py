@@ -116,13 +116,19 @@ def is_even(signature: Signature, members: int = 0) -> bool:
 def _flat_list(signature: Signature, members: int) -> tuple[int, int] | None:
     """Elements of the rank's own piece and of the whole list, of which a recorder recorded one tensor; else None.
 
-    So do c10d's hook (PyTorch 2.14), and gloo's and NCCL's recorders.
+    So do c10d's hook (PyTorch 2.14), and gloo's and NCCL's recorders. None, too, if the list is stacked, as gloo's and
+    NCCL's are, and has another number of pieces than there are members: torch refuses such lists, so some members are
+    not known.
     """
     if signature.operation not in ("all_gather", "reduce_scatter") or members < 2:
         return None
     sides = (signature.input_sizes, signature.output_sizes)
     piece, whole = sides if signature.operation == "all_gather" else sides[::-1]
-    return (sum(numels(piece)), sum(numels(whole))) if piece and len(whole) == 1 else None
+    if not piece or len(whole) != 1:
+        return None
+    if len(piece) == 1 and whole[0] and whole[0][1:] == piece[0] and whole[0][0] != members:
+        return None
+    return sum(numels(piece)), sum(numels(whole))
 
 
 def _created(new: NewGroup) -> str:
@@ -199,6 +205,21 @@ def own_difference(members: int, signature: Signature) -> Difference | None:
             Category.SIZE_MISMATCH, "input_sizes", f"{given} elements", f"{wanted} elements (output x {members} ranks)"
         )
     return None
+
+
+@_cached
+def flat_difference(members: int, signature: Signature) -> Difference | None:
+    """A list that a recorder flattened, and that has not the rank's own piece once for each member.
+
+    By itself that is legal, for others' pieces may have other sizes; it says who is wrong where the `totals` are.
+    ``first`` and ``second`` are as those of `own_difference`.
+    """
+    flat = _flat_list(signature, members)
+    if flat is None or flat[0] * members == flat[1]:
+        return None
+    name, own = ("output_sizes", "input") if signature.operation == "all_gather" else ("input_sizes", "output")
+    wanted = f"{flat[0] * members} elements ({own} x {members} ranks)"
+    return Difference(Category.SIZE_MISMATCH, name, f"{flat[1]} elements", wanted)
 
 
 def totals(signatures: Sequence[Signature]) -> tuple[int, int] | None:

@@ -14,6 +14,7 @@ from otel_fr.match.legal import (
     alike,
     common_part,
     compare,
+    flat_difference,
     has_pieces,
     is_even,
     own_difference,
@@ -240,6 +241,17 @@ def _totals(instance: Instance, calls: Mapping[int, Call], distinct: Mapping[Sig
     sums = totals([call.signature for call in calls.values()])
     if sums is None or sums[0] == sums[1]:
         return None
+    odd = {rank: d for rank, call in calls.items() if (d := flat_difference(len(instance.members), call.signature))}
+    if odd and (2 * len(odd) < len(calls) or len(distinct) == 1):
+        # The others' lists have a piece of their size for each member; or all ranks made the same wrong call.
+        return Mismatch(
+            instance=instance,
+            category=Category.SIZE_MISMATCH,
+            field=odd[min(odd)].field,
+            values={rank: f"{d.first}, should be {d.second}" for rank, d in odd.items()},
+            differing=tuple(odd),
+            has_majority=True,
+        )
     value = f"{sums[0]} elements sent and {sums[1]} taken by all together"
     return Mismatch(
         instance=instance,

@@ -65,3 +65,11 @@ def test_a_healthy_job(tmp_path: Path) -> None:
         assert (status, report["verdict"]) == (0, "no_fault")
         assert {max(group["enqueued"] for group in rank["groups"].values()) for rank in report["ranks"]} == {newest}
         without_backends(dumps)
+
+
+def test_calls_of_several_tensors_are_legal(tmp_path: Path) -> None:
+    dumps = files(tmp_path, "lists")
+    for _ in ("gloo's", "the hook's"):
+        status, report = analyze(dumps)
+        assert (status, report["verdict"]) == (0, "no_fault"), report["summary"]
+        without_backends(dumps)

@@ -52,6 +52,23 @@ def write_when_waiting(folder: Path, rank: int) -> None:
     os._exit(0)
 
 
+def lists() -> None:
+    """Calls of several tensors."""
+    world = dist.get_world_size()
+    pieces = [torch.ones(4) for _ in range(world)]
+    dist.all_gather(pieces, torch.ones(4))
+    dist.reduce_scatter(torch.ones(4), pieces)
+    dist.all_gather_into_tensor(torch.ones(4 * world), torch.ones(4))
+    dist.reduce_scatter_tensor(torch.ones(4), torch.ones(4 * world))
+    with dist._coalescing_manager():
+        for size in (4, 6):
+            dist.all_gather_into_tensor(torch.ones(size * world), torch.ones(size))
+    with dist._coalescing_manager():
+        for size in (4, 6):
+            dist.all_reduce(torch.ones(size))
+    dist.all_gather_coalesced([[torch.ones(2), torch.ones(3)] for _ in range(world)], [torch.ones(2), torch.ones(3)])
+
+
 def main() -> None:
     folder, kind = Path(sys.argv[1]), sys.argv[2]
     dist.init_process_group("gloo")
@@ -68,6 +85,8 @@ def main() -> None:
         dist.send(torch.ones(5), 1)
     elif rank == 1:
         dist.recv(torch.ones(5), 0)
+    if kind == "lists":
+        lists()
     if kind == "missing" and rank == 1:
         await_(lambda: all((folder / f"rank_{other}").exists() for other in (0, 2)))
         write(folder, rank)

@@ -53,6 +53,9 @@ dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.FileStore(st
 for _ in range(3):
     dist.all_reduce(torch.ones(3, 4))
 dist.all_gather([torch.ones(2), torch.ones(2)], torch.ones(2))
+with dist._coalescing_manager():
+    dist.all_gather_into_tensor(torch.ones(8), torch.ones(4))
+    dist.all_gather_into_tensor(torch.ones(12), torch.ones(6))
 sub = dist.new_group([0, 1])
 dist.barrier(sub)
 work = dist.broadcast(torch.ones(5), 0, async_op=True) if rank == 0 and len(sys.argv) > 4 else None
@@ -78,7 +81,11 @@ def test_files_of_pytorchs_own_recorder_on_gloo(tmp_path: Path) -> None:
         assert report.run is not None
         (world, pair) = sorted(report.run.evidence.groups.values(), key=lambda group: group.name)
         assert (world.ranks, world.description, pair.ranks) == ((0, 1), "default_pg", (0, 1))
-        assert len(report.run.dumps[0].entries) == 5
+        assert len(report.run.dumps[0].entries) == 6
     dump = load(folder / "pickle_1")
-    assert [entry.signature.operation for entry in dump.entries] == ["all_reduce"] * 3 + ["all_gather", "barrier"]
+    assert [entry.signature.operation for entry in dump.entries] == ["all_reduce"] * 3 + [
+        "all_gather",
+        "all_gather_coalesced",
+        "barrier",
+    ]
     assert {entry.site.partition(":")[0] for entry in dump.entries} == {str(tmp_path / "job.py")}

@@ -6,9 +6,11 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from otel_fr.analyze import Analysis, load
 from otel_fr.dumps.read import load as load_file
-from otel_fr.match.model import CallState
+from otel_fr.match.model import CallState, Sizes
 from tests.support.torch_files import entry, group, write
 
 GROUPS = {"0": group("0", "default_pg", [0, 1])}
@@ -111,3 +113,65 @@ def test_sends_that_only_the_hook_recorded_remain(tmp_path: Path) -> None:
 def test_a_call_that_says_it_completed_has(tmp_path: Path) -> None:
     write(tmp_path, {0: [hooked("allreduce", 1, state="completed")]}, **GROUPS)
     assert load_file(tmp_path / "trace_0").entries[0].state is CallState.COMPLETED
+
+
+def sized(name: str, ins: Sizes, outs: Sizes, **more: Any) -> list[Call]:
+    """One call with these sizes, of Floats."""
+    sizes = {"input_sizes": [list(shape) for shape in ins], "output_sizes": [list(shape) for shape in outs]}
+    dtypes = {"input_dtypes": ["Float"] * len(ins), "output_dtypes": ["Float"] * len(outs)}
+    return [entry(0, name, 1, **sizes, **dtypes, **more)]
+
+
+@pytest.mark.parametrize(
+    ("name", "ins", "outs", "operation"),
+    [
+        ("nccl2:all_gather", ((4,),), ((4,), (4,), (4,)), "all_gather"),
+        ("nccl2:all_gather", ((4,),), ((12,),), "all_gather"),
+        ("c10d:allgather", ((3,),), ((3,), (3,), (3,)), "all_gather"),
+        ("c10d:allgather", ((4,), (6,)), ((12,), (18,)), "all_gather_into_tensor_coalesced"),
+        ("c10d:allgather", ((2,), (3,)), ((2,), (3,), (2,), (3,), (2,), (3,)), "all_gather_coalesced"),
+        ("gloo:all_gather", ((4,), (6,)), ((2, 4),), "all_gather_coalesced"),
+        ("gloo:all_gather", ((),), ((3,),), "all_gather"),
+        ("nccl2:reduce_scatter", ((4,), (4,), (4,)), ((4,),), "reduce_scatter"),
+        ("nccl2:reduce_scatter", ((12,),), ((4,),), "reduce_scatter"),
+        ("c10d:reduce_scatter", ((12,), (18,)), ((4,), (6,)), "reduce_scatter_tensor_coalesced"),
+        ("torchcomms:all_gather_v", ((4,),), ((13,),), "all_gather"),
+    ],
+)
+def test_lists_and_coalesced_calls_are_legal(
+    name: str, ins: Sizes, outs: Sizes, operation: str, tmp_path: Path
+) -> None:
+    """What torch 2.14's hook and the backends record of them, of three ranks; the first ranks' files are there."""
+    report = load(write(tmp_path, {rank: sized(name, ins, outs) for rank in range(3)}))
+    assert report.findings == []
+    assert {one.operation for one in report.collectives} == {operation}
+
+
+def test_a_flattened_list_names_the_rank_whose_piece_does_not_fit(tmp_path: Path) -> None:
+    for name, wrong in (("all_gather", ((5,), (12,))), ("reduce_scatter", ((12,), (5,)))):
+        right = ((4,), (12,)) if name == "all_gather" else ((12,), (4,))
+        ranks = {
+            rank: sized(f"nccl2:{name}", *((shape,) for shape in (wrong if rank == 1 else right)), state="scheduled")
+            for rank in range(3)
+        }
+        (finding,) = load(write(tmp_path / name, ranks)).findings
+        assert (finding.category.value, finding.culprit_ranks) == ("size_mismatch", (1,))
+        own = "input" if name == "all_gather" else "output"
+        assert finding.values == {1: f"12 elements, should be 15 elements ({own} x 3 ranks)"}
+
+
+def test_where_all_ranks_flattened_lists_are_wrong_it_is_said_what_is_right(tmp_path: Path) -> None:
+    (finding,) = load(
+        write(tmp_path, {rank: sized("nccl2:all_gather", ((4,),), ((9,),)) for rank in range(2)})
+    ).findings
+    assert finding.culprit_ranks == (0, 1)
+    assert set(finding.values.values()) == {"9 elements, should be 8 elements (input x 2 ranks)"}
+
+
+def test_a_stacked_list_of_more_pieces_has_members_without_a_file(tmp_path: Path) -> None:
+    """gloo's files before torch 2.14 do not say who is in the default group."""
+    folder = write(tmp_path, {rank: sized("gloo:all_gather", ((4,),), ((3, 4),)) for rank in range(2)})
+    for path in folder.iterdir():
+        data = pickle.loads(path.read_bytes())
+        path.write_bytes(pickle.dumps({**data, "pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}, 2))
+    assert load(folder).findings == []
