@@ -43,6 +43,12 @@ def _sender(signal_name: otlp_sender.Signal) -> otlp_sender.Sender | None:
     return sender
 
 
+def _note_no_failures(monitor: Monitor, config: Config, why: str) -> None:
+    """Warn, once on each machine, that this rank will not be told of failed peers although it is to act on them."""
+    if config.on_peer_failure != "ignore" and monitor.is_first("nobody tells of failed peers"):
+        _log.warning("OTEL_FR_ON_PEER_FAILURE=%s has no effect: %s", config.on_peer_failure, why)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Watch one rank until its end.
 
@@ -82,7 +88,10 @@ def main(arguments: list[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             wake_out.send(b"!")
 
-    control = ControlClient(target, lambda: reporter.identity, wake) if target is not None else None
+    def not_offered() -> None:
+        _note_no_failures(monitor, config, f"{target.endpoint} is no otel-fr collector" if target is not None else "")
+
+    control = ControlClient(target, lambda: reporter.identity, wake, not_offered) if target is not None else None
     link = Link(options.fd) if options.fd >= 0 else None
     remove_stale_rings(options.ring.parent)
     process = RankProcess(reader.pid, reader.pid_start_ns, options.pidfd if options.pidfd >= 0 else None)
@@ -99,6 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     if control is not None:
         control.is_first = monitor.is_first
+    else:
+        _note_no_failures(monitor, config, "the rank sends its reports to no collector over gRPC")
     trouble = EndpointTrouble(monitor.is_first, is_first_node=config.node_rank == 0)
     logs.watch_exporters(handler, exporter.note_trouble, trouble.explain)
     signal.signal(signal.SIGUSR1, monitor.dump_signal)

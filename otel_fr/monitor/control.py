@@ -33,16 +33,24 @@ _log = logging.getLogger("otel_fr.monitor")
 class ControlClient:
     """Listens in a daemon thread. Commands are put into ``commands``, then ``on_command`` is called.
 
+    Args:
+        on_not_offered: called once, if the server does not know the service.
+
     Attributes:
         is_first: True for the first monitor of this machine that asks this; only that one logs a refusal.
     """
 
     def __init__(
-        self, target: GrpcTarget, identity: Callable[[], RankIdentity], on_command: Callable[[], None]
+        self,
+        target: GrpcTarget,
+        identity: Callable[[], RankIdentity],
+        on_command: Callable[[], None],
+        on_not_offered: Callable[[], None] = lambda: None,
     ) -> None:
         self._target = target
         self._identity = identity
         self._on_command = on_command
+        self._on_not_offered: Callable[[], None] | None = on_not_offered
         self._stop = threading.Event()
         self.commands: SimpleQueue[Command] = SimpleQueue()
         self.is_first: Callable[[str], bool] = lambda _: True
@@ -75,6 +83,7 @@ class ControlClient:
             except grpc.RpcError as error:
                 code = error.code() if isinstance(error, grpc.Call) else None
                 if code == grpc.StatusCode.UNIMPLEMENTED:
+                    self._note_not_offered()
                     pause = NOT_OFFERED_SECONDS
                 elif code in _ACCESS_DENIED and isinstance(error, grpc.Call):
                     if not self._refused and self.is_first(f"refused {error.details()}"):
@@ -90,6 +99,11 @@ class ControlClient:
                 _log.warning("no commands from the collector: %s: %s", type(error).__name__, error)
                 pause = NOT_OFFERED_SECONDS
             self._stop.wait(pause * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the calls of a thousand ranks
+
+    def _note_not_offered(self) -> None:
+        tell, self._on_not_offered = self._on_not_offered, None
+        if tell is not None:
+            tell()
 
     def _watch(self) -> bool:
         """One stream, until it ends; True if a command came."""

@@ -15,8 +15,8 @@ from otel_fr.monitor import control
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.otlp_sender import GrpcTarget
 from tests.support.monitored_rank import play
-from tests.support.otlp_sink import Sink, grpc_sink
-from tests.support.waiting import PATIENCE
+from tests.support.otlp_sink import Sink, grpc_sink, http_sink
+from tests.support.waiting import PATIENCE, wait_for
 
 
 def watcher(sink: Sink) -> WatchRequest:
@@ -99,6 +99,29 @@ def test_a_receiver_that_knows_no_control_is_left_in_peace(monkeypatch: pytest.M
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert pauses[0] >= 0.8 * 30
+
+
+@pytest.mark.parametrize(("action", "warnings"), [("abort", 1), ("ignore", 0)])
+def test_a_rank_that_is_to_act_on_failed_peers_is_warned_of_a_backend_that_tells_of_none(
+    tmp_path: Path, action: str, warnings: int
+) -> None:
+    env = {"OTEL_FR_ON_PEER_FAILURE": action}
+    with grpc_sink() as sink:
+        grpc = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address}
+        expected = f"OTEL_FR_ON_PEER_FAILURE=abort has no effect: {sink.address.removeprefix('http://')} is no otel-fr"
+        with play(tmp_path / "grpc", {**env, **grpc}) as rank:
+            sink.events_named("torch.rank.progress", 2)
+            assert wait_for(lambda: expected in rank.stderr or not warnings)
+            rank.end("leave", code=0, clean=True)
+            rank.monitor_end()
+    assert rank.stderr.count(expected) == warnings, rank.stderr
+    with http_sink() as sink:
+        http = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+        with play(tmp_path / "http", {**env, **http}) as rank:
+            sink.event("torch.rank.progress")
+            rank.end("leave", code=0, clean=True)
+            rank.monitor_end()
+    assert rank.stderr.count("no effect: the rank sends its reports to no collector over gRPC") == warnings, rank.stderr
 
 
 def test_a_dead_collector_is_tried_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
