@@ -107,10 +107,25 @@ class AccessCheck:
             access = found
             until_revoked = functools.partial(self._tokens.grant, headers.get("authorization", ""), access)
         scope.setdefault("state", {}).update(access=access, until_revoked=until_revoked)
-        origin = headers.get("sec-fetch-site", "none")
-        if scope["method"] not in ("GET", "HEAD") and origin not in ("none", "same-origin"):
-            return _refuse(scope, 403, "requests from other sites may only read")
+        if scope["method"] not in ("GET", "HEAD") and _is_from_elsewhere(headers):
+            return _refuse(
+                scope, 403, "requests from other sites may only read (a proxy has to pass the Host header on)"
+            )
         return None
+
+
+def _is_from_elsewhere(headers: Headers) -> bool:
+    """Whether a page of another site has made this request, which is no GET or HEAD.
+
+    Browsers tell by Sec-Fetch-Site, but only over TLS and to this machine itself (W3C, Fetch Metadata: "potentially
+    trustworthy" URLs). Otherwise by Origin, which they send with every such request; programs send neither.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("none", "same-origin")
+    origin = headers.get("origin")
+    own = (headers.get("host"), headers.get("x-forwarded-host"))
+    return origin is not None and origin.partition("://")[2] not in own
 
 
 def _refuse(scope: Scope, status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -313,6 +313,28 @@ def test_many_who_ask_at_once_share_one_answer(stage: Stage, monkeypatch: pytest
     assert made == [1]
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 404),  # a program
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://a-proxy-that-rewrites-host"}, 404),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        # Over plain HTTP to another machine, browsers send no Sec-Fetch-Site.
+        ({"Host": "collector:8080", "Origin": "http://collector:8080"}, 404),
+        ({"Host": "10.0.0.1", "X-Forwarded-Host": "collector:8080", "Origin": "http://collector:8080"}, 404),
+        ({"Host": "collector:8080", "Origin": "http://elsewhere:8080"}, 403),
+        ({"Host": "collector:8080", "Origin": "null"}, 403),
+    ],
+)
+def test_a_page_of_another_site_may_only_read(stage: Stage, headers: dict[str, str], status: int) -> None:
+    with pytest.raises(HTTPError) as refused, urlopen(Request(f"{stage.url}/api/v1/jobs/none/stacks", b"", headers)):
+        pass
+    assert refused.value.code == status
+    with urlopen(Request(f"{stage.url}/api/v1/jobs", headers=headers)) as answer:
+        assert answer.status == 200
+
+
 def test_a_jobs_name_in_addresses_is_its_own(stage: Stage) -> None:
     """Also where job, attempt and run could be taken for each other."""
     runs = [RunId("a", 1, "b"), RunId("a", 11, "b"), RunId("a1", 1, "b"), RunId("a", 1, "1b"), RunId("ü/..", 0, "")]
