@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TypedDict
 
@@ -122,6 +123,42 @@ class IncidentHead(TypedDict):
     revision: int
 
 
+_NOT_TRUSTED = "End the job: results since the incident began cannot be trusted."
+WHAT_TO_DO: Mapping[str, str] = {
+    "missing_rank": (
+        "If the rank's line waits for something outside (storage, a lock), fix that, and the job goes on; if "
+        "the rank has skipped a call, end the job."
+    ),
+    "rank_stuck": (
+        "Keep the stack and the files, then end the job; if a GPU or a file system of the host hangs (state "
+        "D), drain the host."
+    ),
+    "rank_dead": (
+        "If the launcher restarts the job, check that it runs on healthy hosts: drain a host on which ranks died twice."
+    ),
+    "op_mismatch": "End the job, and discard checkpoints written since the incident began.",
+    "size_mismatch": _NOT_TRUSTED,
+    "dtype_mismatch": _NOT_TRUSTED,
+    "root_mismatch": _NOT_TRUSTED,
+    "reduce_op_mismatch": _NOT_TRUSTED,
+    "unmatched_p2p": "End the job: a message without its other half never completes.",
+    "deadlock": "End the job. Make every rank enqueue the collectives of overlapping groups in the same order.",
+    "stalled_collective": "Find the host (its links, its GPUs), drain it, and restart the job without it.",
+    "straggler": (
+        "Compare the rank's host with the others (clocks, throttling, other processes), and what the rank "
+        "does more than others; drain a host that is slow again and again."
+    ),
+    "heartbeat_missed": (
+        "Look at the rank's line: if it works, give that part a section with a timeout of its own; if it "
+        "hangs, fix what it waits for, or end the job."
+    ),
+    "section_overrun": (
+        "Look at the rank's line: if it works, give the section a longer timeout; if it hangs, fix what it "
+        "waits for, or end the job."
+    ),
+}
+"""By category, what to do first: the beginning of that section of its runbook."""
+
 FIELDS = tuple(IncidentData.__annotations__)
 """Every key of `IncidentData`, in the order in which it is written."""
 
@@ -239,6 +276,11 @@ def told_now(data: IncidentData | IncidentHead, now: float) -> str:
     if since is None or data["state"] != "firing":
         return data["summary"]
     return with_wait(data["summary"], f"for {duration_text(max(0.0, now - since))}")
+
+
+def what_to_do(data: IncidentData) -> str:
+    """What to do first; "" of an incident that is over, or follows from another, which says it."""
+    return WHAT_TO_DO.get(data["category"], "") if data["state"] == "firing" and data["caused_by"] is None else ""
 
 
 def machines_of(data: IncidentData) -> list[str]:

@@ -96,7 +96,8 @@ def _open_job(page: Page, collector: Collector, state: str) -> None:
     page.goto(collector.http + "/")
     page.locator(f"#jobs .item.{state}").click()
     expect(page.locator("#grid tbody tr")).to_have_count(4)
-    time.sleep(3)  # so that there are steps to be seen
+    expect(page.locator("#grid thead")).to_contain_text("step")
+    time.sleep(3)  # so that there are some steps to be seen
 
 
 def _save(page: Page, name: str) -> None:

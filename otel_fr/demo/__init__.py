@@ -140,8 +140,8 @@ def _verdict_from_files(folder: Path) -> str:
 def _conclude(incident: CollectorIncidentData, folder: Path, jaeger: str | None) -> int:
     """Say how fast it was, what the files say, and where the trace is; returns the exit status."""
     seconds = _seconds(str(incident["detected_at"])) - _seconds(str(incident["started_at"]))
-    print(f"Time from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).\n")
-    verdict = _verdict_from_files(folder)
+    verdict = _verdict_from_files(folder)  # meanwhile the collector prints the incident, with the ranks' files
+    print(f"\nTime from the first waiting rank to the incident: {seconds:.1f} s (limit: {_ALERT_SECONDS:.0f} s).\n")
     print(f"The ranks' files say the same:\n\n    $ otel-fr analyze {_short(folder / 'flight-recorder')}")
     print(f"    {verdict}\n    ...\n")
     if jaeger:

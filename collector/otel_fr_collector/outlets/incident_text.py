@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr.incident import CollectorIncidentData, told
+from otel_fr.incident import CollectorIncidentData, told, what_to_do
 from otel_fr.presentation import (
     collective_text,
     duration_text,
@@ -43,6 +43,8 @@ def render(
     word = "INCIDENT" if kind is ChangeKind.OPENED else "UPDATE"
     lines = [_paint(f"{word} {_title(data)} [{data['id']}]", _RED + _BOLD, color), f"  {told(data)}"]
     lines += [f"  {text}" for text in data["details"] or ()]
+    if action := what_to_do(data):
+        lines.append(f"  what to do       {action}")
     lines += _facts(data)
     lines += _culprits(data)
     lines += _waiting(data)

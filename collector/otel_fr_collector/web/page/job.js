@@ -103,7 +103,8 @@ export function jobView(id) {
       const reasons = found.reasons.filter((one) => one.rule !== "otherwise").map((one) => one.text).join("; ");
       const what = { restart: "restart the job", exclude_node: `restart without ${found.exclude_nodes.join(", ")}`, stop: "do not restart: stop the job" };
       advice.hidden = !found.reasons.length;
-      setText(advice, `If the job ends: ${what[found.recommendation] ?? found.recommendation}${reasons && ` (${reasons})`}.`);
+      const ended = !(job.ranks.tally ?? job.ranks).running;
+      setText(advice, `${ended ? "Next" : "If the job ends"}: ${what[found.recommendation] ?? found.recommendation}${reasons && ` (${reasons})`}.`);
     } catch {
       advice.hidden = true; // the incidents say what is known
     }
