@@ -4,9 +4,9 @@
 
 The variants of the same call take turns in one process, so that other load on the machine affects all alike: bare; an
 empty Python kernel at the same place in the dispatcher; the Python engine; the compiled engine, where it can run, with
-and without call sites; PyTorch's `FlightRecorderHook`, where this torch has it (2.14). PyTorch's recorder of 2.13 is
-part of the backends, and this one has none: benchmarks/steps.py measures it on gloo. No monitor runs: it is another
-process, and benchmarks/monitor.py measures it.
+and without call sites, and idle (its kernels are in place, but record nothing); PyTorch's `FlightRecorderHook`, where
+this torch has it (2.14). PyTorch's recorder of 2.13 is part of the backends, and this one has none:
+benchmarks/steps.py measures it on gloo. No monitor runs: it is another process, and benchmarks/monitor.py measures it.
 
 A figure is the difference between a variant and the bare call, each in the fastest tenth of its rounds, which are
 short: whatever else the machine does only adds to them.
@@ -98,17 +98,18 @@ def _variants(folder: Path) -> dict[str, Callable[[], Any]]:
         return found
     compiled_recorder: Any = _recorder(engine, folder)
 
-    def compiled(with_sites: bool) -> Callable[[], Any]:
+    def compiled(with_sites: bool, idle: bool = False) -> Callable[[], Any]:
         @contextmanager
         def engaged() -> Iterator[None]:
             compiled_recorder.native.with_sites = with_sites
             kernels = engine.install(torch, compiled_recorder)
+            compiled_recorder.native.activate(not idle)
             yield
             kernels.remove()
 
         return engaged
 
-    return {**found, "compiled": compiled(True), "no site": compiled(False)}
+    return {**found, "compiled": compiled(True), "no site": compiled(False), "idle": compiled(False, idle=True)}
 
 
 def _microseconds(call: Callable[[], object], count: int) -> float:

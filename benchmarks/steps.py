@@ -8,15 +8,18 @@ machine affects all alike.
 * A recorded job (one for each capture engine; with its monitors, which send to a collector) runs each turn four blocks:
   with recording, twice without, with recording again, or the other way around, so that what changes steadily cancels
   out. Their ratio is the cost: of the CPU time of the training thread (backward runs in it, too), of all the rank's
-  threads (with those of gloo, which call back at the end of a call), and of the elapsed time.
+  threads (with those of gloo, which call back at the end of a call), and of the elapsed time. Without recording, the
+  kernels of the compiled engine are in place, but idle: benchmarks/capture.py says what that costs.
 * A job with PyTorch's own recorder, and where torch has it one with `FlightRecorderHook`, is compared with a job that
   records nothing. So is a second job that records nothing: what such a comparison cannot tell apart.
 
-PyTorch's recorder is off (``TORCH_FR_BUFFER_SIZE=0``) in all other jobs; its default is on. Each figure is the median
-of the ratios with its 95 % interval (from order statistics: no distribution is assumed). The interval narrows with the
-square root of the rounds, so where a goal is not decided, it is said about how many more minutes that takes here. Two
-cores run one job of two ranks at a time, so any other load shows. ``--rows compiled`` runs no other recorded job, and
-so makes twice to three times as many rounds in the same time.
+PyTorch's recorder is off (``TORCH_FR_BUFFER_SIZE=0``) in all other jobs; its default is on. glibc keeps freed memory in
+all jobs (``MALLOC_TRIM_THRESHOLD_``), or page faults of the model's buffers, which are random, hide the rest.
+
+Each figure is the median of the ratios with its 95 % interval (from order statistics: no distribution is assumed). The
+interval narrows with the square root of the rounds, so where a goal is not decided, it is said about how many more
+minutes that takes here. Two cores run one job of two ranks at a time, so any other load shows. ``--rows compiled`` runs
+no other recorded job, and so makes twice to three times as many rounds in the same time.
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ GOALS = {"ddp": 1.002, "fsdp2": 1.002, "tp": 1.05}
 PRECISION = {"ddp": 0.0005, "fsdp2": 0.0005, "tp": 0.005}
 """Half an interval at which no more rounds are needed."""
 MEASURES = ("thread", "process", "wall")
+HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
+"""glibc keeps what is freed, so that no step waits for pages that the one before it gave back. With its defaults a step
+of FSDP2 has 0 to 900 page faults, which depends on where small objects happen to be; that is up to 5 % of its time."""
 NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 REFERENCE = "off"
 ROWS = ("python", "compiled", "torch's recorder", "FlightRecorderHook", "off again")
@@ -85,7 +91,8 @@ class Job:
         self.recorded = variant == "otel_fr"
         env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
         env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-        env.update(WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), OTEL_SERVICE_NAME=f"steps-{name}", **settings)
+        env.update(WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), OTEL_SERVICE_NAME=f"steps-{name}")
+        env.update(HEAP | settings)
         self._errors = errors / f"{name}.txt"
         with self._errors.open("wb") as output:
             self.ranks = [

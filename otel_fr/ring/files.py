@@ -58,7 +58,8 @@ def create_file(folder: Path, name: str, size: int) -> tuple[Path, mmap.mmap]:
         os.fchmod(handle, 0o600)
         # Reserve the space now: a page that cannot be had later is a SIGBUS in the training process.
         os.posix_fallocate(handle, 0, size)
-        return path, mmap.mmap(handle, size, mmap.MAP_SHARED)
+        # All pages are mapped now, where the system can: each that is met later is a page fault in the training thread.
+        return path, mmap.mmap(handle, size, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
     except BaseException:
         os.unlink(path)
         raise

@@ -10,9 +10,10 @@
 #include <time.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "api.h"
 #include "followed_work.hpp"
@@ -222,10 +223,12 @@ class Kernel final : public c10::OperatorKernel {
 };
 
 std::unique_ptr<torch::Library> library;
-// A thread may still be in a kernel that was removed, so none is freed.
-std::vector<c10::BoxedKernel>& kernels() {
-  static auto* all = new std::vector<c10::BoxedKernel>();
-  return *all;
+// A thread may still be in a kernel that was removed, so none is freed; the next installation uses it again.
+const c10::BoxedKernel& kernel_of(const OfrOperator& op) {
+  static auto* all = new std::map<std::pair<std::string, uint32_t>, c10::BoxedKernel>();
+  c10::BoxedKernel& kernel = (*all)[{op.name, op.code}];
+  if (!kernel.isValid()) kernel = c10::BoxedKernel::makeFromFunctor(std::make_unique<Kernel>(op));
+  return kernel;
 }
 
 }  // namespace
@@ -260,10 +263,8 @@ OTEL_FR_EXPORT int otel_fr_install(const OfrApi* table, const OfrOperator* opera
     api = table;
     library = std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", DispatchKey::BackendSelect, __FILE__,
                                                static_cast<uint32_t>(__LINE__));
-    for (size_t i = 0; i < count; ++i) {
-      kernels().push_back(c10::BoxedKernel::makeFromFunctor(std::make_unique<Kernel>(operators[i])));
-      library->impl(operators[i].name, torch::CppFunction::makeFromBoxedKernel(kernels().back()));
-    }
+    for (size_t i = 0; i < count; ++i)
+      library->impl(operators[i].name, torch::CppFunction::makeFromBoxedKernel(kernel_of(operators[i])));
     return 0;
   } catch (const std::exception& reason) {
     library.reset();
