@@ -1,6 +1,6 @@
 """What the rank monitor costs: CPU as a share of one core, and memory, at a steady rate of collectives.
 
-    python benchmarks/monitor.py [--rate 300] [--seconds 20] [--protocol grpc|http/protobuf]
+    python benchmarks/monitor.py [--rate 300] [--seconds 20] [--protocol grpc|http/protobuf] [--metrics on|off]
 
 This process simulates the rank and writes a real ring; a second one receives OTLP; the third is the monitor, measured
 from /proc over the steady part of the run. ``--dead`` sends to a port without a server, for the longest queues.
@@ -31,11 +31,15 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs, logs_service_pb2_grpc as logs_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace, trace_service_pb2_grpc as trace_grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Trace(trace_grpc.TraceServiceServicer):
     def Export(self, request, context): return trace.ExportTraceServiceResponse()
 class Logs(logs_grpc.LogsServiceServicer):
     def Export(self, request, context): return logs.ExportLogsServiceResponse()
+class Metrics(metrics_grpc.MetricsServiceServicer):
+    def Export(self, request, context): return metrics.ExportMetricsServiceResponse()
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_POST(self):
@@ -46,6 +50,7 @@ if sys.argv[1] == "grpc":
     server = grpc.server(ThreadPoolExecutor(4))
     trace_grpc.add_TraceServiceServicer_to_server(Trace(), server)
     logs_grpc.add_LogsServiceServicer_to_server(Logs(), server)
+    metrics_grpc.add_MetricsServiceServicer_to_server(Metrics(), server)
     port = server.add_insecure_port("127.0.0.1:0"); server.start()
     print(port, flush=True); time.sleep(3600)
 else:
@@ -103,6 +108,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--capacity", type=int, default=20_000)
     parser.add_argument("--protocol", choices=["grpc", "http/protobuf"], default="grpc")
+    parser.add_argument("--metrics", choices=["on", "off"], default="on")
     parser.add_argument("--dead", action="store_true")
     options = parser.parse_args()
     sink = subprocess.Popen([sys.executable, "-c", _SINK, options.protocol], stdout=subprocess.PIPE, text=True)
@@ -115,6 +121,7 @@ def main() -> int:
         **os.environ,
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
         "OTEL_EXPORTER_OTLP_PROTOCOL": options.protocol,
+        "OTEL_METRICS_EXPORTER": "otlp" if options.metrics == "on" else "none",
     }
     with tempfile.TemporaryDirectory() as folder:
         env["OTEL_FR_DUMP_DIR"] = folder
@@ -145,6 +152,7 @@ def main() -> int:
             ours.close()
     answer = {
         "collectives_per_s": round(written / wall, 1),
+        "metrics": options.metrics,
         "protocol": options.protocol + (" (no server)" if options.dead else ""),
         "core_ratio": round(cpu / wall, 4),
         "core_limit": LIMIT_CORE,

@@ -11,6 +11,7 @@ PARTS = {
     "cost per collective in the training thread (fake process group)": ["capture.py"],
     "training steps on gloo: DDP, FSDP2, small all-reduces": ["steps.py", "--seconds", "60", "--launches", "1"],
     "the monitor at 300 collectives/s": ["monitor.py"],
+    "the monitor at 300 collectives/s, without metrics": ["monitor.py", "--metrics", "off"],
     "the collector against a do-nothing sink": ["collector.py"],
     "from the first waiting rank to the incident": ["latency.py"],
 }
