@@ -319,7 +319,7 @@ class _MetricsWorker(_Worker):
     def _send_batch(self) -> bool:
         found = self._queue.take()
         if found is None or self.is_refused:
-            return not self.failing
+            return True
         sent = False
         try:
             sent = self._sender.send(found[1], 1)
@@ -329,7 +329,7 @@ class _MetricsWorker(_Worker):
                 self._queue.clear()
             elif not sent and self._tries % _REPORT_TRIES:
                 self._queue.put_back(*found)
-        return sent
+        return sent or self.is_refused
 
 
 def spans_request(resource: Resource, chunks: list[bytes]) -> Request:
@@ -393,16 +393,20 @@ class Exporter:
     def wants_metrics(self) -> bool:
         return self._metrics_worker is not None and not self._metrics_worker.is_refused
 
-    def note_trouble(self, thread: str, *, is_refused: bool = False) -> None:
+    def note_trouble(self, thread: str, *, is_refused: bool = False) -> bool:
         """The exporter that runs in that thread has logged that it cannot reach its endpoint; it keeps trying.
 
-        ``is_refused``: what answers there does not take this signal. Backends for traces take no metrics.
+        ``is_refused``: what answers there does not take this signal. Backends for traces take no metrics: that is no
+        fault, and True is returned.
         """
         for worker in self._workers:
             if worker.name == thread:
                 worker.failing = True
         if is_refused and self._metrics_worker is not None and self._metrics_worker.name == thread:
             self._metrics_worker.is_refused = True
+            self._metrics_worker.failing = False
+            return True
+        return False
 
     def pending(self, patient: bool) -> bool:
         """True while something is still to be sent; unless ``patient``, endpoints in trouble do not count."""

@@ -27,9 +27,13 @@ _REFUSED = (grpc.StatusCode.UNIMPLEMENTED, 404, 405, "404", "405")
 
 
 class OnTrouble(Protocol):
-    """Told of a message of an exporter: the name of its thread, and whether its server does not know the signal."""
+    """Told of a message of an exporter: the name of its thread, and whether its server does not know the signal.
 
-    def __call__(self, thread: str, *, is_refused: bool) -> None: ...
+    Returns:
+        True: there is nothing to say of it.
+    """
+
+    def __call__(self, thread: str, *, is_refused: bool) -> bool: ...
 
 
 class _EndpointHandler(logging.Handler):
@@ -44,7 +48,8 @@ class _EndpointHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         arguments = record.args if isinstance(record.args, tuple) else ()
-        self._on_trouble(record.threadName or "", is_refused=any(one in _REFUSED for one in arguments))
+        if self._on_trouble(record.threadName or "", is_refused=any(one in _REFUSED for one in arguments)):
+            return
         now = time.monotonic()
         if now < self._quiet_until:
             return

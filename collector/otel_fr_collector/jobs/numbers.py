@@ -175,7 +175,7 @@ class Numbers:
 
     def add(self, rank: int, name: str, labels: Labels, point: Point) -> None:
         """Take one point of a rank."""
-        if not 0 <= point.total <= MAX_VALUE or any(count > MAX_VALUE for count in point.counts):
+        if not 0 <= point.total <= MAX_VALUE or max(point.counts, default=0) > MAX_VALUE:
             return
         if point.counts and not self._fits(point):
             return

@@ -8,16 +8,19 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
 from otel_fr.monitor.export import (
     BATCH_SPANS,
+    MAX_METRICS,
     MAX_REPORTS,
     MAX_SPAN_BYTES,
     MAX_SPANS,
     Exporter,
+    MetricsQueue,
     QueuedReport,
     ReportQueue,
     SpanQueue,
@@ -205,3 +208,53 @@ def test_haste_ends_the_wait_for_a_full_batch() -> None:
     assert sender.tried.acquire(timeout=0.5)
     eventually(lambda: not exporter.pending(patient=True))
     assert len(sender.sent[0].resource_spans[0].scope_spans[0].spans) == 3
+
+
+def counted(count: int) -> ExportMetricsServiceRequest:
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="calls")
+    metric.sum.data_points.add(as_int=count)
+    return request
+
+
+def sent_counts(sender: FakeSender) -> list[int]:
+    return [one.resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points[0].as_int for one in sender.sent]
+
+
+def test_newer_numbers_replace_those_that_wait_and_each_run_has_its_own() -> None:
+    queue, other = MetricsQueue(), Resource()
+    first, second = counted(1), counted(2)
+    queue.put(RESOURCE, first)
+    queue.put(other, first)
+    queue.put(RESOURCE, second)
+    assert len(queue) == 2
+    taken = [queue.take(), queue.take()]
+    assert [(one[0] is other, one[1]) for one in taken if one] == [(True, first), (False, second)]
+    queue.put(RESOURCE, second)
+    queue.put_back(RESOURCE, first)  # it could not be sent, and a newer one waits
+    found = queue.take()
+    assert found is not None
+    assert found[1] is second
+    for _ in range(2 * MAX_METRICS):
+        queue.put(Resource(), first)
+    assert len(queue) == MAX_METRICS
+
+
+def test_numbers_that_could_not_be_sent_are_sent_again() -> None:
+    sender = FakeSender(False, False)
+    exporter = Exporter(None, None, cast("Sender", sender))
+    exporter.start()
+    exporter.put_metrics(counted(7), RESOURCE)
+    eventually(lambda: bool(sender.sent))
+    assert sent_counts(sender) == [7]
+
+
+def test_an_endpoint_that_takes_no_metrics_is_sent_none_and_nothing_is_said() -> None:
+    sender = FakeSender(False, False, False)
+    exporter = Exporter(None, None, cast("Sender", sender))
+    assert not exporter.note_trouble("otel-fr-metrics")
+    assert exporter.note_trouble("otel-fr-metrics", is_refused=True)
+    assert not exporter.note_trouble("otel-fr-reports", is_refused=True)
+    assert not exporter.wants_metrics
+    exporter.put_metrics(counted(7), RESOURCE)
+    assert not exporter.pending(patient=True)
