@@ -52,11 +52,13 @@ def record(number: int, seconds: float, of: GroupDef, operation: str = "all_redu
     )  # fmt: skip
 
 
-def metrics_of(rank: int, durations: Iterable[float] = (*[QUICK] * 10, SLOWEST), job: str = "a") -> bytes:
+def metrics_of(
+    rank: int, durations: Iterable[float] = (*[QUICK] * 10, SLOWEST), job: str = "a", run: str = "r"
+) -> bytes:
     """A request with calls of so many seconds."""
-    metrics, of = RankMetrics("r", rank, 0), group()
+    metrics, of = RankMetrics(run, rank, 0), group()
     for number, seconds in enumerate(durations, 1):
         metrics.add(record(number, seconds, of))
-    request = metrics.request(resource(rank, job), ())
+    request = metrics.request(resource(rank, job, run), ())
     assert request is not None
     return request.SerializeToString()

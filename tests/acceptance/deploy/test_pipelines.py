@@ -14,10 +14,11 @@ import pytest
 
 from tests.support.collector_process import Collector, running
 from tests.support.external_programs import JAEGER, OTELCOL, get, load, needs_jaeger, needs_otelcol, started
-from tests.support.grpc_calls import unary
+from tests.support.grpc_calls import METRICS, unary
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
 from tests.support.ports import free_port
+from tests.support.rank_metrics import metrics_of
 from tests.support.waiting import wait_for
 
 
@@ -113,6 +114,7 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
         for job in jobs:
             job.step()
             job.skip(1)
+            between.send(METRICS, metrics_of(0, job=job.id, run=job.run))
 
         def reported_jobs() -> list[str]:
             return sorted(name for one in collectors for name in jobs_seen(one))
@@ -130,6 +132,8 @@ def test_loadbalancing_gives_each_run_to_one_collector_whole(tmp_path: Path) -> 
             return all(one.metric(received, signal="traces") == 3 * len(jobs_seen(one)) for one in collectors)
 
         assert wait_for(each_has_the_spans_of_its_runs)
+        calls = "otel_fr_collective_calls_total"
+        assert wait_for(lambda: all(len(one.samples(calls)) == len(jobs_seen(one)) for one in collectors))
         assert all(one.metric("otel_fr_collector_ranks") == 3 * len(jobs_seen(one)) for one in collectors)
 
 
