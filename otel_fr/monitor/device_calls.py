@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -167,6 +167,12 @@ class DeviceCalls:
     def seen(self) -> dict[int, DeviceTimes]:
         """By record id, what was shown of the last `MAX_HELD` calls: for files, which are made from the ring."""
         return dict(self._seen)
+
+    def undecided(self) -> Iterator[Tracked]:
+        """The calls held that may be in flight, oldest first. It is not known that anything waits for them."""
+        for item, _ in self._held.values():
+            if item.record.state is RecordState.UNKNOWN:
+                yield item._replace(record=replace(item.record, waited_ns=POSTED))
 
     def open_by_group(self) -> Mapping[str, int]:
         """By group id, how many calls are held, which the ring counts as ended."""

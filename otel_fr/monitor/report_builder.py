@@ -189,14 +189,22 @@ class GroupTracker:
 
 
 def in_flight(
-    tracked: Mapping[int, Tracked], uncertain: Mapping[str, Tracked], now_ns: int
+    tracked: Mapping[int, Tracked], uncertain: Mapping[str, Tracked], undecided: Iterable[Tracked], now_ns: int
 ) -> tuple[tuple[ReportedCall, ...], int]:
-    """The oldest calls in flight, with those that may be, and how many more there are."""
+    """The oldest calls in flight, with those that may be, and how many more there are.
+
+    Args:
+        uncertain: of each group, the newest call that may be. undecided: what else may be; others' calls are compared
+            with these.
+    """
     limit = rank_report.MAX_CALLS
-    first = [reported_call(item, now_ns) for item in islice(tracked.values(), limit)]
+    newest = {item.record.record_id for item in uncertain.values()}
+    others = [item for item in undecided if item.record.record_id not in newest]
+    first = [reported_call(item, now_ns) for item in others[:limit]]
+    first += [reported_call(item, now_ns) for item in islice(tracked.values(), limit)]
     first += [reported_call(item, now_ns) for item in islice(uncertain.values(), limit)]
     first.sort(key=lambda call: call.record)
-    total = len(tracked) + len(uncertain)
+    total = len(tracked) + len(uncertain) + len(others)
     return tuple(first[:limit]), total - min(total, limit)
 
 

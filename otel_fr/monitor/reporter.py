@@ -284,7 +284,9 @@ class Reporter:
         for id_ in [id_ for id_ in self.tail.uncertain if id_ not in live]:
             del self.tail.uncertain[id_]
         self.tail.forget(self.tail.reached.keys() - {group.id for group in groups})
-        in_flight, in_flight_more = report_builder.in_flight(self.tail.in_flight, self.tail.uncertain, now_ns)
+        in_flight, in_flight_more = report_builder.in_flight(
+            self.tail.in_flight, self.tail.uncertain, self.devices.undecided(), now_ns
+        )
         known = self.known_stacks()
         step = self.activity.step
         return RankReport(
