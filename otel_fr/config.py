@@ -29,7 +29,7 @@ TOKEN_VARIABLE = "OTEL_FR_TOKEN"  # noqa: S105  its name, not a token
 DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 """The collector's address for ``otel-fr top``, ``otel-fr incidents`` and checks. Ranks do not read these variables."""
 DUMP_FORMATS = ("pickle", "json", "both")
-CAPTURES = ("auto", "hook")
+CAPTURES = ("auto", "hook", "native")
 CAPTURE_VARIABLE = "OTEL_FR_CAPTURE"
 CAPTURE_ENGINES = ("auto", "compiled", "python")
 PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
@@ -174,7 +174,8 @@ class Config:
         dump_prefix: path prefix given by TORCH_FR_DUMP_TEMP_FILE or TORCHCOMM_FR_DUMP_TEMP_FILE, or None.
         dump_whole_name: ``dump_prefix`` is the whole file name (TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME).
         ring_dir: folder of the ring file; None: /dev/shm, else the temporary folder.
-        capture: one of `CAPTURES`: "hook": PyTorch's own recorder is not read; "auto": it is, where it knows more.
+        capture: one of `CAPTURES`: "hook": PyTorch's own recorder is not read; "auto": it is, where it knows more;
+            "native": only it is.
         capture_engine: one of `CAPTURE_ENGINES`.
         on_peer_failure: one of `PEER_FAILURE_ACTIONS`.
         peer_timeout: seconds without a report after which a rank that others wait for counts as failed.

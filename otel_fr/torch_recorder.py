@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 SOCKET_KEY: Final = "recorder_socket"
 """In a ring's meta: path of the Unix socket on which torch's ``_WorkerServer`` of the rank listens."""
 
+CAPTURE_KEY: Final = "capture"
+"""In a ring's meta: `otel_fr.config.Config.capture` of the rank."""
+
 LIST_TARGET: Final = "/handler/"
 """GET: the names of all handlers, as a JSON list."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.runs import Run
 from otel_fr.analyze.clocks import LATEST
+from otel_fr.dumps import fields
 from otel_fr.dumps.columns import NONE, P2P, STATES, STREAMS, Entries, Floats, Integers
 from otel_fr.dumps.model import Dump
 from otel_fr.encodable import encodable
@@ -55,16 +55,6 @@ CALL_COLUMNS: dict[str, Kind] = {
     "thread": "text",
 }
 """Name -> type of the columns of the calls; docs/analyze.md says what they mean."""
-
-_BYTES = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4,
-    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16, "UInt16": 2, "UInt32": 4, "UInt64": 8,
-    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Float8_e8m0fnu": 1,
-}  # fmt: skip
-"""Bytes of an element, by PyTorch's name of the scalar type."""
-
-_MOST = 1 << 62
-"""Bytes of a call, exclusive: files may contain any size."""
 
 
 def call_chunks(run: Run) -> Iterator[Chunk]:
@@ -114,8 +104,8 @@ def _columns(rank: int, entries: Entries, groups: dict[str, Group]) -> Chunk:
         "output_sizes": _through([_sizes(s.output_sizes) for s in signatures], signature),
         "input_dtypes": _through([" ".join(s.input_dtypes) for s in signatures], signature),
         "output_dtypes": _through([" ".join(s.output_dtypes) for s in signatures], signature),
-        "input_bytes": _through([_bytes(s.input_sizes, s.input_dtypes) for s in signatures], signature),
-        "output_bytes": _through([_bytes(s.output_sizes, s.output_dtypes) for s in signatures], signature),
+        "input_bytes": _through([fields.bytes_of(s.input_sizes, s.input_dtypes) for s in signatures], signature),
+        "output_bytes": _through([fields.bytes_of(s.output_sizes, s.output_dtypes) for s in signatures], signature),
         "reduce_op": _through([s.reduce_op or "" for s in signatures], signature),
         "root": _optional(signatures, "root", signature),
         "peer": _optional(signatures, "peer", signature),
@@ -153,12 +143,3 @@ def _numbers(column: Floats | None, count: int) -> Floats:
 
 def _sizes(sizes: Sizes) -> str:
     return str([list(shape) for shape in sizes]) if sizes else ""
-
-
-def _bytes(sizes: Sizes, dtypes: Sequence[str]) -> int | None:
-    """Bytes of all tensors; None: not known. One dtype may stand for all tensors."""
-    each = list(dtypes) * len(sizes) if len(dtypes) == 1 else list(dtypes)
-    if not sizes or len(each) != len(sizes) or any(name not in _BYTES for name in each):
-        return None
-    found = sum(prod(shape) * _BYTES[name] for shape, name in zip(sizes, each, strict=True))
-    return found if 0 <= found < _MOST else None

@@ -26,6 +26,8 @@ _log = logging.getLogger("otel_fr")
 
 PYTHON = "python"
 COMPILED = "compiled"
+NATIVE = "native"
+"""None records: PyTorch's own recorder does."""
 
 
 class Installed(Protocol):
@@ -34,12 +36,19 @@ class Installed(Protocol):
     def remove(self) -> None: ...
 
 
+class NoKernels:
+    """Nothing, for `NATIVE`."""
+
+    def remove(self) -> None:
+        """There is nothing to remove."""
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """How this process records.
 
     Attributes:
-        name: `PYTHON` or `COMPILED`.
+        name: `PYTHON`, `COMPILED` or `NATIVE`.
         reason: why this one, for people.
         library: of the compiled engine.
         may_build: a compiled kernel is all that is missing.
@@ -85,6 +94,8 @@ class Engine:
 
     def install(self, torch: ModuleType, recorder: Recorder) -> Installed:
         """Kernels for a recorder of this engine. Raises RuntimeError as `start` does."""
+        if self.name == NATIVE:
+            return NoKernels()
         if self.library is None:
             return Kernels(torch, recorder)
         from otel_fr.capture.native.dispatcher import CompiledKernels
@@ -94,12 +105,14 @@ class Engine:
         return CompiledKernels(recorder, self.library)
 
 
-def choose(setting: str, torch: ModuleType) -> Engine:
+def choose(setting: str, torch: ModuleType, capture: str = "auto") -> Engine:
     """The engine for this process.
 
     Args:
-        setting: one of `otel_fr.config.CAPTURE_ENGINES`.
+        setting: one of `otel_fr.config.CAPTURE_ENGINES`. capture: one of `otel_fr.config.CAPTURES`.
     """
+    if capture == NATIVE:
+        return Engine(NATIVE, "OTEL_FR_CAPTURE is native")
     if setting == PYTHON:
         return Engine(PYTHON, "OTEL_FR_CAPTURE_ENGINE is python")
     engine = _compiled(torch)

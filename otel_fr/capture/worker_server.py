@@ -33,7 +33,7 @@ def is_wanted(capture: str, backends: Iterable[str]) -> bool:
     Args:
         capture: `otel_fr.config.Config.capture`. backends: of the group, by torch's names.
     """
-    return capture == "auto" and torch_recorder.shows_ends(backends)
+    return capture == "native" or (capture == "auto" and torch_recorder.shows_ends(backends))
 
 
 def time_calls(c10d: ModuleType, env: MutableMapping[str, str]) -> Callable[[], None]:

@@ -28,6 +28,22 @@ def _stream(kind: int) -> str:
     return streams.get(kind, STREAM_COLLECTIVE)
 
 
+@dataclass(frozen=True, slots=True)
+class FrozenCalls:
+    """Calls that PyTorch's recorder has shown, in place of those of a ring, which are not recorded then.
+
+    Attributes:
+        first: the first call of the run. head: calls so far. missed: those that were not seen.
+        records: oldest first. groups: progress of every live group.
+    """
+
+    first: int
+    head: int
+    missed: int
+    records: Sequence[Record]
+    groups: Sequence[GroupProgress]
+
+
 @dataclass(slots=True)
 class DumpContents:
     """Everything that goes into one file.
@@ -64,6 +80,7 @@ class DumpContents:
         rank_info: Mapping[str, Any] | None = None,
         wall_offset_ns: int | None = None,
         devices: Mapping[int, DeviceTimes] | None = None,
+        calls: FrozenCalls | None = None,
     ) -> DumpContents:
         """Read what the ring holds now.
 
@@ -73,18 +90,23 @@ class DumpContents:
                 ``exception``, ``thread_exceptions``, ``stack``, ``python_blocked``, ``dropped``; plain values only.
             wall_offset_ns: wall clock minus monotonic clock, measured now; None: as measured when the ring was created.
             devices: by record id, what PyTorch's recorder showed of calls of which the ring does not know.
+            calls: those of the file; None: the ring's.
 
         Raises:
             RingFormatError: the ring cannot be read.
         """
-        before = _open_calls(reader.groups())
+        before = _open_calls(reader.groups() if calls is None else calls.groups)
         # The calls before it are of an earlier run, in which this process may have had another rank.
-        start = reader.meta.get("first_record")
+        start = reader.meta.get("first_record") if calls is None else calls.first
         first = start if isinstance(start, int) else 0
         devices = devices or {}
-        records = [_by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
-        groups = reader.groups()
-        head, lost, torn = reader.head, reader.lost, reader.torn
+        if calls is None:
+            records = [_by_device(record, devices.get(record.record_id)) for record in reader.records(first)]
+            groups: Sequence[GroupProgress] = reader.groups()
+            head, lost, torn = reader.head, reader.lost, reader.torn
+        else:
+            records = [record for record in calls.records if record.record_id >= first]
+            groups, head, lost, torn = calls.groups, calls.head, calls.missed, 0
         meta, info = dict(reader.meta), dict(rank_info or {})
         # A call that ended while the records were read is in flight in only one of the two counts.
         live = {row.group.id for row in groups}

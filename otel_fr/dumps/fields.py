@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # rank monitors, which need no match engine, read fields, too
@@ -21,6 +22,17 @@ _MAX_NAME = 1024
 
 _OTHERS_CODE = ("/torch/", "/otel_fr/", "/torchcomms/", "<frozen ")
 """In the paths of the frames between a collective and the user's code that called it."""
+
+
+_BYTES = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "ComplexHalf": 4,
+    "Long": 8, "Double": 8, "ComplexFloat": 8, "ComplexDouble": 16, "UInt16": 2, "UInt32": 4, "UInt64": 8,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Float8_e8m0fnu": 1,
+}  # fmt: skip
+"""Bytes of an element, by PyTorch's name of the scalar type."""
+
+_MOST_BYTES = 1 << 62
+"""Bytes of a call, exclusive: files may contain any size."""
 
 
 def integer(value: object) -> int | None:
@@ -163,3 +175,12 @@ def bounded_scalars(column: Sequence[Any]) -> bool:
         len(value) <= _MAX_NAME if type(value) is str else type(value) is not int or in_range(value, value)
         for value in set(column)
     )
+
+
+def bytes_of(sizes: Sizes, dtypes: Sequence[str]) -> int | None:
+    """Bytes of all tensors; None: not known. One dtype may stand for all tensors."""
+    each = list(dtypes) * len(sizes) if len(dtypes) == 1 else list(dtypes)
+    if not sizes or len(each) != len(sizes) or any(name not in _BYTES for name in each):
+        return None
+    found = sum(prod(shape) * _BYTES[name] for shape, name in zip(sizes, each, strict=True))
+    return found if 0 <= found < _MOST_BYTES else None

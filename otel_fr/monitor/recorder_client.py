@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
@@ -24,6 +24,8 @@ ANSWER_SECONDS: Final = 3.0
 """Longest wait for an answer. It takes some milliseconds; a driver that does not answer may block it for ever."""
 MOVING_SECONDS: Final = 1.0
 """Between two requests while calls are being enqueued or are in flight: as often as a rank reports."""
+CALLS_SECONDS: Final = 0.2
+"""The same where calls are known from the recorder only: a rank that dies takes with it what was not read yet."""
 SHARE: Final = 0.02
 """Of the time that may be spent in asking and reading: a longer answer is asked for less often."""
 MAX_FAILURES: Final = 5
@@ -31,6 +33,7 @@ MAX_FAILURES: Final = 5
 LOST_SECONDS: Final = 60.0
 """Between two requests once it is lost."""
 _MAX_LIST: Final = 64 * 1024
+WITH_ENDS: Final = tuple([handler for handler in HANDLERS if handler.shows_ends])
 
 
 class Snapshot(NamedTuple):
@@ -53,14 +56,23 @@ class RecorderClient:
 
     Args:
         path: of the server's socket. wake: called in the thread when there is a result.
+        handlers: those that are asked, if the server has them. seconds: between two requests, at least.
 
     Attributes:
         results: what came of each request, None where there was no answer.
         is_lost: the last `MAX_FAILURES` requests had no answer.
     """
 
-    def __init__(self, path: str, wake: Callable[[], None]) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: str,
+        wake: Callable[[], None],
+        handlers: Sequence[Handler] = WITH_ENDS,
+        seconds: float = MOVING_SECONDS,
+    ) -> None:
+        self._path = path
+        self._wanted = handlers
+        self._seconds = seconds
         self._wake = wake
         self._asked = threading.Event()
         self._handlers: tuple[Handler, ...] | None = None
@@ -105,7 +117,7 @@ class RecorderClient:
                 if self._failures == MAX_FAILURES:
                     _log.info("PyTorch's recorder does not answer: %s", error)
             now = time.monotonic()
-            pause = LOST_SECONDS if self.is_lost else max(MOVING_SECONDS, (now - started) / SHARE)
+            pause = LOST_SECONDS if self.is_lost else max(self._seconds, (now - started) / SHARE)
             self._not_before = now + min(pause, LOST_SECONDS)
             self.results.put(result)
             self._is_busy = False
@@ -119,12 +131,12 @@ class RecorderClient:
         entries: list[Entry] = []
         for handler in self._handlers:
             entries += parse_entries(
-                ask_unix(self.path, "POST", handler.target, seconds=ANSWER_SECONDS, most=MAX_BYTES)
+                ask_unix(self._path, "POST", handler.target, seconds=ANSWER_SECONDS, most=MAX_BYTES)
             )
         return Snapshot(asked_ns, offset, self._handlers, entries)
 
     def _find_handlers(self) -> tuple[Handler, ...]:
-        names = json.loads(ask_unix(self.path, "GET", LIST_TARGET, seconds=ANSWER_SECONDS, most=_MAX_LIST))
+        names = json.loads(ask_unix(self._path, "GET", LIST_TARGET, seconds=ANSWER_SECONDS, most=_MAX_LIST))
         if not isinstance(names, list):
             raise ValueError("the server's handlers are no list")
-        return tuple([handler for handler in HANDLERS if handler.name in names and handler.shows_ends])
+        return tuple([handler for handler in self._wanted if handler.name in names])

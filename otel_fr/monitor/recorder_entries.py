@@ -22,6 +22,7 @@ class Entry(NamedTuple):
         began, ended: when a thread of PyTorch saw that the device had begun, or completed, the call.
         duration_s: by the device's clock; None: not known.
         is_retired: PyTorch waits for it no longer.
+        name: the recorder's, parsed. raw: all of the entry, unchecked.
     """
 
     group: str
@@ -35,6 +36,7 @@ class Entry(NamedTuple):
     ended: int
     duration_s: float | None
     is_retired: bool
+    name: operation_names.Name
     raw: Mapping[str, Any]
 
 
@@ -72,6 +74,7 @@ def _entry(item: Any) -> Entry | None:
             ended=fields.integer(item.get("time_discovered_completed_ns")) or 0,
             duration_s=fields.seconds(item.get("duration_ms"), 1e3),
             is_retired=item.get("retired") is True,
+            name=name,
             raw=item,
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):

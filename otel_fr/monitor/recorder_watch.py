@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from otel_fr.monitor.device_calls import DeviceCalls
-from otel_fr.monitor.recorder_client import RecorderClient
-from otel_fr.torch_recorder import SOCKET_KEY
+from otel_fr.monitor.recorder_calls import RecorderCalls
+from otel_fr.monitor.recorder_client import CALLS_SECONDS, RecorderClient
+from otel_fr.torch_recorder import HANDLERS, SOCKET_KEY
 
 _LOOK_SECONDS: Final = 1.0
 """Between two looks into the ring's meta, until it names the socket: the rank opens it with its first device group."""
@@ -17,14 +18,20 @@ class RecorderWatch:
     """Has the recorder asked while there are calls that only it can tell of.
 
     Args:
-        meta: of the rank's ring. wake: ends the wait of the monitor's loop, from any thread.
+        meta: of the rank's ring. calls: what takes the place of its calls; None: it has them itself.
+        wake: ends the wait of the monitor's loop, from any thread.
     """
 
     def __init__(
-        self, meta: Callable[[], Mapping[str, object]], devices: DeviceCalls, wake: Callable[[], None]
+        self,
+        meta: Callable[[], Mapping[str, object]],
+        devices: DeviceCalls,
+        calls: RecorderCalls | None,
+        wake: Callable[[], None],
     ) -> None:
         self._meta = meta
         self._devices = devices
+        self._calls = calls
         self._wake = wake
         self._client: RecorderClient | None = None
         self._look_at = 0.0
@@ -43,20 +50,34 @@ class RecorderWatch:
         client = self._client or self._connect(now)
         if client is None:
             return
+        self._take_results(client)
+        if self._calls is not None or self._devices.are_any_held or client.is_lost:
+            client.ask(now, at_once=at_once)
+
+    def _take_results(self, client: RecorderClient) -> None:
         devices = self._devices
         while not client.results.empty():
             snapshot = client.results.get()
-            if snapshot is not None:
+            if snapshot is not None and self._calls is not None:
+                self._calls.note(snapshot.entries, snapshot.asked_ns, snapshot.wall_offset_ns)
+            elif snapshot is not None:
                 devices.is_read = True
                 devices.note(snapshot.entries, snapshot.asked_ns, snapshot.wall_offset_ns)
             elif client.is_lost:
                 devices.lose()
-        if devices.are_any_held or client.is_lost:
-            client.ask(now, at_once=at_once)
+                if self._calls is not None:
+                    self._calls.lose()
+
+    def settle(self) -> bool:
+        """The rank ends: no more than now will be known. True: of some calls more is known than before."""
+        return self._calls is not None and self._calls.settle()
 
     def close(self) -> None:
         """The rank has ended."""
         self._devices.lose()
+        if self._client is not None:
+            self._take_results(self._client)
+        self.settle()
 
     def _connect(self, now: float) -> RecorderClient | None:
         if now < self._look_at:
@@ -65,6 +86,9 @@ class RecorderWatch:
         path = self._meta().get(SOCKET_KEY)
         if not isinstance(path, str) or not path:
             return None
-        self._devices.is_read = True
-        self._client = RecorderClient(path, self._wake)
+        self._devices.is_read = self._calls is None
+        if self._calls is None:
+            self._client = RecorderClient(path, self._wake)
+        else:
+            self._client = RecorderClient(path, self._wake, HANDLERS, CALLS_SECONDS)
         return self._client

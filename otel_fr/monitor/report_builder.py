@@ -13,12 +13,13 @@ from otel_fr import semconv as names
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor.device_calls import Tracked
 from otel_fr.monitor.rank_identity import RankIdentity
+from otel_fr.monitor.recorder_calls import CallSource
 from otel_fr.monitor.span_builder import error_type, stream_of
 from otel_fr.monitor.tail import Reached
 from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
-from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState, RingReader
+from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState
 
 MAX_DESTROYED = 64
 """Destroyed groups that are still reported."""
@@ -107,7 +108,7 @@ class GroupTracker:
         reached: by group id, what the records read so far show.
     """
 
-    def __init__(self, reader: RingReader, reached: Mapping[str, Reached]) -> None:
+    def __init__(self, reader: CallSource, reached: Mapping[str, Reached]) -> None:
         self._reader = reader
         self._reached = reached
         self._live: dict[str, GroupProgress] = {}

@@ -13,6 +13,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
+from otel_fr.dumps.contents import FrozenCalls
 from otel_fr.fault_tolerance.peers import EXIT_CODE
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor import error_file, report_builder
@@ -24,6 +25,7 @@ from otel_fr.monitor.ending import Exit
 from otel_fr.monitor.export import Exporter
 from otel_fr.monitor.metrics import RankMetrics
 from otel_fr.monitor.rank_identity import RankIdentity
+from otel_fr.monitor.recorder_calls import CallSource, RecorderCalls
 from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
@@ -31,6 +33,10 @@ from otel_fr.monitor.tail import Tail
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit
 from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
+from otel_fr.torch_recorder import CAPTURE_KEY
+
+_OF_PROGRESS = (names.EVENT_PROGRESS, names.EVENT_IDLE, names.EVENT_STALLED)
+"""Events that say where the rank is."""
 
 
 class Reporter:
@@ -38,7 +44,7 @@ class Reporter:
 
     Attributes:
         identity: of the rank. tail, groups, activity: what has been read of the ring.
-        devices: what PyTorch's recorder has shown.
+        devices: what PyTorch's recorder has shown. recorder_calls: its calls, where they take the place of the ring's.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
         is_to_exit: the rank was told to end, because a peer has failed.
@@ -61,8 +67,11 @@ class Reporter:
         self._thread_exceptions: tuple[ReportedException, ...] = ()
         self._exporter: Exporter | None = None
         self.devices = DeviceCalls()
-        self.tail = Tail(reader, devices=self.devices)
-        self.groups = report_builder.GroupTracker(reader, self.tail.reached)
+        is_native = reader.meta.get(CAPTURE_KEY) == "native"
+        self.recorder_calls = RecorderCalls(reader, reader.capacity) if is_native else None
+        self._calls: CallSource = self.recorder_calls or reader
+        self.tail = Tail(self._calls, devices=self.devices)
+        self.groups = report_builder.GroupTracker(self._calls, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
         self.on_hang = ""
@@ -87,7 +96,7 @@ class Reporter:
         first = meta.get("first_record")
         is_other_run = identity.session != self.identity.session and isinstance(first, int)
         if is_other_run:
-            self._leave_run(int(str(first)), identity)
+            self._leave_run(self._calls.head if self.recorder_calls else int(str(first)), identity)
         self.identity = identity
         self._resource = identity.resource()
         self._builder = self._new_builder()
@@ -135,8 +144,10 @@ class Reporter:
             self.send(names.EVENT_EXITED, exit=ReportedExit(code=0, signal=0, is_clean=True, is_known=False))
         self._started_ns = time.monotonic_ns()
         self._stacks = None
-        self.tail = Tail(self._reader, first, self.devices)
-        self.groups = report_builder.GroupTracker(self._reader, self.tail.reached)
+        if self.recorder_calls is not None:
+            self.recorder_calls.first = first
+        self.tail = Tail(self._calls, first, self.devices)
+        self.groups = report_builder.GroupTracker(self._calls, self.tail.reached)
 
     # ---- the ring
 
@@ -146,7 +157,7 @@ class Reporter:
         leaving = self.groups.leaving()
         while True:
             # A run begins before its calls: all records up to here are of the run that is found next, or of one before.
-            head = self._reader.head
+            head = self._calls.head
             self.refresh()
             self._follow_activity()  # what the calls up to here were made in has begun
             ended = self.tail.poll(everything, head)
@@ -334,6 +345,9 @@ class Reporter:
             exit, exception, file, reason, error: as in `otel_fr.rank_report.RankReport`.
         """
         self._memory.look(time.monotonic())
+        is_current = self._is_current()
+        if event in _OF_PROGRESS and not is_current:
+            return
         report = self.build(time.monotonic_ns(), stacks=stacks)._replace(
             exit=exit,
             exception=exception,
@@ -342,7 +356,12 @@ class Reporter:
             reason=reason,
             error=error,
         )
+        if event == names.EVENT_STARTED and not is_current:
+            report = report._replace(groups=())
         self._put(report_builder.log_record(event, report, time.time_ns()), progress=event == names.EVENT_PROGRESS)
+
+    def _is_current(self) -> bool:
+        return self.recorder_calls is None or self.recorder_calls.may_report(time.monotonic_ns())
 
     def _put(self, record: LogRecord, progress: bool = False) -> None:
         if self._exporter is not None:
@@ -372,12 +391,17 @@ class Reporter:
         """What was lost so far."""
         counters = self._reader.counters
         lost = self._reader.lost + self._reader.torn + self.tail.missed
+        lost += 0 if self.recorder_calls is None else self.recorder_calls.missed
         return DropCounts(
             spans=0 if self._exporter is None else self._exporter.spans.dropped,
             reports=0 if self._exporter is None else self._exporter.reports.dropped,
             records=lost + counters.get("dropped", 0),
-            hook_errors=counters.get("hook_errors", 0),
+            hook_errors=counters.get("hook_errors", 0) + (self.recorder_calls.errors if self.recorder_calls else 0),
         )
+
+    def frozen_calls(self) -> FrozenCalls | None:
+        """The calls for a file, where they are not the ring's."""
+        return None if self.recorder_calls is None else self.recorder_calls.frozen()
 
     def dump_info(self) -> dict[str, Any]:
         """What a flight-recorder file holds beyond the ring."""

@@ -108,7 +108,7 @@ class Monitor:
             process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
-        self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, self.wake)
+        self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, reporter.recorder_calls, self.wake)
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
@@ -308,6 +308,9 @@ class Monitor:
         if self._recorder.is_busy and now < self._flush_until:
             self._exporter.hurry()
             return
+        if self._recorder.settle():
+            self._reporter.follow(everything=True)
+            self._exporter.hurry()
         if now >= self._flush_until or not self._exporter.pending(patient=False):
             self._link.send({"ok": "bye"})
             self._flush_until = None
@@ -323,7 +326,7 @@ class Monitor:
         info = self._reporter.dump_info()
         if self._exit is not None:
             info["exit"] = rank_report.to_object(self._exit)
-        self._dumper.request(reason, info, files, urgent, self._reporter.devices.seen())
+        self._dumper.request(reason, info, files, urgent, self._reporter.devices.seen(), self._reporter.frozen_calls())
 
     def _take_results(self, exit_: ReportedExit | None = None) -> list[dumping.Result]:
         """Report the files written, or not written, since the last call. ``exit_``: goes into these reports."""
