@@ -86,11 +86,13 @@ class CollectorIncidentData(IncidentData):
 
     Attributes:
         job_title: what the job is called for a reader; None: written by an older version.
+        what_to_do: as of `what_to_do`; None: it is over, or follows from another.
         flight_recorder_files: rank -> path.
         culprits: the first ones; None: written by an older version.
     """
 
     job_title: str | None
+    what_to_do: str | None
     culprits: list[CulpritData] | None
 
     flight_recorder_files: dict[str, str]

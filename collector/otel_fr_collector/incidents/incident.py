@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from otel_fr.incident import CollectorIncidentData, CulpritData, incident_data, machines_of, timestamp
+from otel_fr.incident import CollectorIncidentData, CulpritData, incident_data, machines_of, timestamp, what_to_do
 from otel_fr.match import Category, Finding
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
@@ -89,6 +89,7 @@ class Incident:
             "culprit_ranks": data["culprit_ranks"] if self.cause is None else [],
             "stacks": data["stacks"] if self.cause is None else {},
             "stack_groups": data["stack_groups"] if self.cause is None else [],
+            "what_to_do": what_to_do({**data, "caused_by": self.cause}) or None,
             "caused_by": self.cause,
             "culprits": self.culprits if self.cause is None else [],
             "flight_recorder_files": {str(rank): self.files[rank] for rank in sorted(self.files)},

@@ -240,6 +240,7 @@ def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> Non
     number = stage.hang(stage.job(8), 5)["id"]
     page = watched.page
     page.goto(f"{stage.url}/#/incidents/{number}")
+    expect(page.locator(".card")).to_contain_text("What to do: If the rank's line waits for something outside")
     page.get_by_role("link", name="Runbook").click()
     expect(page.locator("h1")).to_have_text("missing_rank: a rank that is alive did not join")
     expect(page.locator("h2#typical-causes")).to_be_visible()

@@ -73,6 +73,7 @@ export function incidentLead(data) {
   return [
     h("p", { class: "lead" }, h("span", { class: `badge ${data.state}` }, data.state), " ", data.summary), since,
     ...(details.length ? [h("ul", { class: "details" }, details)] : []),
+    ...(data.what_to_do ? [h("p", {}, h("b", {}, "What to do: "), data.what_to_do)] : []),
   ];
 }
 
