@@ -43,6 +43,8 @@ MAX_ASKED = 8
 """Requests for the stacks of all ranks whose answers are kept: each has up to 256 stacks of 14 kB."""
 CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
+OVER_AFTER = 5.0
+"""Seconds without telemetry of a run after which it is kept as over, if none of its ranks is heard of."""
 DEAD_RESOLVE = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
 
@@ -94,6 +96,8 @@ class Service:
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
         self._asked: list[RunId] = []
         self.on_dropped: Callable[[Run], None] = lambda _: None
+        self.on_over: Callable[[Run], None] = lambda _: None
+        """Called when no rank of a run is heard of any more, long before it is dropped."""
         self._traces = None
         if forwarder is not None:
             self._traces = IncidentTraces(self.runs, forwarder, store, clock)
@@ -195,6 +199,9 @@ class Service:
         self._grace.expire(now, self.runs.by_id)
         for known in self.runs.by_id.values():
             known.keep_sample(now)
+            if now - known.last_seen > OVER_AFTER and known.last_seen != known.over_since and not known.is_live(now):
+                known.over_since = known.last_seen
+                self.on_over(known)
         if self._traces is not None:
             self._traces.step()
         for run in self.runs.drop_ended(now):

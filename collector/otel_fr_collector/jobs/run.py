@@ -60,6 +60,7 @@ class Run:
         judging_seconds: how long that took; the run is not judged again for that long.
         silence_floor: no silence is counted before this time.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
+        over_since: its `last_seen` when it was last found to have no rank that is heard of.
         is_replaced: a newer attempt of its job has replaced it; it is judged no more.
         asked_stacks: the latest request for the stacks of all ranks, while it is kept.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
@@ -86,6 +87,7 @@ class Run:
     members: int = 0
     progress_entries: int = 0
     silence_floor: float = 0.0
+    over_since: float = float("-inf")
     is_replaced: bool = False
     asked_stacks: AskedStacks | None = None
     tenant: str = ""

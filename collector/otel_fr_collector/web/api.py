@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Route
 
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp, unix
-from otel_fr_collector.jobs.run import Run
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
@@ -226,13 +226,14 @@ class Api:
         if found is None or not _access(request).may_see(found["job"]):
             raise ApiError(404, "no such incident; incidents are dropped some time after their end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
-        run = next((r for r in service.runs.by_id if r.run == found["run_id"] and r.job == found["job"]), None)
+        key = job_key(RunId(found["job"], found["attempt"], found["run_id"]))
+        is_known = self._run(key) is not None or await self._finished.is_kept(key, _access(request))
         started, ended = (unix(found[name]) for name in ("started_at", "resolved_at"))
         detected = unix(found["detected_at"]) or time.time()
         more = {
             "links": service.links.of(found, started or detected, ended or time.time()),
             "consequences": consequences,
-            "job_url": None if run is None else f"/api/v1/jobs/{job_key(run)}",
+            "job_url": f"/api/v1/jobs/{key}" if is_known else None,
         }
         async with self._answers.making(owner_of(request.scope)):
             return _json(request, *await self._packed(json.dumps({**found, **more}).encode()))

@@ -30,7 +30,11 @@ groups take 20 kB."""
 
 
 class Finished:
-    """Keeps each run that the service drops: in the store, else the last `MAX_LATEST` in memory."""
+    """Keeps each run that the service drops: in the store, else the last `MAX_LATEST` in memory.
+
+    In the store a run is kept as soon as none of its ranks is heard of, and again when it is dropped: the collector may
+    be restarted in between. It is listed when it is no longer live.
+    """
 
     def __init__(self, service: Service, wall: Callable[[], float] = time.time) -> None:
         self._service = service
@@ -38,6 +42,8 @@ class Finished:
         self._waiting: asyncio.Queue[Run] = asyncio.Queue(MAX_WAITING)
         self._latest: deque[FinishedJob] = deque(maxlen=MAX_LATEST)
         service.on_dropped = self._note
+        if service.store is not None:
+            service.on_over = self._note
 
     async def run(self) -> None:
         """Keep runs as they end, until cancelled."""
@@ -57,20 +63,31 @@ class Finished:
     async def jobs(self, access: Access, before: float | None, limit: int) -> list[dict[str, object]]:
         """The newest ``limit`` jobs that ended before a Unix time, newest first, as in the list of jobs."""
         store = self._service.store
+        live = {job_key(run) for run in self._service.runs.by_id}
         found: list[FinishedJob] | None = None
         if store is not None:
             try:
-                query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit)
+                query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit + len(live))
                 found = await asyncio.to_thread(query)
             except sqlite3.Error as error:
                 store.broken(error)
         if found is None:
             fit = (job for job in reversed(self._latest) if before is None or job.ended < before)
-            found = [job for job in fit if access.may_see(job.job)][:limit]
-        return [json.loads(job.summary) for job in found]
+            found = [job for job in fit if access.may_see(job.job)]
+        return [json.loads(job.summary) for job in found if job.key not in live][:limit]
 
     async def job(self, key: str, access: Access) -> bytes | None:
         """One job in full as JSON; of one that is too large, only its line in the list. None: it is not known."""
+        found = await self._find(key, access)
+        if found is None:
+            return None
+        return await asyncio.to_thread(gzip.decompress, found.detail) if found.detail else found.summary.encode()
+
+    async def is_kept(self, key: str, access: Access) -> bool:
+        """Whether `job` has an answer."""
+        return await self._find(key, access) is not None
+
+    async def _find(self, key: str, access: Access) -> FinishedJob | None:
         found = next((job for job in self._latest if job.key == key), None)
         store = self._service.store
         if found is None and store is not None:
@@ -78,9 +95,7 @@ class Finished:
                 found = await asyncio.to_thread(store.finished_job, key)
             except sqlite3.Error as error:
                 store.broken(error)
-        if found is None or not access.may_see(found.job):
-            return None
-        return await asyncio.to_thread(gzip.decompress, found.detail) if found.detail else found.summary.encode()
+        return found if found is not None and access.may_see(found.job) else None
 
     def _note(self, run: Run) -> None:
         if self._waiting.full():  # the oldest gives way

@@ -22,6 +22,8 @@ from otel_fr_collector.web import finished
 from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.job_views import job_key
 
+from otel_fr.match import Ending
+
 WALL = 1_800_000_000.0
 
 
@@ -82,6 +84,39 @@ def test_they_outlive_the_collector_and_end_with_the_retention(tmp_path: Path) -
     again.prune()
     assert names(kept) == ["new"]
     again.close()
+
+
+def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_path: Path) -> None:
+    """A collector that is killed in between, an hour for a job that failed, has not forgotten it."""
+    store = Store(tmp_path, Metrics())
+    now = time.monotonic()
+    service = Service(Metrics(), Outlets(Metrics()), store=store, clock=lambda: now)
+    kept = Finished(service, wall=lambda: WALL)
+    run = ended_run("job", ago=3.5)
+    for state in run.ranks.values():
+        state.ended, state.ending = run.last_seen, Ending.KILLED
+    service.runs.by_id[run.id] = run
+    counts = []
+
+    async def play() -> None:
+        nonlocal now
+        task = asyncio.create_task(kept.run())
+        for _ in range(4):
+            service.step()
+            await kept.all_kept()
+            counts.append(len(store.finished(before=None)))
+            now += 2.0
+        task.cancel()
+
+    asyncio.run(play())
+    assert counts == [0, 1, 1, 1]
+    assert run.over_since == run.last_seen, "it is not kept again each second"
+    assert names(kept) == []
+    store.close()
+    again = keep(Store(tmp_path, Metrics()))
+    assert names(again) == ["job"]
+    (found,) = asyncio.run(again.jobs(EVERYTHING, None, 1))
+    assert found["state"] == "failed"
 
 
 def test_where_the_file_is_too_large_they_go_before_incidents(tmp_path: Path) -> None:
