@@ -18,6 +18,8 @@ from typing import Protocol
 
 import grpc
 
+from otel_fr.printable import one_line
+
 ENDPOINT_SECONDS = 60.0
 """Between two messages about an endpoint that does not answer."""
 
@@ -74,10 +76,18 @@ def silence() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
+class _Formatter(logging.Formatter):
+    """Each message is one line that a terminal does not act on: names and errors of a job may contain anything."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of the base class
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+
 def configure(rank: int) -> logging.Handler:
     """Send warnings and errors of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"otel-fr[rank {rank}]: %(message)s"))
+    handler.setFormatter(_Formatter(f"otel-fr[rank {rank}]: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from otel_fr_collector.jobs.run import Run
-from otel_fr_collector.network.tokens import Access
+from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.reading import FinishedJob
 from otel_fr_collector.web.job_views import detail, job_key, summary
@@ -50,7 +50,9 @@ class Finished:
         while True:
             run = await self._waiting.get()
             try:
-                self._keep(await self._finished(run))
+                # Of a run that was restored with its incidents, and sends nothing any more, less is known than before.
+                if run.groups or not await self.is_kept(job_key(run.id), EVERYTHING):
+                    self._keep(await self._finished(run))
             except Exception:  # noqa: BLE001  one run that cannot be shown must not cost the others
                 self._service.metrics.errors.labels("housekeeping").inc()
                 _log.exception("a finished job could not be kept")

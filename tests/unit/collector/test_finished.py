@@ -22,7 +22,7 @@ from otel_fr_collector.web import finished
 from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.job_views import job_key
 
-from otel_fr.match import Ending
+from otel_fr.match import Ending, Group
 
 WALL = 1_800_000_000.0
 
@@ -117,6 +117,20 @@ def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_pa
     assert names(again) == ["job"]
     (found,) = asyncio.run(again.jobs(EVERYTHING, None, 1))
     assert found["state"] == "failed"
+
+
+def test_what_was_known_of_a_job_is_not_replaced_by_what_a_restart_has_left(tmp_path: Path) -> None:
+    store = Store(tmp_path, Metrics())
+    key = job_key(RunId("job", 0, "run-job"))
+    whole = ended_run("job", ranks=3)
+    whole.group_state(Group("g", "0", "default_pg", (0, 1, 2)), 1)
+    keep(store, whole)
+    restored = ended_run("job", ranks=1, ago=50.0)
+    kept = keep(store, restored)
+    found = asyncio.run(kept.job(key, EVERYTHING))
+    assert found is not None
+    assert json.loads(found)["ranks"]["rank"] == [0, 1, 2]
+    store.close()
 
 
 def test_where_the_file_is_too_large_they_go_before_incidents(tmp_path: Path) -> None:
