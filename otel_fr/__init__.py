@@ -13,6 +13,7 @@ from otel_fr._version import __version__
 if TYPE_CHECKING:
     from otel_fr import analyze as analyze
     from otel_fr.fault_tolerance.agreement import ReconfigureError
+    from otel_fr.fault_tolerance.decisions import decision
     from otel_fr.fault_tolerance.peers import PeerFailedError, PeerFailure
     from otel_fr.fault_tolerance.sections import end_section, heartbeat, section, start_section, step
 
@@ -21,6 +22,7 @@ __all__ = [
     "PeerFailure",
     "ReconfigureError",
     "__version__",
+    "decision",
     "dump",
     "end_section",
     "heartbeat",
@@ -37,6 +39,7 @@ _LAZY = {
     "PeerFailedError": "otel_fr.fault_tolerance.peers",
     "PeerFailure": "otel_fr.fault_tolerance.peers",
     "ReconfigureError": "otel_fr.fault_tolerance.agreement",
+    "decision": "otel_fr.fault_tolerance.decisions",
     "end_section": "otel_fr.fault_tolerance.sections",
     "heartbeat": "otel_fr.fault_tolerance.sections",
     "section": "otel_fr.fault_tolerance.sections",

@@ -35,7 +35,7 @@ from otel_fr.capture.responder import Responder, StackSignal
 from otel_fr.capture.torchft import Quorum
 from otel_fr.capture.worker_server import WorkerServer, is_wanted
 from otel_fr.config import Config, service_name
-from otel_fr.fault_tolerance import sections, steps
+from otel_fr.fault_tolerance import decisions, sections, steps
 from otel_fr.fault_tolerance.gloo_connections import GlooConnections
 from otel_fr.fault_tolerance.peers import peers
 from otel_fr.out_of_memory import OutOfMemory
@@ -112,6 +112,7 @@ class Session:
         self._hooks = ExceptionHooks(self._record_exception, self._record_thread_exception, self.recorder.sites)
         self._exit_hook = ExitHook(self.recorder.sites)
         sections.attach(self._writer.activity)
+        decisions.attach(self._writer.decisions)
         steps.install()
         self._peer_actions = PeerActions(c10d, torch, config, peers, connections, self._find_group)
         self._connect()
@@ -398,6 +399,7 @@ class Session:
         if self._worker_server is not None:  # no request is under way once the monitor has confirmed
             self._worker_server.close(is_idle=confirmed and responder is not None and not responder.has_lost_monitor)
         sections.detach()
+        decisions.detach()
         self.recorder.close()
         self._peer_actions.close_wait()
         if responder is not None:

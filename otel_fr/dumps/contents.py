@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from otel_fr import rank_report
 from otel_fr.dumps import torchview
+from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
 from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, POSTED, STATE_TEXT, ProcessState, RecordState
@@ -112,6 +114,7 @@ class DumpContents:
         live = {row.group.id for row in groups}
         still_open = sum(record.state is RecordState.IN_FLIGHT and record.group.id in live for record in records)
         whole = (bool(records) and records[0].record_id == first and not torn) or head == first
+        decisions = [rank_report.to_object(item) for item in reported_decisions(reader.decisions)]
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
         exception = info.get("exception") or reader.exception
@@ -120,6 +123,7 @@ class DumpContents:
             "format": FORMAT,
             **meta,
             **info,
+            **({"decisions": decisions} if decisions else {}),
             "reason": reason,
             "written_at": now + offset,
             "wall_offset_ns": offset,

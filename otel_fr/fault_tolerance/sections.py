@@ -263,6 +263,12 @@ def send_to_monitor(message: dict[str, Any]) -> bool:
     return send is not None and send(message)
 
 
+def current_step() -> int:
+    """Number of the step that has begun last; -1: none has."""
+    step = _state.step
+    return -1 if step is None else step[10]
+
+
 def is_recording() -> bool:
     """There is a ring."""
     return _state.ring is not None

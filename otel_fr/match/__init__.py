@@ -6,7 +6,8 @@
 `mismatch` finds the instances that disagree; `endings` sorts ended ranks into causes and victims; `waiting` builds the
 wait-for graph, and `cycles` finds its cycles. `case` holds these results and the findings so far. `diagnose` finds the
 causes, with `misdirected` (messages to the wrong rank) and `device` (ranks stuck on the device); `consequences` finds
-what followed from them, and `overdue` which ranks have missed a heartbeat or overrun a section. `undecided` lists what
+what followed from them, and `overdue` which ranks have missed a heartbeat or overrun a section. `decisions` adds where
+culprits first decided otherwise than their peers. `undecided` lists what
 evidence without findings leaves open, and the ranks nearest to it.
 `sentences` has the texts, and `machines` the names of the ranks' machines in them.
 """
@@ -20,6 +21,7 @@ from otel_fr.match.model import (
     Call,
     CallState,
     Category,
+    Decision,
     Ending,
     Evidence,
     Finding,
@@ -44,6 +46,7 @@ __all__ = [
     "CallState",
     "Case",
     "Category",
+    "Decision",
     "Difference",
     "Ending",
     "Evidence",

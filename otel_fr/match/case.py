@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from otel_fr.match import ending_sentences, sentences
+from otel_fr.match import decisions, ending_sentences, sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.aftermath import first_mismatches
 from otel_fr.match.destroyed import set_aside
@@ -198,6 +198,9 @@ class Case:
             aborted = [rank for rank in finding.waiting_ranks if rank in self.aborted]
             if aborted:
                 finding.details += (ending_sentences.aborted_text(aborted, self.evidence),)
+            if finding.culprit_ranks and finding.caused_by is None:
+                members = finding.group.ranks if finding.group is not None else sorted(ranks)
+                finding.details += tuple(decisions.texts(finding.culprit_ranks, members, ranks))
             finding.summary = summary_text(finding.summary)
             finding.details = tuple([summary_text(text) for text in finding.details])
             ended = [r for r in finding.culprit_ranks if not sentences.may_run(self.evidence, r)]

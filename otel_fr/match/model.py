@@ -187,6 +187,23 @@ class Overdue(NamedTuple):
     is_learned: bool = False
 
 
+class Decision(NamedTuple):
+    """Decisions of one name that a rank made one after the other, and that had one value.
+
+    Attributes:
+        value: its text, maybe cut. digest: of the whole text.
+        first, last: their numbers, from 1, among the rank's decisions of the name.
+        step: in which the first was made; None: not known.
+    """
+
+    name: str
+    value: str
+    digest: int
+    first: int
+    last: int
+    step: int | None = None
+
+
 class Place(NamedTuple):
     """Where a rank runs. Empty texts and None: not known.
 
@@ -243,6 +260,7 @@ class Rank:
         ended_by_monitor: its monitor ended it for that.
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
+        decisions: what its program has decided, in its order.
         destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
             by the engine (`otel_fr.match.destroyed`).
     """
@@ -274,6 +292,7 @@ class Rank:
     doing: str = ""
     kill_reason: str = ""
     place: Place = UNPLACED
+    decisions: tuple[Decision, ...] = ()
     destroying: Call | None = None
     leaving: frozenset[str] = frozenset()
 

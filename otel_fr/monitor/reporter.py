@@ -14,6 +14,7 @@ from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.dumps.contents import FrozenCalls
+from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.fault_tolerance.peers import EXIT_CODE
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor import error_file, report_builder
@@ -325,6 +326,7 @@ class Reporter:
             records_creations=meta.get("creations") is True,
             peer_timeout=self._config.peer_timeout,
             running_here=encode_ranks(self.running_here) if len(self.running_here) > 1 else "",
+            decisions=reported_decisions(self._reader.decisions) if stacks or known is not None else (),
         )
 
     def send(

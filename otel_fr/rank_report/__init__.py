@@ -64,6 +64,10 @@ MAX_THREAD_EXCEPTIONS: Final = 4
 """As many as a ring holds."""
 MAX_ACTIVITIES: Final = 16
 """Open sections of a report, the longest open first, and the heartbeat."""
+MAX_DECISIONS: Final = 48
+"""Runs of equal decisions of a report; each name has its newest ones."""
+MAX_DECIDED: Final = 120
+"""Characters of a decision's name and of its value."""
 MAX_DOING: Final = 512
 """Characters kept of what a rank is doing."""
 MAX_PATH: Final = 4_096
@@ -205,6 +209,17 @@ class ReportedActivity(NamedTuple):
     is_overdue: Annotated[bool, Key("overdue", flag(False), "true: it has lasted longer", optional=True)] = False
 
 
+class ReportedDecision(NamedTuple):
+    """Decisions of one name, one after the other, that had one value."""
+
+    name: Annotated[str, Key("name", text(MAX_DECIDED), "as passed to `otel_fr.decision`")]
+    value: Annotated[str, Key("value", text(MAX_DECIDED), "its text, cut to 80 bytes")]
+    digest: Annotated[int, Key("digest", INTEGER, "crc32 of its whole text")]
+    first: Annotated[int, Key("first", INTEGER, "number of the first of them, from 1, among those of the name")]
+    last: Annotated[int, Key("last", INTEGER, "number of the last")]
+    step: Annotated[int | None, Key("step", OPTIONAL_INTEGER, "step in which the first was made", optional=True)] = None
+
+
 class DropCounts(NamedTuple):
     """What the monitor and the rank's recording have lost."""
 
@@ -255,6 +270,7 @@ _read_call = reader_of(ReportedCall)
 _read_group = reader_of(ReportedGroup)
 _read_exception = reader_of(ReportedException)
 _read_activity = reader_of(ReportedActivity)
+_read_decision = reader_of(ReportedDecision)
 
 
 def _read_list(value: object, read: Callable[[Json], _T], most: int) -> tuple[_T, ...]:
@@ -275,6 +291,11 @@ def _read_exceptions(value: object) -> tuple[ReportedException, ...]:
 def read_activities(value: object) -> tuple[ReportedActivity, ...]:
     """From the list of a report or a flight-recorder file; what is not one is empty."""
     return _read_list(value, _read_activity, MAX_ACTIVITIES)
+
+
+def read_decisions(value: object) -> tuple[ReportedDecision, ...]:
+    """From the list of a report or a flight-recorder file; what is not one is left out."""
+    return _read_list(value, _read_decision, MAX_DECISIONS)
 
 
 def _read_groups(value: object) -> tuple[ReportedGroup, ...]:
@@ -302,6 +323,7 @@ _GROUPS = Form(_read_groups, None, "list of GROUP")
 _CALLS = Form(_read_calls, (), "list of CALL")
 _EXCEPTIONS = Form(_read_exceptions, (), "list of EXCEPTION")
 _ACTIVITIES = Form(read_activities, (), "list of ACTIVITY")
+_DECISIONS = Form(read_decisions, (), "list of DECISION")
 
 
 class RankReport(NamedTuple):
@@ -426,6 +448,16 @@ class RankReport(NamedTuple):
             optional=True,
         ),
     ] = ""
+    decisions: Annotated[
+        tuple[ReportedDecision, ...],
+        Key(
+            "decisions",
+            _DECISIONS,
+            "what the program has decided, in its order, at most 48 items, while the stacks are known, until the rank"
+            " moves on; exception, exited",
+            optional=True,
+        ),
+    ] = ()
 
 
 SECTIONS: Final[dict[str, type]] = {
@@ -435,11 +467,21 @@ SECTIONS: Final[dict[str, type]] = {
     "EXIT": ReportedExit,
     "EXCEPTION": ReportedException,
     "ACTIVITY": ReportedActivity,
+    "DECISION": ReportedDecision,
     "DROPPED": DropCounts,
 }
 """By their name in docs/telemetry.md."""
 
-Section = RankReport | ReportedGroup | ReportedCall | ReportedExit | ReportedException | ReportedActivity | DropCounts
+Section = (
+    RankReport
+    | ReportedGroup
+    | ReportedCall
+    | ReportedExit
+    | ReportedException
+    | ReportedActivity
+    | ReportedDecision
+    | DropCounts
+)
 
 _KEYS: Final = {section: keys_of(section) for section in SECTIONS.values()}
 _read_report = reader_of(RankReport)

@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from otel_fr.ring.activity_layout import ACTIVITY_SIZE
+from otel_fr.ring.decision_layout import DECISIONS_SIZE
 
 MAGIC: Final = b"OTELFRRB"
 VERSION: Final = 1
@@ -152,7 +153,7 @@ class Layout:
         if not 1 <= capacity <= MAX_CAPACITY:
             raise ValueError(f"ring capacity must be 1 to {MAX_CAPACITY} records, not {capacity}")
         half_size = max(MIN_HALF_SIZE, HALF_BYTES_PER_RECORD * capacity)
-        progress = HEADER_SIZE + STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE
+        progress = HEADER_SIZE + STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE + DECISIONS_SIZE
         definitions = progress + PROGRESS_ROWS * ROW_SIZE
         slots_start = definitions + 2 * half_size
         slots = capacity + 1
@@ -179,6 +180,12 @@ class Layout:
         """Start of the activity section; None: the file has no room for it."""
         start = self.status + STATUS_SIZE + THREADS_SIZE
         return start if start + ACTIVITY_SIZE <= self.progress else None
+
+    @property
+    def decisions(self) -> int | None:
+        """Start of the section of decisions; None: the file has no room for it."""
+        start = self.status + STATUS_SIZE + THREADS_SIZE + ACTIVITY_SIZE
+        return start if start + DECISIONS_SIZE <= self.progress else None
 
     def half(self, generation: int) -> int:
         """Start of the half that holds the definitions of ``generation``."""

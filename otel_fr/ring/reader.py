@@ -19,6 +19,8 @@ from otel_fr.ring import documents
 from otel_fr.ring.activity_layout import READY, WORD_READY
 from otel_fr.ring.activity_reader import ActivityReader
 from otel_fr.ring.codec import DefinitionError
+from otel_fr.ring.decision_layout import READY as DECISIONS_READY
+from otel_fr.ring.decision_reader import DecisionReader
 from otel_fr.ring.definitions import GroupDef, SignatureDef, SiteDef, ThreadDef, thread_of
 from otel_fr.ring.layout import (
     COUNTERS,
@@ -202,6 +204,14 @@ class RingReader:
         if start is None or self._words[start // 8 + WORD_READY] != READY:
             return None
         return ActivityReader(self._map, self._words, start)
+
+    @property
+    def decisions(self) -> DecisionReader | None:
+        """Decisions of the program; None: the file has no room for them, as those of older writers."""
+        start = self._layout.decisions
+        if start is None or self._words[start // 8] != DECISIONS_READY:
+            return None
+        return DecisionReader(self._map, self._words, start)
 
     def _first_exception(self) -> dict[str, object] | None:
         found = self._document(STATUS_EXCEPTION, EXCEPTION_ROOM)

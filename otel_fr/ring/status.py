@@ -10,6 +10,7 @@ from pathlib import Path
 
 from otel_fr.ring import documents
 from otel_fr.ring.activity_writer import ActivityWriter
+from otel_fr.ring.decision_writer import DecisionWriter
 from otel_fr.ring.layout import (
     COUNTERS,
     EXCEPTION_ROOM,
@@ -31,7 +32,7 @@ class StatusWriter:
 
     Attributes:
         path: the file.
-        activity: the writer of its activity section.
+        activity, decisions: the writers of these sections.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class StatusWriter:
         "_thread_number",
         "_words",
         "activity",
+        "decisions",
         "path",
     )
 
@@ -56,7 +58,9 @@ class StatusWriter:
         self._has_exception = False
         self._thread_number = 0
         assert layout.activity is not None  # a new file has all sections
+        assert layout.decisions is not None
         self.activity = ActivityWriter(mapping, layout.activity)
+        self.decisions = DecisionWriter(mapping, layout.decisions)
         counters = (layout.status + STATUS_COUNTERS) // 8
         self._counter_words = {name: counters + index for index, name in enumerate(COUNTERS)}
 
@@ -103,6 +107,7 @@ class StatusWriter:
     def close(self) -> None:
         """Close the mapping; the file stays. Later calls of any other method raise ValueError."""
         self.activity.close()
+        self.decisions.close()
         self._words.release()
         self._map.close()
 

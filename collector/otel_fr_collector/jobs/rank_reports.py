@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 
 from otel_fr import identity, rank_report
-from otel_fr.match import Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
+from otel_fr.match import Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
 from otel_fr.match.endings import process_ending
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
@@ -83,6 +83,7 @@ class KeptReport:
     ended_for_peer: bool = False
     running_here: str = ""
     """Interned: the monitors of one machine mostly say the same."""
+    decisions: tuple[Decision, ...] = ()
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
 
@@ -91,6 +92,7 @@ class KeptReport:
         texts = (self.stack, self.exception_stack, self.exception, self.exit_message, self.file, self.site, self.doing)
         size = max(0, sum(map(getsizeof, texts)) - UNIT) + bytes_of_threads(self.thread_exceptions)
         size += sum(UNIT + getsizeof(item.name) for item in self.overdue) + len(self.kill_reason)
+        size += UNIT * len(self.decisions)
         return 1 + len(self.inflight) + len(self.failed) + self.call_weight + size // UNIT
 
     def cut(self, calls: int, length: int) -> None:
@@ -105,6 +107,7 @@ class KeptReport:
         self.overdue = tuple([item._replace(name=item.name[:length]) for item in self.overdue])
         self.exit_message, self.doing = self.exit_message[:length], self.doing[:length]
         self.kill_reason = self.kill_reason[:length]
+        self.decisions = ()
 
 
 def bytes_of_threads(given: Iterable[ThreadException]) -> int:
@@ -152,6 +155,9 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         step=given.step,
         ended_by_monitor=given.on_hang == "kill",
         doing=given.doing,
+        decisions=tuple(
+            [Decision(interner.text(item.name), interner.text(item.value), *item[2:]) for item in given.decisions]
+        ),
         running_here=interner.text(given.running_here) if given.running_here else "",
         call_weight=calls.weight,
         thread_exceptions=tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from sys import getsizeof
 
-from otel_fr.match import UNPLACED, Ending, Place, ThreadException
+from otel_fr.match import UNPLACED, Decision, Ending, Place, ThreadException
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNIT, CompactCall
 from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
@@ -47,6 +47,7 @@ class RankState:
     exit_message: str = ""
     exit_site: str = ""
     thread_exceptions: tuple[ThreadException, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     file: str = ""
     has_gaps: bool = False
     """A report showed errors of its recording."""
@@ -96,16 +97,20 @@ class RankState:
         size = max(0, sum(map(getsizeof, texts)) - 2 * UNIT)
         if self.thread_exceptions is not report.thread_exceptions:
             size += bytes_of_threads(self.thread_exceptions)
+        if self.decisions is not report.decisions:
+            size += UNIT * len(self.decisions)
         return size // UNIT
 
     def cut(self, length: int) -> None:
         """Cut its texts to ``length`` characters."""
         self.stack, self.exception, self.thread_exceptions = self.stack[:length], self.exception[:length], ()
+        self.decisions = ()
 
     def take_report(self, report: KeptReport, now: float) -> KeptReport | None:
         """Make it the latest report; returns the one before."""
         before, self.report, self.arrived = self.report, report, now
         self.has_gaps = self.has_gaps or report.hook_errors > 0
+        self.decisions = report.decisions or self.decisions
         return before
 
     @property

@@ -157,6 +157,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         file=state.file,
         doing=report.doing if report is not None else "",
         place=state.place,
+        decisions=state.decisions,
     )
 
 

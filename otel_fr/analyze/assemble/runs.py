@@ -27,6 +27,7 @@ from otel_fr.match.endings import process_ending
 from otel_fr.match.model import (
     Call,
     CallState,
+    Decision,
     Ending,
     Evidence,
     Group,
@@ -278,6 +279,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         ended_by_monitor=dump.text("on_hang") == "kill" and bool(exit_),
         ended_for_peer=exit_.get("for_peer") is True,
         doing=dump.text("doing")[: rank_report.MAX_DOING],
+        decisions=tuple([Decision(*item) for item in rank_report.read_decisions(dump.facts.get("decisions"))]),
         kill_reason=_text(exit_.get("reason"))[: rank_report.MAX_DOING],
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)

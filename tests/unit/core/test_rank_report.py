@@ -16,6 +16,7 @@ from otel_fr.rank_report import (
     RankReport,
     ReportedActivity,
     ReportedCall,
+    ReportedDecision,
     ReportedException,
     ReportedExit,
     ReportedGroup,
@@ -107,6 +108,7 @@ groups = st.builds(ReportedGroup, names, texts, texts, texts, texts, *[counts] *
 activities = st.builds(
     ReportedActivity, texts, texts, *[st.none() | seconds] * 2, st.booleans(), st.booleans()
 )  # fmt: skip
+decisions = st.builds(ReportedDecision, texts, texts, counts, counts, counts, st.none() | integers)
 call_lists = st.lists(calls, max_size=2).map(tuple)
 reports = st.builds(
     RankReport,
@@ -117,7 +119,8 @@ reports = st.builds(
     st.none() | st.builds(ReportedException, *[texts] * 5),
     st.lists(st.builds(ReportedException, *[texts] * 5), max_size=4).map(tuple), texts, texts, texts,
     st.booleans(), texts, texts, st.booleans(), st.floats(*rank_report.PEER_TIMEOUTS),
-    st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts,
+    st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts, texts, texts,
+    st.lists(decisions, max_size=3).map(tuple),
 )  # fmt: skip
 
 

@@ -285,7 +285,9 @@ def test_a_ring_without_room_for_exceptions_of_threads_is_read(
     with monkeypatch.context() as older:
         older.setattr(layout_module, "THREADS_SIZE", 0)
         older.setattr(layout_module, "ACTIVITY_SIZE", 0)
+        older.setattr(layout_module, "DECISIONS_SIZE", 0)
         older.setattr(status_module, "ActivityWriter", lambda *_: None)
+        older.setattr(status_module, "DecisionWriter", lambda *_: None)
         writer, group = make(tmp_path, 10)
     Program(1).issue(writer, group, 0)
     writer.set_exception({"type": "OSError", "thread": thread})
@@ -294,6 +296,7 @@ def test_a_ring_without_room_for_exceptions_of_threads_is_read(
         assert [found["thread"] for found in reader.thread_exceptions] == ([] if ends else ["loader"])
         assert len(list(reader.records())) == 1
         assert reader.activity is None
+        assert reader.decisions is None
 
 
 def test_texts_too_long_for_their_place_are_shortened_and_say_so(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Reads the ring's section of decisions, live or left behind. Everything read is checked before use."""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from dataclasses import dataclass
+
+from otel_fr.ring.decision_layout import (
+    MAX_NAME,
+    MAX_TEXT,
+    NAME_SIZE,
+    NAMES,
+    NAMES_START,
+    ROW,
+    ROW_SIZE,
+    ROWS,
+    ROWS_START,
+    WORD_NAMES,
+    WORD_NEWEST,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Decisions of one name, one after the other, that had one value.
+
+    Attributes:
+        first, last: their numbers, from 1. step: in which the first was made; -1: none.
+        value: its text, maybe cut. digest: of the whole text. decided_ns: when the first was made (monotonic).
+    """
+
+    name: str
+    first: int
+    last: int
+    step: int
+    value: str
+    digest: int
+    decided_ns: int
+
+
+class DecisionReader:
+    """Reads the section of one ring."""
+
+    def __init__(self, mapping: mmap.mmap, words: memoryview, start: int) -> None:
+        """``words``: the mapping as 8-byte words. ``start``: of the section in the file."""
+        self._map = mapping
+        self._words = words
+        self._start = start
+        self._first = start // 8
+
+    def newest(self) -> int:
+        """Changes of values so far."""
+        newest: int = self._words[self._first + WORD_NEWEST]
+        return newest
+
+    def decided(self) -> list[Decided]:
+        """What is kept, in the order in which it was decided."""
+        names = self._names()
+        newest = self.newest()
+        rows: list[tuple[int, int, int, int, int, str]] = []
+        for ticket in range(max(newest - ROWS, 0) + 1, newest + 1):
+            at = self._start + ROWS_START + ticket % ROWS * ROW_SIZE
+            if self._words[at // 8] != ticket:
+                continue
+            number, step, decided, digest, index, length, text = ROW.unpack_from(self._map, at + 8)
+            if self._words[at // 8] == ticket and index in names and length <= MAX_TEXT and number:
+                rows.append((index, number, step, decided, digest, text[:length].decode("utf-8", "replace")))
+        found: list[Decided] = []
+        next_of: dict[int, int] = {}
+        for index, number, step, decided, digest, text in reversed(rows):
+            name, count = names[index]
+            last = next_of.get(index, max(count, number) + 1) - 1
+            next_of[index] = number
+            if number <= last:
+                found.append(Decided(name, number, last, step, text, digest, decided))
+        return found[::-1]
+
+    def _names(self) -> dict[int, tuple[str, int]]:
+        """Index -> the name, and how many decisions it has."""
+        found: dict[int, tuple[str, int]] = {}
+        for index in range(min(self._words[self._first + WORD_NAMES], NAMES)):
+            at = self._start + NAMES_START + index * NAME_SIZE
+            word, count = self._words[at // 8], self._words[at // 8 + 1]
+            length = (word >> 32) - 1
+            text = self._map[at + 16 : at + 16 + length] if 0 <= length <= MAX_NAME else b""
+            if 0 <= length <= MAX_NAME and zlib.crc32(text) == word & 0xFFFFFFFF:
+                found[index] = (text.decode("utf-8", "replace"), count)
+        return found

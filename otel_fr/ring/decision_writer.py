@@ -1,0 +1,81 @@
+"""Writes the ring's section of decisions: how often each was made, and the changes of its value.
+
+Nothing here locks, waits, or calls the operating system.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import zlib
+from collections.abc import Callable
+
+from otel_fr.ring.decision_layout import (
+    MAX_NAME,
+    MAX_TEXT,
+    NAME_SIZE,
+    NAMES,
+    NAMES_START,
+    READY,
+    ROW,
+    ROW_SIZE,
+    ROWS,
+    ROWS_START,
+    WORD_NAMES,
+    WORD_NEWEST,
+    WORD_READY,
+    WORD_UNTRACKED,
+    text_bytes,
+)
+
+
+class DecisionWriter:
+    """Writes the section. Not for use after a fork."""
+
+    __slots__ = ("_first", "_map", "_next_ticket", "_rows_at", "_words")
+
+    def __init__(self, mapping: mmap.mmap, start: int) -> None:
+        """``start``: of the section in the file, all zeros."""
+        self._map = mapping
+        self._words = memoryview(mapping).cast("Q")
+        self._first = start // 8
+        self._rows_at = start + ROWS_START
+        self._next_ticket: Callable[[], int] = itertools.count(1).__next__
+        self._words[self._first + WORD_READY] = READY
+
+    def close(self) -> None:
+        """Let go of the mapping. Later calls raise ValueError."""
+        self._words.release()
+
+    def add_name(self, index: int, name: str) -> int:
+        """Enter the name number ``index`` (from 0), and return the word that counts its decisions; -1: no room."""
+        if index >= NAMES:
+            self._words[self._first + WORD_UNTRACKED] += 1
+            return -1
+        text = text_bytes(name, MAX_NAME)
+        at = self._first * 8 + NAMES_START + index * NAME_SIZE
+        self._map[at + 16 : at + 16 + len(text)] = text
+        self._words[at // 8] = (len(text) + 1) << 32 | zlib.crc32(text)
+        self._words[self._first + WORD_NAMES] = index + 1
+        return at // 8 + 1
+
+    def count(self, word: int, number: int) -> None:
+        """``number`` decisions have been made of the name whose `add_name` returned ``word``."""
+        self._words[word] = number
+
+    def change(self, index: int, number: int, step: int, now_ns: int, value: str) -> None:
+        """The decision number ``number`` (from 1) of a name has another value than the one before.
+
+        Args:
+            index: of the name. step: number of the training step, -1: none. now_ns: monotonic.
+        """
+        raw = value.encode("utf-8", "backslashreplace")
+        text = text_bytes(value, MAX_TEXT)
+        ticket = self._next_ticket()
+        at = self._rows_at + ticket % ROWS * ROW_SIZE
+        words = self._words
+        # A reader of the old content finds that it is gone, never a mixture.
+        words[at >> 3] = 0
+        ROW.pack_into(self._map, at + 8, number, step, now_ns, zlib.crc32(raw), index, len(text), text)
+        words[at >> 3] = ticket
+        words[self._first + WORD_NEWEST] = ticket
