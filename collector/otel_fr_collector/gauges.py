@@ -133,15 +133,11 @@ class JobGauges(Collector):
         now = self._clock()
         found: dict[tuple[str, str, str], tuple[float, float | None]] = {}
         for run in self._runs.by_id.values():
-            if run.ended_clean:
-                continue
             steps = run.steps.per_second(now)
-            for state in run.groups.values():
-                slowest = state.waits.slowest()
-                if slowest is not None:
-                    each = slowest.waited / steps if steps else None
-                    labels = _labels(run, state)
-                    found[labels[0], labels[1], str(slowest.rank)] = slowest.waited, each
+            for state, slowest in run.slowest(now):
+                each = slowest.waited / steps if steps else None
+                labels = _labels(run, state)
+                found[labels[0], labels[1], str(slowest.rank)] = slowest.waited, each
         for values in heapq.nlargest(MAX_STRAGGLERS, found, key=lambda key: found[key][0]):
             ratio.add_metric(values, found[values][0])
             if (each := found[values][1]) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from otel_fr import semconv as names
@@ -17,7 +17,7 @@ from otel_fr_collector.jobs.rank_reports import MAX_GROUP_RANKS, KeptReport
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.step_rate import StepRate
 from otel_fr_collector.jobs.usage import GROUP_BYTES, PROGRESS_BYTES, RANK_BYTES, Usage
-from otel_fr_collector.jobs.waits import StragglerLimits, Waits
+from otel_fr_collector.jobs.waits import Slowest, StragglerLimits, Waits
 from otel_fr_collector.jobs.workload import WorkloadRequest
 
 MAX_RANKS_PER_RUN = 16_384
@@ -355,6 +355,19 @@ class Run:
         """Keep one for its history, if that is due."""
         if self.history.is_due(now) and self.groups and not self.ended_clean:
             self.history.add(self.sample(now))
+
+    def slowest(self, now: float) -> Iterator[tuple[GroupState, Slowest]]:
+        """The ranks that its groups wait for now, if they are the same again and again.
+
+        None once the run has ended, or stands still: what cost it time before does so no more.
+        """
+        latest = self.history.latest(self.sample(now))
+        if self.ended_clean or (latest is not None and latest.wait <= 0):
+            return
+        for state in self.groups.values():
+            found = state.waits.slowest()
+            if found is not None:
+                yield state, found
 
     def compare_pieces(self) -> bool:
         """Compare some of what came before the members of a group were known. True: there is more to compare."""

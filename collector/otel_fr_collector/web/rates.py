@@ -28,20 +28,17 @@ def latest_rates(run: Run, now: float) -> Json:
 
 def slowest(run: Run, now: float) -> Json | None:
     """The rank that costs the job most, if it is the same again and again; None: nobody is named."""
+    found = list(run.slowest(now))
+    if not found:
+        return None
+    state, one = max(found, key=lambda item: item[1].waited)
     steps = run.steps.per_second(now)
-    found: Json | None = None
-    most = 0.0
-    for state in run.groups.values():
-        one = state.waits.slowest()
-        if one is not None and one.waited > most and not run.ended_clean:
-            most = one.waited
-            found = {
-                "rank": one.rank,
-                "process_group": state.group.description or state.group.name,
-                "waited": round(one.waited, 4),
-                "lost_per_step_s": _number(one.waited / steps if steps else None),
-            }
-    return found
+    return {
+        "rank": one.rank,
+        "process_group": state.group.description or state.group.name,
+        "waited": round(one.waited, 4),
+        "lost_per_step_s": _number(one.waited / steps if steps else None),
+    }
 
 
 async def rates(run: Run, now: float, wall: float) -> Json:

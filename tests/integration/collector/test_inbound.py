@@ -15,6 +15,7 @@ import grpc
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+from prometheus_client.parser import text_string_to_metric_families
 
 from otel_fr import semconv
 from otel_fr.control.v1 import control_pb2
@@ -22,6 +23,7 @@ from tests.support import hostile
 from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import WATCH, refused
 from tests.support.otlp_messages import attribute
+from tests.support.rank_metrics import metrics_of
 from tests.support.tokens import READER, TEAM, bearer, write_tokens
 from tests.support.waiting import PATIENCE
 
@@ -57,6 +59,20 @@ def test_a_token_for_one_team_makes_no_incident_of_another(guarded: Collector) -
     jobs = json.loads(guarded.fetch("/api/v1/jobs", Authorization=f"Bearer {READER}").body)["jobs"]
     assert [job["job"] for job in jobs] == ["team-a/train"]
     assert {one["job"] for one in guarded.incidents()} == {"team-a/train"}
+
+
+def test_a_token_for_one_team_counts_no_calls_for_another(guarded: Collector) -> None:
+    calls = "otel_fr_collective_calls_total"
+
+    def counted() -> set[str]:
+        page = guarded.fetch("/metrics", Authorization=f"Bearer {READER}").body.decode()
+        families = text_string_to_metric_families(page)
+        return {one.labels["job_id"] for family in families for one in family.samples if one.name == calls}
+
+    for job, status in (("team-b/train", 403), ("team-a/train", 200)):
+        answer = guarded.post("/v1/metrics", metrics_of(0, job=job), Authorization=f"Bearer {TEAM}")
+        assert answer.status == status
+    assert counted() == {"team-a/train"}
 
 
 def test_a_control_stream_without_a_job_needs_a_token_for_all_jobs(guarded: Collector) -> None:

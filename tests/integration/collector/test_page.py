@@ -373,7 +373,7 @@ def communicate(stage: Stage, run: Run) -> None:
         assert tally is not None
         tally.waited_for, tally.came_last = 12.5, 90
         group.waits.recent = deque(Wait(second, 1, 0.4, 1) for second in range(50))
-        group.waits.now = 50.0
+        group.waits.now, group.waits.lost = 50.0, 32.0
         for number in range(8):
             at = now - 15 * (8 - number)
             run.history.add(Sample(at, 30.0 * number, 1e8 * number, 4.0 * number, 2e9, 0.25))

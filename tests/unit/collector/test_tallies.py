@@ -136,3 +136,18 @@ def test_the_rate_of_steps_follows_one_rank_and_new_numbers() -> None:
     for second in range(40, 60):
         rate.note(1, (second - 40) * 2, float(second))  # the program counts again, and rank 0 has ended
     assert rate.per_second(59.0) == pytest.approx(2.0, rel=0.1)
+
+
+def test_of_a_run_that_stands_still_nobody_is_named() -> None:
+    run = Run(RunId("j", 0, "r"), 0.0, 0.0)
+    group = run.group_state(GROUP, 3)
+    assert group is not None
+    group.waits = late_job(steps=100).waits
+    lost = group.waits.lost
+    for second in range(0, 61, 15):
+        group.waits.lost = lost * second / 60
+        run.keep_sample(float(second))
+    assert [one.rank for _, one in run.slowest(60.0)] == [1]
+    for second in range(75, 151, 15):
+        run.keep_sample(float(second))
+    assert list(run.slowest(150.0)) == []
