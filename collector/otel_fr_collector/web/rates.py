@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from otel_fr.presentation import group_name
 from otel_fr_collector.jobs.history import Rates
 from otel_fr_collector.jobs.numbers import Key, Numbers, Series, bus_factor
 from otel_fr_collector.jobs.run import Run
@@ -35,7 +36,7 @@ def slowest(run: Run, now: float) -> Json | None:
     steps = run.steps.per_second(now)
     return {
         "rank": one.rank,
-        "process_group": state.group.description or state.group.name,
+        "process_group": group_name(state.group.name, state.group.description),
         "waited": round(one.waited, 4),
         "lost_per_step_s": _number(one.waited / steps if steps else None),
     }
