@@ -57,6 +57,7 @@ RIGHT = {
     "gil": {"rank_stuck"},
     "section": {"section_overrun"},
     "sleep": {"missing_rank"},
+    "sleep unheard": {"missing_rank"},
     "stop unseen": {"rank_stuck"},
     "network": set[str](),
     "monitor": set[str](),
@@ -65,8 +66,9 @@ RIGHT = {
 """Fault -> the categories that are right; empty: nothing is to be said.
 
 ``stop unseen``: the victim is stopped while the collector is cut off; ``network``: it is cut off for a while;
-``monitor``: the victim's monitor is killed.
+``monitor``: the victim's monitor is killed; ``sleep unheard``: it is stopped, and the victim is only slow.
 """
+MONITOR_SIGNALS = {"monitor": signal.SIGKILL, "sleep unheard": signal.SIGSTOP}
 UNSEEN_SECONDS = 8.0
 """How long the collector is cut off then: longer than ``OTEL_FR_PEER_TIMEOUT``, so that all ranks fall silent."""
 FREES = {"kill", "raise", "stop", "stop unseen", "gil", "section"}
@@ -80,6 +82,7 @@ class Outcome:
     Attributes:
         freed: seconds from the fault until the last survivor was freed; None: not, or not to be.
         too_early: survivors that were freed while the collector was cut off.
+        monitor: process id of the victim's monitor, if a signal was sent to it.
     """
 
     kind: str
@@ -90,6 +93,7 @@ class Outcome:
     finished: bool = False
     named: bool = False
     leftovers: list[str] = field(default_factory=list)
+    monitor: int = 0
     output: str = ""
 
     @property
@@ -202,6 +206,8 @@ def run(kind: str, seed: int, stall: float) -> Outcome:
             "OTEL_FR_RING_DIR": str(rings),
             "OTEL_FR_DUMP_DIR": str(folder / "dumps"),
         }
+        if kind == "sleep unheard":
+            env["OTEL_FR_PEER_TIMEOUT"] = str(stall)
         job = Job(kind, victim, step, env)
         try:
             _follow(job, kind, victim, outcome, relay, rings)
@@ -210,6 +216,8 @@ def run(kind: str, seed: int, stall: float) -> Outcome:
             causes = collector.causes()
         finally:
             job.end()
+            if kind == "sleep unheard" and outcome.monitor:
+                _kill(outcome.monitor, signal.SIGCONT)
         outcome.output = "".join(job.lines)
         outcome.causes = [(one["category"], tuple(one["culprit_ranks"])) for one in causes]
         outcome.named = any(category in RIGHT[kind] and ranks == (victim,) for category, ranks in outcome.causes)
@@ -224,9 +232,10 @@ def _follow(job: Job, kind: str, victim: int, outcome: Outcome, relay: Relay, ri
         raise SystemExit("the job did not start:\n" + "".join(job.lines))
     if kind == "network":
         relay.cut(3.0)
-    elif kind == "monitor":
+    elif kind in MONITOR_SIGNALS:
         (ready,) = job.of("ready", (victim,))
-        _kill(until(lambda: _monitor_of(ready["pid"], rings)), signal.SIGKILL)
+        outcome.monitor = until(lambda: _monitor_of(ready["pid"], rings))
+        _kill(outcome.monitor, MONITOR_SIGNALS[kind])
     if kind in FREES:
         job.wait(DONE_SECONDS, 1, "fault")
         if kind == "stop unseen":
@@ -282,7 +291,7 @@ def main() -> None:
         outcomes.append(outcome)
         freed = "" if outcome.freed is None else f", survivors freed after {outcome.freed:.1f} s"
         print(
-            f"{number + 1:3} {outcome.kind:11} {'right' if outcome.is_right else 'WRONG'} {outcome.causes}{freed}",
+            f"{number + 1:3} {outcome.kind:13} {'right' if outcome.is_right else 'WRONG'} {outcome.causes}{freed}",
             flush=True,
         )
         if not outcome.is_right:

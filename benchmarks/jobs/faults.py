@@ -37,7 +37,7 @@ def fail() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif KIND == "raise":
         raise ValueError("bad sample 4711")
-    elif KIND == "sleep":
+    elif KIND in ("sleep", "sleep unheard"):
         time.sleep(3 * float(os.environ["OTEL_FR_STALL_SECONDS"]))
     elif KIND == "gil":
         ctypes.PyDLL(None).sleep(600)  # called without releasing the GIL
