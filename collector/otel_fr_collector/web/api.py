@@ -171,7 +171,7 @@ class Api:
         if request.method == "POST":
             if not access.may_send(run.id.job):
                 raise ApiError(
-                    403, "the token is valid for reading only; asking ranks for stacks takes one for writing"
+                    403, "the token is valid for reading only; asking ranks for stacks takes one with access read,write"
                 )
             return JSONResponse({"asked": self._service.ask_stacks(run)}, headers=_DATA_HEADERS)
         asked = run.asked_stacks
