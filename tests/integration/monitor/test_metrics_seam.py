@@ -1,0 +1,83 @@
+"""Metrics through OpenTelemetry's own exporters, to a real collector, and to a server that does not know them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from otel_fr import otlp_sender
+from otel_fr.monitor import logs
+from tests.support.collector_process import running
+from tests.support.otlp_sink import grpc_sink
+from tests.support.rank_metrics import metrics_of
+
+PROTOCOLS = ("grpc", "http/protobuf")
+
+
+@pytest.fixture
+def request_() -> ExportMetricsServiceRequest:
+    return ExportMetricsServiceRequest.FromString(metrics_of(1))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_metrics_reach_a_collector(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: ExportMetricsServiceRequest
+) -> None:
+    with running(tmp_path) as collector:
+        address = f"http://{collector.grpc}" if protocol == "grpc" else collector.otlp_http
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        assert otlp_sender.sender_from_env("metrics").send(request_, 1)
+        assert collector.metric("otel_fr_collective_calls_total", operation="all_reduce") == 11
+
+
+class _Unknown(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(404)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Unknown)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_server_that_does_not_know_metrics_is_seen_to_refuse_them(
+    protocol: str, nowhere: str, monkeypatch: pytest.MonkeyPatch, request_: ExportMetricsServiceRequest
+) -> None:
+    seen: list[bool] = []
+
+    def note(thread: str, *, is_refused: bool) -> bool:
+        seen.append(is_refused)
+        return True
+
+    names = ("opentelemetry", "urllib3", "requests", "otel_fr.monitor.export")
+    kept = [(logging.getLogger(name), logging.getLogger(name).propagate) for name in names]
+    handler = logging.NullHandler()
+    try:
+        logs.watch_exporters(handler, note)
+        with grpc_sink() as sink:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.address if protocol == "grpc" else nowhere)
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+            assert not otlp_sender.sender_from_env("metrics").send(request_, 1)
+    finally:
+        for logger, propagate in kept:
+            logger.handlers[:] = []
+            logger.propagate = propagate
+    assert True in seen
