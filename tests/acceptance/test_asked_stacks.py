@@ -66,5 +66,5 @@ def test_who_may_only_read_asks_no_rank(tmp_path: Path) -> None:
             path = f"{guarded.http}/api/v1/jobs/{job['id']}/stacks"
             refused = guarded.post(path, b"", **headers)
             assert refused.status == 403
-            assert "writing" in json.loads(refused.body)["error"]
+            assert "access read,write" in json.loads(refused.body)["error"]
             assert guarded.post(path, b"", Authorization="Bearer nobody-0123456789").status == 401
