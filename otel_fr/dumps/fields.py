@@ -20,7 +20,7 @@ _MAX_DTYPES = 4096
 _MAX_NAME = 1024
 """Characters of a file name or function name that are kept."""
 
-_OTHERS_CODE = ("/torch/", "/otel_fr/", "/torchcomms/", "<frozen ", "/contextlib.py:")
+_OTHERS_CODE = ("/torch/", "/otel_fr/", "/torchcomms/", "<frozen ", "/contextlib.py")
 """In the frames between a collective and the user's code that called it; contextlib's is that of torch's coalescing
 manager, which enqueues its calls at the end of the block."""
 
