@@ -27,8 +27,9 @@ def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     """Whether the finding rests on recent reports of every culprit, and of some rank that waits.
 
     A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
-    of each culprit from after the wait became long, or that rank's end, or its silence. Reports that arrived after
-    the snapshot do not count, because the finding does not rest on them.
+    of each culprit from after the wait became long, or that rank's end, or its silence. If all ranks that it concerns
+    fell silent before, it rests on nothing: the collector may be cut off from a job that goes on. Reports that arrived
+    after the snapshot do not count, because the finding does not rest on them.
     """
     if finding.category.is_mismatch:
         return not taken.mismatch_pending or reason.mismatch
@@ -39,6 +40,9 @@ def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     reached = _reached(taken, finding)
     waiting = [_is_fresh(taken, rank, reached) for rank in finding.waiting_ranks]
     if waiting and not any(waiting):
+        return False
+    concerned = (*finding.waiting_ranks, *finding.culprit_ranks)
+    if concerned and all(taken.silent_since.get(rank, reached) < reached for rank in concerned):
         return False
     return all(_is_fresh(taken, rank, reached) for rank in finding.culprit_ranks)
 

@@ -29,6 +29,7 @@ class Snapshot:
         moment: when it was taken (monotonic).
         until: rank -> the monotonic time up to which its calls in flight have aged.
         reported_at: rank -> when it last reported; infinity: no further report is expected.
+        silent_since: rank that has fallen silent -> when it last reported.
         may_report_later: a rank that never reported may still do so.
         mismatch_pending, bad_end_pending: a mismatch, a bad end, was not judged yet.
         enqueued_at: instance -> when the first call that waits there was enqueued, on the collector's clock.
@@ -46,6 +47,7 @@ class Snapshot:
     ranks: dict[int, Rank] = field(default_factory=dict)
     until: dict[int, float] = field(default_factory=dict)
     reported_at: dict[int, float] = field(default_factory=dict)
+    silent_since: dict[int, float] = field(default_factory=dict)
     enqueued_at: dict[InstanceKey, float] = field(default_factory=dict)
     enqueued_wall: dict[InstanceKey, float] = field(default_factory=dict)
 
@@ -95,6 +97,8 @@ def snapshot(run: Run, now: float) -> Snapshot:
         settled = state.report is None or state.ended is not None or silent
         taken.reported_at[state.rank] = math.inf if settled else state.arrived
         taken.until[state.rank] = _until(state, now)
+        if silent and state.report is not None:
+            taken.silent_since[state.rank] = state.arrived
     return taken
 
 

@@ -1,0 +1,51 @@
+"""A wait is believed while somebody tells of it: not if all who could have fallen silent before it was long."""
+
+from __future__ import annotations
+
+import pytest
+from otel_fr_collector.incidents.credibility import is_credible
+from otel_fr_collector.incidents.triggers import Triggers
+from otel_fr_collector.jobs.rank_reports import KeptReport
+from otel_fr_collector.jobs.ranks import SILENCE
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.snapshot import snapshot
+
+from otel_fr.match import Category, Finding, Group
+
+ENQUEUED, STALL = 100.0, 5.0
+NOW = ENQUEUED + 60.0
+SHORT, LONG = ENQUEUED + 1.0, ENQUEUED + STALL
+"""When a rank reported last: before its peers had waited for long, and after that."""
+
+
+@pytest.mark.parametrize(
+    ("last_reports", "is_believed"),
+    [
+        ({0: SHORT, 1: SHORT, 2: SHORT}, False),  # the collector was cut off from a job that may go on
+        ({0: LONG, 1: LONG, 2: LONG}, True),  # it was cut off from a job that hung
+        ({0: NOW, 1: SHORT, 2: SHORT}, True),  # a rank tells that it waits for one that is silent
+        ({0: SHORT, 1: NOW, 2: SHORT}, True),  # the rank that they wait for has not come
+        ({0: LONG, 1: SHORT, 2: SHORT}, True),
+    ],
+)
+def test_a_wait_of_which_nobody_has_told_is_not_believed(last_reports: dict[int, float], is_believed: bool) -> None:
+    run = Run(RunId("job", 0, "r0"), 0.0, 0.0, world_size=3)
+    for rank, moment in last_reports.items():
+        state = run.rank_state(rank)
+        assert state is not None
+        state.report, state.arrived = KeptReport(rank, 1, idle=0.1, stall=STALL), moment
+        assert state.is_silent(NOW) == (NOW - moment > SILENCE)
+    finding = Finding(
+        key="w/collective/5",
+        category=Category.MISSING_RANK,
+        group=Group("w", "0", "default_pg", (0, 1, 2)),
+        operation="all_reduce",
+        sequence_id=5,
+        stream="collective",
+        culprit_ranks=(1,),
+        waiting_ranks=(0, 2),
+        summary="rank 1 did not join all_reduce number 5",
+    )
+    taken = snapshot(run, NOW)
+    taken.enqueued_at["w", "collective", 5] = ENQUEUED
+    assert is_credible(taken, finding, Triggers(stalled=True)) == is_believed
