@@ -7,9 +7,10 @@ operators, and torchcomms' flight-recorder hook.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from otel_fr.match.model import Sizes
+if TYPE_CHECKING:
+    from otel_fr.match.model import Sizes
 
 _SPELLINGS = {
     "all_reduce": "allreduce allreduce_ all_reduce_sparse sparse_all_reduce",
