@@ -119,9 +119,10 @@ class Control:
         self._held.add(owner, -1)
         self._count -= 1
 
-    def dump(self, run: RunId, incident: str, reason: str) -> int:
+    def dump(self, run: RunId, incident: str, reason: str, page_url: str = "") -> int:
         """Ask all monitors of a run for their flight-recorder files; returns how many monitors."""
-        return self.send(run, control_pb2.Command(dump=control_pb2.Dump(incident_id=incident, reason=reason)))
+        dump = control_pb2.Dump(incident_id=incident, reason=reason, page_url=page_url)
+        return self.send(run, control_pb2.Command(dump=dump))
 
     def inspect(self, run: RunId, incident: str, ranks: Sequence[int]) -> None:
         """Ask the monitors of the first `MAX_CULPRITS` of these ranks for native stacks."""

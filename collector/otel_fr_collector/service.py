@@ -296,6 +296,7 @@ class Service:
         if finding.is_slowness:
             return
         if is_new:
-            self.control.dump(incident.run, incident.id, finding.summary[:500])
+            page = self.links.of(incident.data, incident.detected, incident.detected).get("page", "")
+            self.control.dump(incident.run, incident.id, finding.summary[:500], page)
         if finding.culprit_ranks:
             self.control.inspect(incident.run, incident.id, finding.culprit_ranks)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from otel_fr import semconv as names
 from otel_fr.config import Config
-from otel_fr.control.v1.control_pb2 import Command, PeerFailed
+from otel_fr.control.v1.control_pb2 import Command, Dump, PeerFailed
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.peers import Notice, PeerWatch
@@ -20,7 +20,7 @@ _log = logging.getLogger("otel_fr.monitor")
 
 REASON_REQUEST = "request"
 _MAX_REASON = 500
-"""Characters of a reason that are logged."""
+"""Characters of a reason, or of a URL, that are logged."""
 
 
 class Commands:
@@ -69,7 +69,10 @@ class Commands:
         while self._control is not None and not self._control.commands.empty():
             command = self._control.commands.get()
             if command.HasField("dump") and command.dump.incident_id:
-                self._verdict.note_incident(command.dump.incident_id, command.dump.reason[:_MAX_REASON])
+                self._note_incident(command.dump)
+
+    def _note_incident(self, dump: Dump) -> None:
+        self._verdict.note_incident(dump.incident_id, dump.reason[:_MAX_REASON], dump.page_url[:_MAX_REASON])
 
     def _follow_run(self) -> None:
         run_id = self._reporter.identity.run_id
@@ -85,7 +88,7 @@ class Commands:
             dump = command.dump
             if dump.incident_id and dump.incident_id not in self._incidents:
                 self._incidents.append(dump.incident_id)
-                self._verdict.note_incident(dump.incident_id, dump.reason[:_MAX_REASON])
+                self._note_incident(dump)
             self._dump(dump.reason[:200] or REASON_REQUEST)
         elif command.HasField("inspect"):
             if self._reporter.identity.rank in command.inspect.ranks:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from otel_fr.config import Config
 from otel_fr.helper_process import python_command
@@ -48,10 +49,21 @@ _log = logging.getLogger("otel_fr.monitor")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An incident that the collector has opened."""
+    """An incident that the collector has opened. ``page``: its URL; "": not known."""
 
     id: str
     summary: str
+    page: str
+
+    @property
+    def where(self) -> str:
+        """How to look at it: its page; if the page is only for the collector's own machine, the command there."""
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(self.page)
+            host = parts.hostname or ""
+            if parts.scheme in ("http", "https") and host not in ("", "localhost", "::1") and host[:4] != "127.":
+                return one_line(self.page)
+        return f"otel-fr incidents show {one_line(self.id)}"
 
 
 class Analysis:
@@ -129,11 +141,12 @@ class Verdict:
 
     # ---- while the job runs
 
-    def note_incident(self, number: str, summary: str) -> None:
+    def note_incident(self, number: str, summary: str, page: str = "") -> None:
         """The collector has opened an incident; the first monitor here that hears of it logs it."""
-        self._told = self._told or Told(number, summary)
+        told = Told(number, summary, page)
+        self._told = self._told or told
         if self._node.is_first(f"incident {number}"):
-            _log.warning("the collector has opened an incident: %s (otel-fr incidents show %s)", summary, number)
+            _log.warning("the collector has opened an incident: %s (%s)", summary, told.where)
 
     def step(self, stalled_ns: int | None, now_ns: int, file: str) -> None:
         """Tell of a hang that no collector tells of.
@@ -228,7 +241,7 @@ class Verdict:
         command = f"otel-fr analyze {shlex.quote(str(folder))}" + (f" --prefix {shlex.quote(prefix)}" if prefix else "")
         whose = f"files of {ranks_text(ranks)}" if ranks else "files"
         missing = "" if is_all else f" of {self._world_size}"
-        live = "" if told is None else f"; live: otel-fr incidents show {told.id}"
+        live = "" if told is None else f"; live: {told.where}"
         yield f"{whose}{missing}; to read them: {one_line(command)}{live}"
 
     def _prefix(self, folder: Path) -> str:

@@ -15,6 +15,8 @@ from tests.support.waiting import wait_for
 
 pytestmark = torchrun.needed
 
+torch = pytest.importorskip("torch")
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 FAULTS = {
     "destroys_early": r"rank 1 had left the group \(it called destroy_process_group at \S*destroys\.py:\d+ close\)",
     "hangs": r"; its last call, destroy_process_group of group default_pg \(0\), ha[sd] not completed",
@@ -32,6 +34,8 @@ def test_groups_that_ranks_destroy_in_their_own_time_raise_nothing(engine: str, 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_rank_that_others_still_need_is_named_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
+    if fault == "hangs" and VERSION < (2, 7):
+        pytest.skip("on torch 2.6 a process group of gloo does not wait for what this job makes it wait for")
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running), "OTEL_FR_STALL_SECONDS": "2"}
         job = torchrun.run(tmp_path / "job", "destroys.py", fault, env=env)

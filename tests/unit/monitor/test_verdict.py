@@ -46,6 +46,9 @@ def test_what_the_collector_said_counts_more_than_the_files_of_one_machine(tmp_p
         "verdict: rank 3 was killed",
         "files of ranks 0, 1 of 4; to read them: otel-fr analyze /dumps; live: otel-fr incidents show cd",
     ]
+    there = verdict(tmp_path, world_size=4)
+    there.note_incident("cd", "rank 3 was killed", "https://fr.example/#/incidents/cd")
+    assert lines(there, FOUND)[1].endswith("; live: https://fr.example/#/incidents/cd")
     whole = verdict(tmp_path)
     whole.note_incident("cd", "rank 3 was killed")
     assert lines(whole, FOUND)[0] == "verdict: missing_rank: rank 1 did not join"
@@ -65,6 +68,16 @@ def test_files_with_a_prefix_are_read_with_it_and_long_lines_are_cut(tmp_path: P
     assert lines(one, FOUND, "/tmp")[1].endswith("otel-fr analyze /tmp --prefix nccl_trace_rank_")
     found = {**FOUND, "causes": [{"category": "c", "summary": "x" * 5_000 + "\x1b[2J"}]}
     assert len(lines(one, found)[0]) < MAX_LINE + 20
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["", "http://127.0.0.1:8080/#/incidents/cd", "http://localhost/x", "http://[::1]:1/", "javascript:x", "http://["],
+)
+def test_a_page_that_only_the_collectors_machine_reaches_is_not_told(page: str, tmp_path: Path) -> None:
+    one = verdict(tmp_path, world_size=4)
+    one.note_incident("cd", "rank 3 was killed", page)
+    assert lines(one, FOUND)[1].endswith("; live: otel-fr incidents show cd")
 
 
 def test_an_incident_is_logged_by_one_monitor_of_a_machine(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
