@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from signal import Signals
 
 MAX_RANGES = 12
 """Ranges of ranks that are written out; a reader counts no further, and a sentence must stay one."""
@@ -85,6 +86,14 @@ def job_title(job: str, service: str | None) -> str:
     if not service or service.startswith("unknown_service") or not _DRAWN.fullmatch(job):
         return job
     return f"{service[:MAX_SERVICE]} ({job[:8]})"
+
+
+def signal_text(number: int) -> str:
+    """``"signal 9 (SIGKILL)"``; a number that this system has no name for alone."""
+    try:
+        return f"signal {number} ({Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def group_name(name: str, description: str) -> str:

@@ -13,12 +13,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from signal import Signals
 
 from otel_fr.control.v1.control_pb2 import Command, PeerFailed, PeerRecovered
 from otel_fr.identity import decode_ranks
 from otel_fr.match import Category, Ending, Finding
-from otel_fr.presentation import ranks_text
+from otel_fr.presentation import ranks_text, signal_text
 from otel_fr.printable import one_line
 from otel_fr_collector.control import Control
 from otel_fr_collector.incidents.book import IncidentBook
@@ -196,11 +195,7 @@ def _how_it_ended(state: RankState) -> str:
     where = f" ({one_line(state.host)})" if state.host else ""
     rank = f"rank {state.rank}{where}"
     if state.ending is Ending.KILLED and state.signal:
-        try:
-            name = Signals(state.signal).name
-        except ValueError:
-            name = f"signal {state.signal}"
-        return f"{rank} was killed by {name}"
+        return f"{rank} was killed by {signal_text(state.signal)}"
     if state.exception:
         return f"{rank} raised {one_line(state.exception)}"[:MAX_REASON]
     if state.exit_code:

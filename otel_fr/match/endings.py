@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM, Signals
+from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
 from otel_fr.match.instances import Instance, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
 from otel_fr.match.reraised import reraised
-from otel_fr.presentation import message_text
+from otel_fr.presentation import message_text, signal_text
 
 STOP_SIGNALS = frozenset({SIGHUP, SIGINT, SIGTERM})
 """Signals with which launchers and users end a rank that is not at fault (torchrun sends SIGTERM to its peers)."""
@@ -358,13 +358,9 @@ def ending_text(info: Rank) -> str:
     """How a rank ended, for a table: ``"killed by signal 9 (SIGKILL)"``, ``"raised ValueError: bad sample"``, ..."""
     if info.ending is Ending.KILLED:
         number = info.signal or 0
-        try:
-            name = f" ({Signals(number).name})"
-        except ValueError:
-            name = ""
         how = "stopped from outside" if number in STOP_SIGNALS else "killed"
         why = f" from the kernel: {message_text(info.kill_reason)}" if info.kill_reason else ""
-        return f"{how} by signal {number}{name}{why}"
+        return f"{how} by {signal_text(number)}{why}"
     if info.exception:
         return f"raised {message_text(info.exception)}"
     if info.ending is Ending.RAISED:

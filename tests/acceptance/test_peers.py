@@ -199,7 +199,7 @@ def test_a_rank_that_is_killed_under_another_torchrun_is_told_at_once(tmp_path: 
             )
         outputs = [follow(job) for job in jobs]
     assert "[0] told of [1] ended in ['default_pg']" in outputs[0], outputs[0]
-    assert "was killed by SIGKILL" in outputs[0]
+    assert "was killed by signal 9 (SIGKILL)" in outputs[0]
     ended = re.search(r"\[0\] step 3 ended after (\S+) s", outputs[0])
     assert ended
     assert jobs[1].returncode == 1

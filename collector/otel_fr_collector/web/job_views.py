@@ -9,7 +9,7 @@ from collections.abc import Callable
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import timestamp
 from otel_fr.match import Ending, Group
-from otel_fr.presentation import UNDESCRIBED, group_name
+from otel_fr.presentation import UNDESCRIBED, group_name, signal_text
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.ranks import RankState
@@ -205,7 +205,7 @@ def _how(state: RankState) -> str:
     """How a rank ended, and which of its threads raised last, in words."""
     ended = "" if state.exit_code is None else f"exit code {state.exit_code}"
     if state.exception or state.signal:
-        ended = state.exception or f"signal {state.signal}"
+        ended = state.exception or signal_text(state.signal or 0)
     raised = [f"thread {item.thread} raised {item.exception}" for item in state.thread_exceptions[-1:]]
     return "; ".join(text for text in (ended, *raised) if text)
 

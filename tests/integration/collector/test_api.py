@@ -78,7 +78,7 @@ def test_a_job_shows_who_is_behind_who_waits_and_who_has_ended(collector: Collec
     assert ranks["rank"] == [0, 1, 2, 3]
     assert ranks["state"] == ["running", "running", "running", "killed"]
     assert ranks["tally"] == {"running": 3, "killed": 1}
-    assert ranks["how"][3] == "signal 9"
+    assert ranks["how"][3] == "signal 9 (SIGKILL)"
     assert ranks["host"] == ["node-0"] * 4
     groups = {group["name"]: group for group in found["groups"]}
     world = groups["0"]

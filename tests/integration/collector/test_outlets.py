@@ -226,7 +226,7 @@ def test_monitors_receive_commands(tmp_path: Path) -> None:
         while not second.HasField("peer_failed"):
             second = control_pb2.Command.FromString(next(commands))
         assert (list(second.peer_failed.ranks), second.peer_failed.kind) == ([1], "ended")
-        assert "was killed by SIGKILL" in second.peer_failed.reason
+        assert "was killed by signal 9 (SIGKILL)" in second.peer_failed.reason
         late = iter(watch(request.SerializeToString()))  # a monitor that connects later is told, too
         assert list(control_pb2.Command.FromString(next(late)).peer_failed.ranks) == [1]
         collector.process.send_signal(signal.SIGTERM)

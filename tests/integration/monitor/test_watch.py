@@ -27,6 +27,8 @@ from tests.support.waiting import PATIENCE, until
 STALL = 1.0
 AT_ONCE = 3.0
 """Seconds; it takes a tenth of that, and on a busy machine a multiple of it."""
+SOON = 20.0
+"""Seconds in which a monitor has said its last, on a busy machine too; one that waits for something takes longer."""
 RUN = identity.run_id("job-7", 1, "n0")
 GROUP = identity.group_id("0", RANKS)
 
@@ -283,7 +285,7 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
     assert rank.end(do, **values) == status
     died = time.monotonic()
     event = sink.event("torch.rank.exited")
-    assert event.at - died < 1.0
+    assert event.at - died < SOON
     assert event.report["exit"] == {**expected, "clean": False, "known": True}
     assert event.attributes["process.exit.code"] == expected["code"]
     assert event.attributes["torch.rank.exit.signal"] == expected["signal"]
@@ -295,7 +297,7 @@ def test_a_rank_that_dies_leaves_its_calls_its_ending_and_a_file(
     assert found[6]["error.type"] == "rank_exited"
     assert found[6]["torch.collective.state"] == "scheduled"
     sink.event("torch.flight_recorder.written", where=lambda r: r["reason"] == "crash")
-    assert rank.monitor_end() < 2.0
+    assert rank.monitor_end() < SOON
     dump = load(file_of(rank))
     assert (len(dump.entries), dump.facts["exit"]["signal"]) == (8, expected["signal"])
     assert not rank.ring.exists()
@@ -335,7 +337,7 @@ def test_a_clean_rank_leaves_nothing_behind(sink: Sink, rank: Played) -> None:
     assert rank.end("leave", clean=True) == 0
     event = sink.event("torch.rank.exited")
     assert event.report["exit"] == {"code": 0, "signal": 0, "clean": True, "known": True}
-    assert rank.monitor_end() < 2.0
+    assert rank.monitor_end() < SOON
     assert not rank.ring.exists()
     assert not file_of(rank).exists()
     assert rank.stderr == ""

@@ -89,7 +89,7 @@ def test_outlets_and_monitors_do_not_depend_on_the_store(tmp_path: Path, monkeyp
     service = Service(metrics, Outlets(metrics, others=[outlet]), store=store)
     commanded: list[str] = []
     monkeypatch.setattr(store, "save", save)
-    monkeypatch.setattr(service.control, "dump", lambda _, incident, __: commanded.append(incident))
+    monkeypatch.setattr(service.control, "dump", lambda _, incident, *__: commanded.append(incident))
     service._publish([incident_change()], 0.0)
     assert len(outlet.changes) == len(commanded) == 1
     assert errors(metrics, "store") == 1

@@ -79,7 +79,7 @@ def test_a_killed_rank_is_told_once_and_to_monitors_that_connect_later() -> None
     job.end(2)
     (command,) = job.at(2.0)
     assert told([command]) == [([2], "ended")]
-    assert command.peer_failed.reason == "rank 2 (node0) was killed by SIGKILL"
+    assert command.peer_failed.reason == "rank 2 (node0) was killed by signal 9 (SIGKILL)"
     assert job.at(3.0) == []
     with job.control.watch(WatchRequest(job_id="job", run_id="r", rank=3)) as late:
         data = late._commands.get_nowait()

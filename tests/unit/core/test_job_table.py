@@ -31,7 +31,7 @@ JOB: JobHead = {
     ("width", "whole"),
     [
         (40, ["incident", "1019/1024", "67 min"]),
-        (80, ["incident", "1019/1024", "67 min", "s ago"]),
+        (80, ["incident", "1019/1024", "67 min", " ago"]),
         (
             200,
             [JOB["job_title"], "incident", "1019/1024", "1 killed, 2 raised, 2 silent", "67 min", "rank 1000: 148 ms"],
