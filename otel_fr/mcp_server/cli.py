@@ -10,7 +10,7 @@ from otel_fr.console.client import UNREACHABLE, Client, CollectorError
 from otel_fr.console.client import add_arguments as add_client_arguments
 from otel_fr.printable import printable
 
-NEEDED = "otel-fr mcp needs the package mcp: pip install 'otel-fr[mcp]'"
+NEEDED = "otel-fr mcp needs the package mcp, 1.10 or a later 1.x: pip install 'otel-fr[mcp]'"
 USAGE = 2
 """Exit status: a usage error, or the package is not installed."""
 

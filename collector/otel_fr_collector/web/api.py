@@ -44,6 +44,7 @@ SMALL = 4_096
 """Bytes from which a response is compressed."""
 STATES = ("firing", "resolved")
 INCLUDE = "consequences"
+BRIEF = "brief"
 NO_RUN = "no such run; runs are dropped some time after their end, unless they have incidents"
 
 NO_JOB = "no such job; jobs are dropped after the retention time"
@@ -327,7 +328,10 @@ async def _pack(body: bytes) -> bytes:
 
 
 def _is_brief(request: Request) -> bool:
-    return request.query_params.get("view") == "brief"
+    view = request.query_params.get("view")
+    if view not in (None, BRIEF):
+        raise ApiError(400, f"view is {BRIEF}")
+    return view == BRIEF
 
 
 def _json(request: Request, body: bytes, packed: bytes) -> Response:

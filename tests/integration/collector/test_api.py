@@ -145,7 +145,17 @@ def test_incidents_are_chosen_by_state_job_and_time(tmp_path: Path) -> None:
                 f"before={digits}-01-01",
             )
             odd = ("limit=%D9%A1", "limit=", "limit=1_0", "limit=+1", "before=0001-01-01T00:00:00-23:59", "before=%00")
-            for bad in ("state=open", "include=all", "limit=0", "limit=x", "before=yesterday", *many, *odd[:4], odd[5]):
+            for bad in (
+                "state=open",
+                "include=all",
+                "view=whole",
+                "limit=0",
+                "limit=x",
+                "before=yesterday",
+                *many,
+                *odd[:4],
+                odd[5],
+            ):
                 status, text = refused(f"{collector.http}/api/v1/incidents?{bad}")
                 assert status == 400
                 assert bad.split("=")[0] in text

@@ -226,7 +226,7 @@ def test_usage_errors_and_a_lone_install() -> None:
     code = "import sys; sys.modules['mcp'] = None; from otel_fr.cli import main; sys.exit(main(['mcp']))"
     alone = python(code)
     assert alone.returncode == 2
-    assert alone.stderr == "otel-fr mcp needs the package mcp: pip install 'otel-fr[mcp]'\n"
+    assert alone.stderr == "otel-fr mcp needs the package mcp, 1.10 or a later 1.x: pip install 'otel-fr[mcp]'\n"
     ended = run("sh", "-c", 'exec "$@" < /dev/null', "sh", *OTEL_FR, "mcp")  # a client that leaves at once
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
     assert otel_fr("mcp", "--root", "/nowhere").returncode == 2
