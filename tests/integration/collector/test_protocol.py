@@ -33,6 +33,7 @@ from otel_fr_collector.jobs.origins import SourceError, read_source
 from otel_fr_collector.otlp import partial
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.log_records import read_record
+from otel_fr_collector.otlp.metric_points import read_metric
 
 from otel_fr import semconv
 from tests.support.collector_process import PROTOBUF, Collector, running
@@ -315,7 +316,7 @@ def test_a_corrupted_request_is_accepted_or_rejected_and_never_an_internal_error
     """A valid request with bytes changed, cut out or doubled is either still OTLP, or is answered with the reason.
 
     What cannot be decoded within one resource, span or log record costs only that: it is a 200 whose partial success
-    names it. What otel-fr does not read, such as the spans of other software and all metrics, is not decoded.
+    names it. What otel-fr does not read, such as the spans of other software, is not decoded.
     """
     with Job(shared, 1, "fuzz") as job:
         job.quiet()
@@ -361,9 +362,7 @@ def _decodes(message: type[Message], data: bytes) -> bool:
 
 
 def _decodes_where_read(method: str, body: bytes) -> bool:
-    """Whether every resource of a request can be decoded, and every call and log record in otel-fr's resources."""
-    if method == METRICS:
-        return True
+    """Whether every resource of a request can be decoded, and every call, log record and metric in otel-fr's."""
     for entry in partial.parse_request(body).entries:
         resource = partial.resource_of(entry)
         if not _decodes(Resource, resource):
@@ -375,17 +374,17 @@ def _decodes_where_read(method: str, body: bytes) -> bool:
         if source.origin is None:
             continue
         items = [item for scope in entry.scopes for item in scope.items]
-        if method == LOGS:
-            if not all(_is_record(item) for item in items):
+        if method in (LOGS, METRICS):
+            if not all(_is_read(read_record if method == LOGS else read_metric, item) for item in items):
                 return False
         elif not all(_decodes(Span, item) for item in items if semconv.GROUP_ID.encode() in item):
             return False
     return True
 
 
-def _is_record(data: bytes) -> bool:
+def _is_read(read: Callable[[bytes], object], data: bytes) -> bool:
     try:
-        read_record(data)
+        read(data)
     except ValueError:
         return False
     return True
