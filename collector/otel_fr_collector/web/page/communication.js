@@ -25,7 +25,8 @@ export function makeCommunication(id) {
   const start = h("dd");
   const facts = h("dl", { class: "facts", id: "rates" }, h("dt", {}, "latest minute"), latest, h("dt", {}, "since the start"), start);
   const charts = h("div", { class: "charts", id: "charts" });
-  const strip = h("div", { class: "chart wide", id: "strip", hidden: true });
+  const strip = h("div", { class: "chart wide", id: "strip", hidden: true },
+    h("div", { class: "quiet title" }, "Seconds that others waited for each rank"));
   const stripText = h("p", { class: "quiet", id: "strip-text" });
   const body = h("tbody");
   const table = h("div", { class: "scroll", hidden: true, tabindex: "0", role: "region", "aria-label": "Operations" },
@@ -79,11 +80,11 @@ export function makeCommunication(id) {
     strip.hidden = !rank.length;
     if (strip.hidden) return;
     const order = rank.map((_, i) => i).sort((a, b) => waited_for_s[b] - waited_for_s[a]).filter((i) => waited_for_s[i] > 0);
-    const most = order.slice(0, 3).map((i) => `rank ${rank[i]}: ${shortText(waited_for_s[i])} in ${number(came_last[i])} collectives`);
+    const most = order.slice(0, 3).map((i) => `rank ${rank[i]}: ${shortText(waited_for_s[i])} in ${number(came_last[i])} collective${came_last[i] === 1 ? "" : "s"}`);
     const longest = waited_s.indexOf(Math.max(...waited_s));
     setText(stripText, `Waited for most since the start: ${most.join("; ") || "nobody"}. `
       + `Rank ${rank[longest]} waited longest: ${shortText(waited_s[longest])}.`);
-    draw("strip", strip, "Seconds that others waited for each rank", shortText, [rank, waited_for_s]);
+    draw("strip", strip, "waited for", shortText, [rank, waited_for_s]);
   }
 
   function draw(name, parent, title, text, data) {
