@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run, build_runs
@@ -22,6 +23,9 @@ from otel_fr.match.destroyed import DEFAULT_GROUP
 HEALTHY, FAULT, UNUSABLE, UNDECIDED = 0, 1, 2, 3
 """Exit statuses: no fault was found; a fault was found; no file could be read; calls are in flight, and the files do
 not show whether they are blocked, or calls in the files could not be read."""
+
+
+A = TypeVar("A", bound="Analysis")
 
 
 @dataclass(kw_only=True, repr=False)
@@ -88,67 +92,68 @@ class Analysis:
     def incidents(self) -> list[IncidentData]:
         """The findings as incidents, as in ``--format json``."""
         run = self.run
-        if run is None:
-            return []
-        return [
-            incident_data(
-                finding,
-                job=run.job,
-                attempt=run.attempt,
-                run_id=run.run_id,
-                started_at=None if run.written_at is None or finding.age is None else run.written_at - finding.age,
-                detected_at=self.made_at,
-                state="firing",
-                waiting_since=None
-                if run.written_at is None or finding.age is None or not finding.is_waiting
-                else run.written_at - finding.age,
-            )
-            for finding in self.findings
-        ]
+        return [] if run is None else [self._incident(run, finding) for finding in self.findings]
+
+    def _incident(self, run: Run, finding: Finding) -> IncidentData:
+        since = None if run.written_at is None or finding.age is None else run.written_at - finding.age
+        return incident_data(
+            finding,
+            job=run.job,
+            attempt=run.attempt,
+            run_id=run.run_id,
+            started_at=since,
+            detected_at=self.made_at,
+            state="firing",
+            waiting_since=since if finding.is_waiting else None,
+        )
 
     @cached_property
     def collectives(self) -> Sequence[Collective]:
         """Every collective and message in the files; computed on first use."""
         return [] if self.run is None else collectives_of(self.run)
 
+    @classmethod
+    def load(
+        cls: type[A],
+        path: Path | str,
+        prefix: str | None = None,
+        *,
+        workers: int = 1,
+        progress: Callable[[int, int], None] | None = None,
+        replica_size: int | None = None,
+    ) -> A:
+        """Read a folder of flight-recorder files (or one file) and judge the newest run in it.
 
-def load(
-    path: Path | str,
-    prefix: str | None = None,
-    *,
-    workers: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-    replica_size: int | None = None,
-) -> Analysis:
-    """Read a folder of flight-recorder files (or one file) and judge the newest run in it.
+        Never raises for what the files hold: files that cannot be used are in `Analysis.problems`.
 
-    Never raises for what the files hold: files that cannot be used are in `Analysis.problems`.
+        Args:
+            prefix: only files whose name begins with it.
+            workers: processes that read large folders; with more than 1, the calling program must be one that
+                `multiprocessing` can start again ("spawn").
+            progress: called with (files read, files in all).
+            replica_size: ranks of one torchft replica, whose default group numbers its ranks from 0 in each replica.
 
-    Args:
-        prefix: only files whose name begins with it.
-        workers: processes that read large folders; with more than 1, the calling program must be one that
-            `multiprocessing` can start again ("spawn").
-        progress: called with (files read, files in all).
-        replica_size: ranks of one torchft replica, whose default group numbers its ranks from 0 in each replica.
+        Raises:
+            FileNotFoundError: there is nothing at ``path``.
+        """
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path}: no such file or folder")
+        dumps, problems = load_folder(path, prefix, workers=workers, progress=progress)
+        if replica_size is not None:
+            for dump in dumps:
+                _use_global_ranks(dump, replica_size)
+        runs, more = build_runs(dumps)
+        for run in runs:
+            run.run_id = run.run_id or _computed_run_id(run)
+        findings = diagnose(runs[0].evidence) if runs else []
+        if runs and not findings:
+            runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
+        return cls(
+            path=str(path), run=runs[0] if runs else None, others=runs[1:], findings=findings, problems=problems + more
+        )
 
-    Raises:
-        FileNotFoundError: there is nothing at ``path``.
-    """
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path}: no such file or folder")
-    dumps, problems = load_folder(path, prefix, workers=workers, progress=progress)
-    if replica_size is not None:
-        for dump in dumps:
-            _use_global_ranks(dump, replica_size)
-    runs, more = build_runs(dumps)
-    for run in runs:
-        run.run_id = run.run_id or _computed_run_id(run)
-    findings = diagnose(runs[0].evidence) if runs else []
-    if runs and not findings:
-        runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
-    return Analysis(
-        path=str(path), run=runs[0] if runs else None, others=runs[1:], findings=findings, problems=problems + more
-    )
+
+load = Analysis.load
 
 
 def _computed_run_id(run: Run) -> str:

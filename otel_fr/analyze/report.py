@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from otel_fr.analyze import analysis
 from otel_fr.analyze.analysis import Analysis
 from otel_fr.analyze.output import screen
 
@@ -40,34 +37,4 @@ class Report(Analysis):
         return screen.to_cell(self)
 
 
-def load(
-    path: Path | str,
-    prefix: str | None = None,
-    *,
-    workers: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-    replica_size: int | None = None,
-) -> Report:
-    """Read a folder of flight-recorder files (or one file) and judge the newest run in it.
-
-    Never raises for what the files hold: files that cannot be used are in `Analysis.problems`.
-
-    Args:
-        prefix: only files whose name begins with it.
-        workers: processes that read large folders; with more than 1, the calling program must be one that
-            `multiprocessing` can start again ("spawn").
-        progress: called with (files read, files in all).
-        replica_size: ranks of one torchft replica, whose default group numbers its ranks from 0 in each replica.
-
-    Raises:
-        FileNotFoundError: there is nothing at ``path``.
-    """
-    found = analysis.load(path, prefix, workers=workers, progress=progress, replica_size=replica_size)
-    return Report(
-        path=found.path,
-        run=found.run,
-        others=found.others,
-        findings=found.findings,
-        problems=found.problems,
-        made_at=found.made_at,
-    )
+load = Report.load
