@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from otel_fr.dumps.device_times import DeviceTimes
-from otel_fr.monitor.recorder_entries import Entry
+from otel_fr.monitor.recorder_entries import Entry, Key, last_of_calls
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
 from otel_fr.torch_recorder import of_backend
 
@@ -45,10 +45,6 @@ class _Held(NamedTuple):
     since_ns: int
 
 
-_Key = tuple[str, bool, int]
-"""c10d's name of the group; whether it is a send or receive; the number."""
-
-
 class DeviceCalls:
     """The calls that are held, and what the recorder said last.
 
@@ -61,7 +57,7 @@ class DeviceCalls:
         self._went_on: set[str] = set()
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._seen: OrderedDict[int, DeviceTimes] = OrderedDict()
-        self._entries: dict[_Key, Entry] = {}
+        self._entries: dict[Key, Entry] = {}
         self._asked_ns = 0
         self._wall_offset_ns = 0
         self._shows_begins = False
@@ -85,16 +81,10 @@ class DeviceCalls:
         """Begin to hold a call."""
         self._held[item.record.record_id] = _Held(item._replace(device=DeviceTimes()), time.monotonic_ns())
 
-    def note(self, entries: Iterable[Entry], asked_ns: int, wall_offset_ns: int) -> None:
+    def note(self, entries: Sequence[Entry], asked_ns: int, wall_offset_ns: int) -> None:
         """The recorder's entries, oldest first, and when it was asked; see `Snapshot`."""
-        self._entries = {}
-        last: dict[str, _Key] = {}
-        for entry in entries:
-            key = last.get(entry.group) if entry.ends_batch else None
-            key = key or (entry.group, entry.is_p2p, entry.number)
-            last[entry.group] = key
-            self._entries[key] = entry  # a later one is of a group that was created again
-            self._shows_begins = self._shows_begins or bool(entry.began)
+        self._entries = last_of_calls(entries)
+        self._shows_begins = self._shows_begins or any(entry.began for entry in entries)
         self._asked_ns, self._wall_offset_ns = asked_ns, wall_offset_ns
         self._has_news = True
 

@@ -7,13 +7,13 @@ know is left open: reduce ops, roots, tags, splits, call sites.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from otel_fr.dumps import fields, operation_names
 from otel_fr.dumps.contents import FrozenCalls
-from otel_fr.monitor.recorder_entries import Entry
+from otel_fr.monitor.recorder_entries import Entry, last_of_calls
 from otel_fr.ring import (
     KIND_COLLECTIVE,
     KIND_P2P,
@@ -116,22 +116,15 @@ class RecorderCalls:
 
     # ---- from the recorder
 
-    def note(self, entries: Iterable[Entry], asked_ns: int, wall_offset_ns: int) -> None:
+    def note(self, entries: Sequence[Entry], asked_ns: int, wall_offset_ns: int) -> None:
         """What the recorder holds, oldest first of each handler; see `Snapshot`."""
         self.groups()
         self._asked_ns = asked_ns
-        seen: dict[tuple[str, bool, int], Entry] = {}
-        last: dict[str, tuple[str, bool, int]] = {}
-        ordered = list(entries)
-        for entry in ordered:
-            before = last.get(entry.group) if entry.ends_batch else None
-            key = last[entry.group] = before or (entry.group, entry.is_p2p, entry.number)
-            seen[key] = entry
+        last = last_of_calls(entries)
         there: set[tuple[str, int]] = set()
         is_failing = self._ring.exception is not None
-        for entry in ordered:
-            key = (entry.group, entry.is_p2p, entry.number)
-            end = seen.get(key, entry)
+        for entry in entries:
+            end = last.get(entry.key, entry)
             if entry.ends_batch and entry.name.raw == operation_names.COALESCED:
                 continue
             if end is not entry and end.name.raw in operation_names.UNEVEN_LISTS:
@@ -141,7 +134,7 @@ class RecorderCalls:
             if where not in self._ids:
                 self._append(where, entry, wall_offset_ns)
             record_id = self._ids.get(where)
-            if record_id in self._open and record_id is not None:
+            if record_id is not None and record_id in self._open:
                 self._look(record_id, end, asked_ns, wall_offset_ns, is_failing)
         for record_id, where in list(self._open.items()):
             if where not in there:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from otel_fr.dumps import fields, operation_names
@@ -11,6 +11,10 @@ from otel_fr.dumps.safe_parse import Limits, UnreadableDump, parse
 MAX_BYTES: Final = 32 << 20
 """Of one answer: 50,000 entries. PyTorch keeps 2,000 unless ``TORCH_FR_BUFFER_SIZE`` says otherwise."""
 _LIMITS: Final = Limits(max_bytes=MAX_BYTES, max_objects=2_000_000)
+
+
+Key = tuple[str, bool, int]
+"""Of a call: c10d's name of the group; whether it is a send or receive; the number."""
 
 
 class Entry(NamedTuple):
@@ -38,6 +42,29 @@ class Entry(NamedTuple):
     is_retired: bool
     name: operation_names.Name
     raw: Mapping[str, Any]
+
+    @property
+    def key(self) -> Key:
+        """Which call of its group it is."""
+        return self.group, self.is_p2p, self.number
+
+
+def last_of_calls(entries: Iterable[Entry]) -> dict[Key, Entry]:
+    """The last entry of each call, by its key.
+
+    What ends a batch stands for the entries of the batch, which come before it in its group. An equal key later is of a
+    group that was created again.
+
+    Args:
+        entries: oldest first.
+    """
+    found: dict[Key, Entry] = {}
+    before: dict[str, Key] = {}
+    for entry in entries:
+        key = before.get(entry.group, entry.key) if entry.ends_batch else entry.key
+        before[entry.group] = key
+        found[key] = entry
+    return found
 
 
 def parse_entries(body: bytes) -> list[Entry]:
