@@ -15,7 +15,7 @@ from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
 from otel_fr_collector.jobs.numbers import Key, Series, bus_factor
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.metric_table import FAMILIES
+from otel_fr_collector.metric_table import empty
 
 MAX_SERIES = 1_000
 """Series of one family: those with the most time come first."""
@@ -43,8 +43,7 @@ class CollectiveMetrics(Collector):
         series, bounds = self._series()
         most = heapq.nlargest(MAX_SERIES, series, key=lambda values: series[values].seconds)
         for name, field in (("otel_fr_collective_calls", "calls"), ("otel_fr_collective_bytes", "bytes")):
-            table = FAMILIES[name]
-            counter = CounterMetricFamily(table.name, table.help, labels=table.label_names)
+            counter = empty(CounterMetricFamily, name)
             for values in most:
                 counter.add_metric(values, getattr(series[values], field))
             yield counter
@@ -92,15 +91,13 @@ class CollectiveMetrics(Collector):
             ("otel_fr_collective_algorithm_bandwidth_bytes_per_second", 0),
             ("otel_fr_collective_bus_bandwidth_bytes_per_second", 1),
         ):
-            table = FAMILIES[name]
-            family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
+            family = empty(GaugeMetricFamily, name)
             for values in most:
                 family.add_metric(values, found[values][field])
             yield family
 
     def _in_flight(self) -> GaugeMetricFamily:
-        table = FAMILIES["otel_fr_collective_in_flight"]
-        family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
+        family = empty(GaugeMetricFamily, "otel_fr_collective_in_flight")
         found: Counter[Values] = Counter()
         for run in self._runs.by_id.values():
             tally: Counter[str] = Counter(dict.fromkeys(run.groups, 0))
@@ -141,8 +138,7 @@ def _values(job: str, key: Key) -> Values:
 def _histograms(
     name: str, series: dict[Values, Series], shown: Sequence[Values], bounds: dict[str, tuple[float, ...]]
 ) -> HistogramMetricFamily:
-    table = FAMILIES[name]
-    family = HistogramMetricFamily(table.name, table.help, labels=table.label_names)
+    family = empty(HistogramMetricFamily, name)
     for values in shown:
         one = series[values]
         edges = (*bounds.get(values[0], ()), float("inf"))

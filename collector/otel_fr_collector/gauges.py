@@ -18,7 +18,7 @@ from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.jobs.tallies import RankTally
-from otel_fr_collector.metric_table import FAMILIES
+from otel_fr_collector.metric_table import FAMILIES, empty
 
 MAX_SERIES = 1_000
 """Series of one family with labels of jobs and groups; the highest values come first."""
@@ -63,8 +63,7 @@ class JobGauges(Collector):
         yield from self._waits()
 
     def _incidents(self) -> GaugeMetricFamily:
-        table = FAMILIES["otel_fr_incidents_open"]
-        family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
+        family = empty(GaugeMetricFamily, "otel_fr_incidents_open")
         tally: Tally[tuple[str, str, str]] = Tally()
         for incident in self._open():
             if not incident["caused_by"]:
@@ -75,8 +74,7 @@ class JobGauges(Collector):
         return family
 
     def _lag(self) -> GaugeMetricFamily:
-        table = FAMILIES["otel_fr_progress_lag"]
-        family = GaugeMetricFamily(table.name, table.help, labels=table.label_names)
+        family = empty(GaugeMetricFamily, "otel_fr_progress_lag")
         lags: dict[tuple[str, str], int] = {}
         for run in self._runs.by_id.values():
             enqueued: dict[str, list[int]] = {}
@@ -93,8 +91,7 @@ class JobGauges(Collector):
         return family
 
     def _skew(self) -> SummaryMetricFamily:
-        table = FAMILIES["otel_fr_collective_skew_seconds"]
-        family = SummaryMetricFamily(table.name, table.help, labels=table.label_names)
+        family = empty(SummaryMetricFamily, "otel_fr_collective_skew_seconds")
         skews: dict[tuple[str, str], tuple[int, float]] = {}
         for run in self._runs.by_id.values():
             for state in run.groups.values():
@@ -107,10 +104,8 @@ class JobGauges(Collector):
         return family
 
     def _stragglers(self) -> Iterator[GaugeMetricFamily]:
-        behind, ratio = (
-            GaugeMetricFamily(table.name, table.help, labels=table.label_names)
-            for table in (FAMILIES["otel_fr_straggler_behind_seconds"], FAMILIES["otel_fr_straggler_late_ratio"])
-        )
+        behind = empty(GaugeMetricFamily, "otel_fr_straggler_behind_seconds")
+        ratio = empty(GaugeMetricFamily, "otel_fr_straggler_late_ratio")
         found: dict[tuple[str, str, str], Lateness] = {}
         for run in self._runs.by_id.values():
             for state in run.groups.values():
@@ -126,10 +121,8 @@ class JobGauges(Collector):
 
     def _slowest(self) -> Iterator[GaugeMetricFamily]:
         """The ranks that are named, with what they cost."""
-        ratio, lost = (
-            _family("otel_fr_straggler_wait_ratio"),
-            _family("otel_fr_straggler_lost_per_step_seconds"),
-        )
+        ratio = empty(GaugeMetricFamily, "otel_fr_straggler_wait_ratio")
+        lost = empty(GaugeMetricFamily, "otel_fr_straggler_lost_per_step_seconds")
         now = self._clock()
         found: dict[tuple[str, str, str], tuple[float, float | None]] = {}
         for run in self._runs.by_id.values():
@@ -147,7 +140,7 @@ class JobGauges(Collector):
 
     def _steps(self) -> GaugeMetricFamily:
         """Of several runs of a job, the newest with steps counts."""
-        family = _family("otel_fr_step_average_seconds")
+        family = empty(GaugeMetricFamily, "otel_fr_step_average_seconds")
         now = self._clock()
         found: dict[str, float] = {}
         for run in self._runs.by_id.values():
@@ -173,16 +166,10 @@ class JobGauges(Collector):
             ("otel_fr_rank_waited_seconds", "waited"),
             ("otel_fr_rank_came_last", "came_last"),
         ):
-            table = FAMILIES[name]
-            family = CounterMetricFamily(table.name, table.help, labels=table.label_names)
+            family = empty(CounterMetricFamily, name)
             for values, tally in most:
                 family.add_metric(values, getattr(tally, field))
             yield family
-
-
-def _family(name: str) -> GaugeMetricFamily:
-    table = FAMILIES[name]
-    return GaugeMetricFamily(table.name, table.help, labels=table.label_names)
 
 
 def _labels(run: Run, state: GroupState) -> tuple[str, str]:
@@ -192,9 +179,8 @@ def _labels(run: Run, state: GroupState) -> tuple[str, str]:
 
 def _counter(name: str, counts: Mapping[str, int]) -> CounterMetricFamily:
     """A counter with one label, 0 for each of its values that has not been counted."""
-    table = FAMILIES[name]
-    family = CounterMetricFamily(table.name, table.help, labels=table.label_names)
-    for kind in table.labels[0].values:
+    family = empty(CounterMetricFamily, name)
+    for kind in FAMILIES[name].labels[0].values:
         family.add_metric((kind,), counts.get(kind, 0))
     return family
 

@@ -7,10 +7,13 @@ Collector do: accepted and rejected, enqueued and sent and dropped, what is in u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from otel_fr.match import Category
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -473,6 +476,16 @@ SECTIONS: dict[str, tuple[Family, ...]] = {
 }
 """All families, by section of docs/metrics.md."""
 FAMILIES: dict[str, Family] = {family.name: family for families in SECTIONS.values() for family in families}
+
+
+def empty(kind: Callable[..., M], name: str) -> M:
+    """A metric of prometheus_client without samples yet.
+
+    Args:
+        kind: its class. name: of the family, which gives it help and labels.
+    """
+    family = FAMILIES[name]
+    return kind(family.name, family.help, labels=family.label_names)
 
 
 def reference() -> str:
