@@ -60,9 +60,3 @@ trace (the upper half, the lower half) and of the span."""
 
 OTHER: Final = "(other)"
 """Name of a section whose name has no place in the table."""
-
-
-def name_bytes(name: str) -> bytes:
-    """A name as the table holds it: at most `MAX_NAME` bytes of UTF-8, cut between characters."""
-    raw = name[:MAX_NAME].encode("utf-8", "backslashreplace")
-    return raw if len(raw) <= MAX_NAME else raw[:MAX_NAME].decode("utf-8", "ignore").encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-import zlib
 from dataclasses import dataclass
 
 from otel_fr.ring.activity_layout import (
@@ -38,6 +37,7 @@ from otel_fr.ring.activity_layout import (
     WORD_UNTRACKED,
     WORD_WATCHED_SINCE,
 )
+from otel_fr.ring.names import read_name
 
 LATE_ROWS = 64
 """Rows after which one that is still missing counts as lost: its thread was stopped while it wrote it."""
@@ -226,12 +226,8 @@ class ActivityReader:
         if not 0 < ref <= NAMES:
             return OTHER
         at = self._start + NAMES_START + (ref - 1) * NAME_SIZE
-        word = self._words[at // 8]
-        length = (word >> 32) - 1
-        if not 0 <= length <= MAX_NAME:
+        name = read_name(self._map, self._words[at // 8], at + 8, MAX_NAME)
+        if name is None:
             return OTHER
-        text = self._map[at + 8 : at + 8 + length]
-        if zlib.crc32(text) != word & 0xFFFFFFFF:
-            return OTHER
-        name = self._names[ref] = text.decode("utf-8", "replace")
+        self._names[ref] = name
         return name

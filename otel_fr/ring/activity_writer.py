@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import zlib
 from collections.abc import Callable
 
 from otel_fr.ring.activity_layout import (
     ENDED_ROWS,
     ENDED_START,
+    MAX_NAME,
     NAME_SIZE,
     NAMES,
     NAMES_START,
@@ -34,8 +34,8 @@ from otel_fr.ring.activity_layout import (
     WORD_STEP,
     WORD_UNTRACKED,
     WORD_WATCHED_SINCE,
-    name_bytes,
 )
+from otel_fr.ring.names import name_word, text_bytes
 
 Body = tuple[int, int, int, int, int, int, int, int, int, int, int]
 """The fields of `activity_layout.ROW`."""
@@ -107,10 +107,10 @@ class ActivityWriter:
         index = self._next_name()
         if index >= NAMES:  # two threads had the same new name before
             return 0
-        text = name_bytes(name)
+        text = text_bytes(name, MAX_NAME)
         at = self._first * 8 + NAMES_START + index * NAME_SIZE
         self._map[at + 8 : at + 8 + len(text)] = text
-        self._words[at // 8] = (len(text) + 1) << 32 | zlib.crc32(text)
+        self._words[at // 8] = name_word(text)
         self._words[self._first + WORD_NAMES] = index + 1
         return self.names.setdefault(name, index + 1)
 

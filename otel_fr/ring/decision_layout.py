@@ -31,9 +31,3 @@ MAX_TEXT: Final = 80
 NAMES_START: Final = HEAD_SIZE
 ROWS_START: Final = NAMES_START + NAMES * NAME_SIZE
 DECISIONS_SIZE: Final = ROWS_START + ROWS * ROW_SIZE
-
-
-def text_bytes(text: str, most: int) -> bytes:
-    """At most ``most`` bytes of UTF-8, cut between characters."""
-    raw = text[:most].encode("utf-8", "backslashreplace")
-    return raw if len(raw) <= most else raw[:most].decode("utf-8", "ignore").encode()

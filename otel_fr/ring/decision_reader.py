@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import zlib
 from dataclasses import dataclass
 
 from otel_fr.ring.decision_layout import (
@@ -19,6 +18,7 @@ from otel_fr.ring.decision_layout import (
     WORD_NAMES,
     WORD_NEWEST,
 )
+from otel_fr.ring.names import read_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,7 @@ class DecisionReader:
         found: dict[int, tuple[str, int]] = {}
         for index in range(min(self._words[self._first + WORD_NAMES], NAMES)):
             at = self._start + NAMES_START + index * NAME_SIZE
-            word, count = self._words[at // 8], self._words[at // 8 + 1]
-            length = (word >> 32) - 1
-            text = self._map[at + 16 : at + 16 + length] if 0 <= length <= MAX_NAME else b""
-            if 0 <= length <= MAX_NAME and zlib.crc32(text) == word & 0xFFFFFFFF:
-                found[index] = (text.decode("utf-8", "replace"), count)
+            name = read_name(self._map, self._words[at // 8], at + 16, MAX_NAME)
+            if name is not None:
+                found[index] = (name, self._words[at // 8 + 1])
         return found

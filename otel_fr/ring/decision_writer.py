@@ -25,8 +25,8 @@ from otel_fr.ring.decision_layout import (
     WORD_NEWEST,
     WORD_READY,
     WORD_UNTRACKED,
-    text_bytes,
 )
+from otel_fr.ring.names import name_word, text_bytes
 
 
 class DecisionWriter:
@@ -55,7 +55,7 @@ class DecisionWriter:
         text = text_bytes(name, MAX_NAME)
         at = self._first * 8 + NAMES_START + index * NAME_SIZE
         self._map[at + 16 : at + 16 + len(text)] = text
-        self._words[at // 8] = (len(text) + 1) << 32 | zlib.crc32(text)
+        self._words[at // 8] = name_word(text)
         self._words[self._first + WORD_NAMES] = index + 1
         return at // 8 + 1
 

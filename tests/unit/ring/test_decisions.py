@@ -117,9 +117,10 @@ def test_names_are_bounded_and_wrong_calls_do_nothing(ring: RingWriter) -> None:
     assert len(read(ring)) == NAMES
 
 
-def test_without_a_recording_it_does_nothing() -> None:
+def test_without_a_recording_it_does_nothing(ring: RingWriter) -> None:
     decisions.detach()
     decisions.decision("skip", True)
+    assert read(ring) == []
 
 
 def test_numpys_scalars_are_values(ring: RingWriter) -> None:
