@@ -31,6 +31,8 @@ DEFAULT_COLLECTOR = "http://127.0.0.1:8080"
 DUMP_FORMATS = ("pickle", "json", "both")
 CAPTURES = ("auto", "hook", "native")
 CAPTURE_VARIABLE = "OTEL_FR_CAPTURE"
+RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""PyTorch's: how many entries its own recorder keeps; the first that is set is used (FlightRecorder.hpp)."""
 CAPTURE_ENGINES = ("auto", "compiled", "python")
 PEER_FAILURE_ACTIONS = ("ignore", "abort", "exit")
 ON_PEER_FAILURE = "OTEL_FR_ON_PEER_FAILURE"
@@ -124,6 +126,29 @@ def _number(env: Mapping[str, str], names: tuple[str, ...], default: float, low:
     for name, text in unusable:
         _log.warning("%s=%r is not a number from %g to %g; using %g", name, text, low, high, used)
     return used
+
+
+def is_recorder_off(env: Mapping[str, str] = os.environ) -> bool:
+    """True if the environment switches PyTorch's own recorder off: with a size of 0 or less."""
+    text = next((text for name in RECORDER_SIZES if (text := env.get(name, "").strip())), "1")
+    try:
+        return int(text) <= 0
+    except ValueError:
+        return False
+
+
+def _capture(env: Mapping[str, str]) -> str:
+    """``OTEL_FR_CAPTURE``; what cannot be had without PyTorch's recorder is not waited for."""
+    capture = _choice(env, CAPTURE_VARIABLE, CAPTURES)
+    if not is_recorder_off(env):
+        return capture
+    if capture == "native":
+        _log.warning(
+            "OTEL_FR_CAPTURE=native records no calls: %s of 0 or less switches PyTorch's recorder off",
+            next(name for name in RECORDER_SIZES if env.get(name, "").strip()),
+        )
+        return capture
+    return "hook"
 
 
 def _integer(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
@@ -240,7 +265,7 @@ class Config:
         prefix = None if own_dir else torch_prefix or comms_prefix or None
         ring_dir = env.get("OTEL_FR_RING_DIR", "").strip()
         state_dir = env.get("OTEL_FR_STATE_DIR", "").strip()
-        buffer_names = ("OTEL_FR_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+        buffer_names = ("OTEL_FR_BUFFER_SIZE", *(() if is_recorder_off(env) else RECORDER_SIZES))
         return cls(
             rank=_integer(env, ("RANK",), 0),
             local_rank=_integer(env, _LOCAL_RANKS, 0),
@@ -260,7 +285,7 @@ class Config:
                 and env.get("TORCHCOMM_FR_DUMP_DYNAMIC_FILE_NAME", "").strip().lower() in _TRUE
             ),
             ring_dir=Path(ring_dir) if ring_dir else None,
-            capture=_choice(env, CAPTURE_VARIABLE, CAPTURES),
+            capture=_capture(env),
             capture_engine=_choice(env, "OTEL_FR_CAPTURE_ENGINE", CAPTURE_ENGINES),
             on_peer_failure=_choice(env, ON_PEER_FAILURE, PEER_FAILURE_ACTIONS),
             peer_timeout=_number(env, ("OTEL_FR_PEER_TIMEOUT",), DEFAULT_PEER_TIMEOUT, 1.0, 86_400),

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from otel_fr import torch_recorder
-from otel_fr.config import CAPTURE_VARIABLE
+from otel_fr.config import CAPTURE_VARIABLE, is_recorder_off
 from otel_fr.ring import private_folder
 
 _LONGEST: Final = 107
@@ -46,13 +46,17 @@ def time_calls(c10d: ModuleType, env: MutableMapping[str, str]) -> Callable[[], 
         what undoes it.
     """
     name = torch_recorder.TIMING_VARIABLES[0]
-    is_read = env.get(CAPTURE_VARIABLE, "").strip().lower() != "hook"
+    is_read = env.get(CAPTURE_VARIABLE, "").strip().lower() != "hook" and not is_recorder_off(env)
     if not is_read or not c10d.is_nccl_available() or not torch_recorder.may_time(env):
         return lambda: None
+    before = env.get(name)
     env[name] = "1"
 
     def restore() -> None:
-        env.pop(name, None)
+        if before is None:
+            env.pop(name, None)
+        else:
+            env[name] = before
 
     return restore
 

@@ -37,6 +37,25 @@ def test_pytorch_names_are_fallbacks_of_the_buffer_size() -> None:
     assert Config.from_env({"TORCH_FR_BUFFER_SIZE": "8", "OTEL_FR_BUFFER_SIZE": "9"}).buffer_size == 9
 
 
+@pytest.mark.parametrize("size", ["0", "-1"])
+@pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
+def test_pytorchs_recorder_that_is_switched_off_leaves_the_ring_its_size(
+    name: str, size: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config.from_env({name: size})
+    assert (config.buffer_size, config.capture) == (20_000, "hook")
+    assert Config.from_env({name: size, "OTEL_FR_BUFFER_SIZE": "9"}).buffer_size == 9
+    assert caplog.text == ""
+    assert Config.from_env({name: size, "OTEL_FR_CAPTURE": "native"}).capture == "native"
+    assert f"OTEL_FR_CAPTURE=native records no calls: {name} of 0 or less" in caplog.text
+
+
+def test_the_first_size_that_is_set_says_whether_pytorchs_recorder_is_on() -> None:
+    assert Config.from_env({"TORCH_FR_BUFFER_SIZE": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "7"}).buffer_size == 20_000
+    on = Config.from_env({"TORCH_FR_BUFFER_SIZE": "", "TORCH_NCCL_TRACE_BUFFER_SIZE": "7"})
+    assert (on.buffer_size, on.capture) == (7, "auto")
+
+
 def test_a_value_that_cannot_be_used_is_named_and_the_next_one_taken(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "otel_fr"):
         config = Config.from_env(
