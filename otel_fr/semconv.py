@@ -100,9 +100,21 @@ THREAD_ID: Final = "thread.id"
 METRIC_CALLS: Final = "torch.collective.calls"
 METRIC_IO: Final = "torch.collective.io"
 METRIC_DURATION: Final = "torch.collective.duration"
+METRIC_DEVICE_DELAY: Final = "torch.collective.device.delay"
+METRIC_DEVICE_DURATION: Final = "torch.collective.device.duration"
 METRIC_IN_FLIGHT: Final = "torch.collective.in_flight"
 METRIC_STEP_DURATION: Final = "torch.step.duration"
-RANK_METRICS: Final = frozenset({METRIC_CALLS, METRIC_IO, METRIC_DURATION, METRIC_IN_FLIGHT, METRIC_STEP_DURATION})
+RANK_METRICS: Final = frozenset(
+    {
+        METRIC_CALLS,
+        METRIC_IO,
+        METRIC_DURATION,
+        METRIC_DEVICE_DELAY,
+        METRIC_DEVICE_DURATION,
+        METRIC_IN_FLIGHT,
+        METRIC_STEP_DURATION,
+    }
+)
 UNIT_CALLS: Final = "{call}"
 UNIT_BYTES: Final = "By"
 UNIT_SECONDS: Final = "s"

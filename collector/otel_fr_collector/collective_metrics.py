@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from otel_fr.presentation import group_name
 from otel_fr.printable import one_line
-from otel_fr_collector.jobs.numbers import Key, Series, bus_factor
+from otel_fr_collector.jobs.numbers import Durations, Key, Series, bus_factor
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metric_table import empty
 
@@ -24,6 +24,12 @@ MAX_HISTOGRAMS = 250
 
 Values = tuple[str, ...]
 """Of the labels."""
+
+_HISTOGRAMS: Final[tuple[tuple[str, Callable[[Series], Durations]], ...]] = (
+    ("otel_fr_collective_duration_seconds", lambda series: series.took),
+    ("otel_fr_collective_device_delay_seconds", lambda series: series.delays),
+    ("otel_fr_collective_device_duration_seconds", lambda series: series.runs),
+)
 
 
 class _Bandwidth(NamedTuple):
@@ -41,13 +47,16 @@ class CollectiveMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         series, bounds = self._series()
-        most = heapq.nlargest(MAX_SERIES, series, key=lambda values: series[values].seconds)
+        most = heapq.nlargest(MAX_SERIES, series, key=lambda values: series[values].took.seconds)
         for name, field in (("otel_fr_collective_calls", "calls"), ("otel_fr_collective_bytes", "bytes")):
             counter = empty(CounterMetricFamily, name)
             for values in most:
                 counter.add_metric(values, getattr(series[values], field))
             yield counter
-        yield _histograms("otel_fr_collective_duration_seconds", series, most[:MAX_HISTOGRAMS], bounds)
+        for name, of in _HISTOGRAMS:
+            durations = {values: of(series[values]) for values in most}
+            shown = [values for values in most if durations[values].counts][:MAX_HISTOGRAMS]
+            yield _histograms(name, durations, shown, bounds)
         yield from self._bandwidths()
         yield self._in_flight()
         yield self._steps()
@@ -114,7 +123,7 @@ class CollectiveMetrics(Collector):
         return family
 
     def _steps(self) -> HistogramMetricFamily:
-        found: dict[Values, Series] = {}
+        found: dict[Values, Durations] = {}
         bounds: dict[str, tuple[float, ...]] = {}
         past = ((name, steps, of) for name, _, steps, of in self._runs.past_numbers.items())
         live = (
@@ -125,7 +134,7 @@ class CollectiveMetrics(Collector):
         for name, steps, of in (*live, *past):
             job = one_line(name)
             if steps.counts and bounds.setdefault(job, of) == of:
-                found.setdefault((job,), Series()).add(steps)
+                found.setdefault((job,), Durations()).add(steps)
         most = heapq.nlargest(MAX_HISTOGRAMS, found, key=lambda values: found[values].seconds)
         return _histograms("otel_fr_step_duration_seconds", found, most, bounds)
 
@@ -136,7 +145,7 @@ def _values(job: str, key: Key) -> Values:
 
 
 def _histograms(
-    name: str, series: dict[Values, Series], shown: Sequence[Values], bounds: dict[str, tuple[float, ...]]
+    name: str, series: dict[Values, Durations], shown: Sequence[Values], bounds: dict[str, tuple[float, ...]]
 ) -> HistogramMetricFamily:
     family = empty(HistogramMetricFamily, name)
     for values in shown:
@@ -147,7 +156,7 @@ def _histograms(
     return family
 
 
-def _buckets(series: Series, edges: Sequence[float]) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
+def _buckets(series: Durations, edges: Sequence[float]) -> list[tuple[str, float] | tuple[str, float, Exemplar]]:
     """Cumulative, as Prometheus has them; the exemplar is in the bucket that its value falls into."""
     found: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
     slow, below = series.exemplar, float("-inf")

@@ -83,6 +83,7 @@ _SERIES = (
     Label("size", text="class of the size, by its upper bound"),
 )
 _SENT = "as the ranks' monitors count them (docs/telemetry.md); those of all ranks are added up"
+_OF_DEVICE = "Only of calls of which PyTorch's recorder knows both: NCCL's, with timing (docs/monitor.md)."
 _CATEGORY = Label("category", tuple(category.value for category in Category))
 _SIGNALS = ("traces", "metrics", "logs")
 _SIGNAL = Label("signal", _SIGNALS)
@@ -193,11 +194,26 @@ _NUMBERS = (
         " with the span of a slow call as exemplar.",
         *_SERIES,
     ),
+    _histogram(
+        "otel_fr_collective_device_delay_seconds",
+        "seconds",
+        "Time in the device's queue: from enqueueing a call to when the device was seen to have begun it, up to 0.1 s"
+        f" late. {_OF_DEVICE}",
+        *_SERIES,
+        act="Act when it grows: the devices are behind their hosts, or a call before holds them up.",
+    ),
+    _histogram(
+        "otel_fr_collective_device_duration_seconds",
+        "seconds",
+        "Time for which the device executed a call, by the device's clock, with the time that it waited there for other"
+        f" ranks. {_OF_DEVICE}",
+        *_SERIES,
+    ),
     _gauge(
         "otel_fr_collective_algorithm_bandwidth_bytes_per_second",
         "bytes per second",
-        "Size divided by duration, of the member that spent the least time in these calls in the latest 30 s, since the"
-        " others waited for it: algbw of nccl-tests.",
+        "Size divided by duration, on the device where that is known, of the member that spent the least time in these"
+        " calls in the latest 30 s, since the others waited for it: algbw of nccl-tests.",
         *_SERIES,
     ),
     _gauge(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -21,11 +21,13 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     HistogramDataPoint,
     Metric,
     NumberDataPoint,
+    ScopeMetrics,
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.monitor.span_builder import SCOPE, error_type, trace_id
 from otel_fr.otlp_attributes import attributes
 from otel_fr.presentation import group_name
@@ -130,6 +132,11 @@ class _Histogram:
         self.buckets[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
+    def add_call(self, seconds: float, record: Record) -> None:
+        self.add(seconds)
+        if self.slowest is None or seconds > self.slowest[0]:
+            self.slowest = seconds, record
+
     def point(self, attributes: Sequence[KeyValue], start: int, now: int) -> HistogramDataPoint:
         return HistogramDataPoint(
             attributes=attributes,
@@ -143,13 +150,23 @@ class _Histogram:
 
 
 class _Series:
-    __slots__ = ("attributes", "bytes", "calls", "durations")
+    """``delays``, ``runs``: of the calls whose begin and duration on the device are known; None: there are none."""
+
+    __slots__ = ("attributes", "bytes", "calls", "delays", "durations", "runs")
 
     def __init__(self, key: _Key) -> None:
         given = {name: value for name, value in zip(_ATTRIBUTES, key, strict=True) if value or value == 0}
         self.attributes = attributes(given)
         self.calls = self.bytes = 0
         self.durations = _Histogram()
+        self.delays: _Histogram | None = None
+        self.runs: _Histogram | None = None
+
+    def add_device(self, record: Record, began_ns: int, seconds: float) -> None:
+        if self.delays is None or self.runs is None:
+            self.delays, self.runs = _Histogram(), _Histogram()
+        self.delays.add_call(max(0, began_ns - record.issued_ns) / 1e9, record)
+        self.runs.add_call(max(0.0, seconds), record)
 
 
 class RankMetrics:
@@ -169,8 +186,12 @@ class RankMetrics:
         self._known: dict[tuple[int, int, str | None], tuple[_Series, int, SignatureDef, GroupDef]] = {}
         self._steps: dict[str, _Histogram] = {}
 
-    def add(self, record: Record) -> None:
-        """Count a call that has ended. Those that create or destroy groups transfer nothing and are left out."""
+    def add(self, record: Record, device: DeviceTimes | None = None) -> None:
+        """Count a call that has ended. Those that create or destroy groups transfer nothing and are left out.
+
+        Args:
+            device: when it ran on the device, if that is known.
+        """
         if record.kind == KIND_GROUP:
             return
         error = error_type(record)
@@ -179,11 +200,9 @@ class RankMetrics:
         series.calls += 1
         series.bytes += size
         if record.ended_ns:
-            seconds = max(0, record.ended_ns - record.issued_ns) / 1e9
-            durations = series.durations
-            durations.add(seconds)
-            if durations.slowest is None or seconds > durations.slowest[0]:
-                durations.slowest = seconds, record
+            series.durations.add_call(max(0, record.ended_ns - record.issued_ns) / 1e9, record)
+        if device is not None and device.began_ns is not None and device.duration_s is not None:
+            series.add_device(record, device.began_ns, device.duration_s)
 
     def add_step(self, step: Activity) -> None:
         """Count a training step that has ended."""
@@ -214,28 +233,50 @@ class RankMetrics:
             return None
         now = time.time_ns()
         request = ExportMetricsServiceRequest()
-        found = request.resource_metrics.add(resource=resource).scope_metrics.add(scope=SCOPE).metrics
+        scope = request.resource_metrics.add(resource=resource).scope_metrics.add(scope=SCOPE)
+        found = scope.metrics
         calls = found.add(name=names.METRIC_CALLS, unit=names.UNIT_CALLS, description="Calls that have ended.")
         size = found.add(name=names.METRIC_IO, unit=names.UNIT_BYTES, description="Size of the calls that have ended.")
-        took = found.add(
-            name=names.METRIC_DURATION,
-            unit=names.UNIT_SECONDS,
-            description="Time from enqueueing a call to its end: waiting for other ranks, and the transfer.",
-        )
         for metric in (calls, size):
             metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
             metric.sum.is_monotonic = True
-        took.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
         for series in self._series.values():
             calls.sum.data_points.append(self._number(series.attributes, series.calls, now))
             size.sum.data_points.append(self._number(series.attributes, series.bytes, now))
-            point = series.durations.point(series.attributes, self._start, now)
-            point.exemplars.extend(self._exemplars(series.durations))
-            took.histogram.data_points.append(point)
+        self._add_durations(scope, now)
         self._add_in_flight(found.add(), in_flight, now)
         if self._steps:
             self._add_steps(found.add(), now)
         return request
+
+    def _add_durations(self, scope: ScopeMetrics, now: int) -> None:
+        of_calls: tuple[tuple[str, str, Callable[[_Series], _Histogram | None]], ...] = (
+            (
+                names.METRIC_DURATION,
+                "Time from enqueueing a call to its end: waiting for other ranks, and the transfer.",
+                lambda one: one.durations,
+            ),
+            (
+                names.METRIC_DEVICE_DELAY,
+                "Time in the device's queue: from enqueueing a call to when the device was seen to have begun it.",
+                lambda one: one.delays,
+            ),
+            (
+                names.METRIC_DEVICE_DURATION,
+                "Time for which the device executed a call: waiting for other ranks there, and the transfer.",
+                lambda one: one.runs,
+            ),
+        )
+        for name, description, of in of_calls:
+            known = [(one, durations) for one in self._series.values() if (durations := of(one)) is not None]
+            if not known:
+                continue
+            metric = scope.metrics.add(name=name, unit=names.UNIT_SECONDS, description=description)
+            metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
+            for series, durations in known:
+                point = durations.point(series.attributes, self._start, now)
+                point.exemplars.extend(self._exemplars(durations))
+                metric.histogram.data_points.append(point)
 
     def _exemplars(self, durations: _Histogram) -> list[Exemplar]:
         """The slowest call since the last request, as a link to its span."""

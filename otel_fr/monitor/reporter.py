@@ -178,7 +178,7 @@ class Reporter:
         if self._exporter is not None and self._exporter.wants_metrics:
             add = self._metrics.add
             for item in items:
-                add(item.record)
+                add(item.record, item.device)
         self._send_spans(items)
 
     def send_metrics(self) -> None:

@@ -27,8 +27,8 @@ MAX_SERIES = 256
 """Series of one run; what has no series of its own is counted in that of `OTHER`."""
 MAX_POINTS = 131_072
 """Latest points of ranks that are kept, over all runs: 16,384 ranks with 8 of them."""
-MAX_POINTS_OF_RANK = 512
-"""A monitor sends at most 129 of each of three metrics (otel_fr/monitor/metrics.py)."""
+MAX_POINTS_OF_RANK = 768
+"""A monitor sends at most 129 of each of five metrics (otel_fr/monitor/metrics.py)."""
 LATE_START = 30.0
 """Seconds by which the monitor of a rank may have started before anything was heard of the run."""
 WINDOW = 30.0
@@ -85,20 +85,47 @@ class Speed(NamedTuple):
 
 
 @dataclass(slots=True)
+class Durations:
+    """A histogram, over the ranks of a run.
+
+    Attributes:
+        seconds: sum of the durations. counts: by `Numbers.bounds`.
+        exemplar: the latest slow call.
+    """
+
+    seconds: float = 0.0
+    counts: list[int] = field(default_factory=list)
+    exemplar: ExemplarOf | None = None
+
+    def add(self, other: Durations) -> None:
+        """Add the totals of another run."""
+        self.seconds += other.seconds
+        self.counts = add_counts(self.counts, other.counts)
+        self.exemplar = other.exemplar or self.exemplar
+
+    def add_point(self, seconds: float, counts: tuple[int, ...], exemplar: ExemplarOf | None) -> int:
+        """Add what one rank's point adds; returns of how many calls it is."""
+        self.seconds += seconds
+        self.counts = add_counts(self.counts, counts)
+        self.exemplar = exemplar or self.exemplar
+        return sum(counts)
+
+
+@dataclass(slots=True)
 class Series:
     """Totals over the ranks of a run.
 
     Attributes:
-        seconds: sum of the durations. counts: of the histogram, by `Numbers.bounds`.
-        exemplar: the latest slow call.
+        took: from enqueueing the calls to their ends. delays, runs: in the devices' queues and on the devices, of those
+            calls of which that is known.
         window: number of the window that `fastest` is of; `before`: of the one before.
     """
 
     calls: float = 0
     bytes: float = 0
-    seconds: float = 0.0
-    counts: list[int] = field(default_factory=list)
-    exemplar: ExemplarOf | None = None
+    took: Durations = field(default_factory=Durations)
+    delays: Durations = field(default_factory=Durations)
+    runs: Durations = field(default_factory=Durations)
     window: int = -1
     fastest: Speed | None = None
     before: Speed | None = None
@@ -121,15 +148,23 @@ class Series:
         """Add the totals of another run."""
         self.calls += other.calls
         self.bytes += other.bytes
-        self.seconds += other.seconds
-        self.counts = add_counts(self.counts, other.counts)
-        self.exemplar = other.exemplar or self.exemplar
+        self.took.add(other.took)
+        self.delays.add(other.delays)
+        self.runs.add(other.runs)
 
 
 def add_counts(some: list[int], more: Iterable[int]) -> list[int]:
     """The sums of two histograms with the same bounds; an empty one has none."""
     more = list(more)
     return [a + b for a, b in zip(some, more, strict=True)] if some and more else some or more
+
+
+@dataclass(slots=True)
+class _Added:
+    """What one request of a rank has added to a series."""
+
+    calls: float
+    bytes: float = 0.0
 
 
 class _Last(NamedTuple):
@@ -166,10 +201,10 @@ class Numbers:
         self._clock = clock
         self._since = clock()
         self._last: dict[int, dict[PointKey, _Last]] = {}
-        self._sizes: tuple[int, dict[Key, float]] = (-1, {})
-        """A rank, and bytes by series: what its latest request has added, for the speeds."""
+        self._latest: tuple[int, dict[Key, _Added]] = (-1, {})
+        """A rank, and what its latest request has added to each series, for the speeds."""
         self.series: dict[Key, Series] = {}
-        self.steps = Series()
+        self.steps = Durations()
         self.bounds: tuple[float, ...] = ()
         self.collectives = self.size = 0.0
 
@@ -185,7 +220,7 @@ class Numbers:
             return
         total, counts = more
         if name == names.METRIC_STEP_DURATION:
-            self._add_durations(self.steps, total, counts)
+            self.steps.add_point(total, counts, None)
             return
         series = self._series(key)
         if series is None:
@@ -193,18 +228,29 @@ class Numbers:
         if name == names.METRIC_CALLS:
             series.calls += total
             self.collectives += total / key.members
+            if self._latest[0] != rank:
+                self._latest = rank, {}
+            self._latest[1][key] = _Added(calls=total)
         elif name == names.METRIC_IO:
             series.bytes += total
             self.size += total / key.members
-            if self._sizes[0] != rank:
-                self._sizes = rank, {}
-            self._sizes[1][key] = total
+            if self._latest[0] == rank and key in self._latest[1]:
+                self._latest[1][key].bytes = total
         elif name == names.METRIC_DURATION:
-            calls = self._add_durations(series, total, counts)
-            series.exemplar = point.exemplar or series.exemplar
-            size = self._sizes[1].pop(key, 0.0) if self._sizes[0] == rank else 0.0
-            if calls and size:
-                series.note(int(self._clock() / WINDOW), Speed(total / calls, size / calls, calls))
+            series.took.add_point(total, counts, point.exemplar)
+            if not series.runs.counts:  # the time on the devices is nearer to that of the transfer
+                self._note_speed(rank, key, series, total, sum(counts))
+        elif name == names.METRIC_DEVICE_DELAY:
+            series.delays.add_point(total, counts, point.exemplar)
+        elif name == names.METRIC_DEVICE_DURATION:
+            series.runs.add_point(total, counts, point.exemplar)
+            self._note_speed(rank, key, series, total, sum(counts))
+
+    def _note_speed(self, rank: int, key: Key, series: Series, seconds: float, calls: int) -> None:
+        added = self._latest[1].get(key) if self._latest[0] == rank else None
+        if added is not None and added.calls and added.bytes and calls:
+            speed = Speed(seconds / calls, added.bytes / added.calls, calls)
+            series.note(int(self._clock() / WINDOW), speed)
 
     def release(self) -> None:
         """The run is dropped: its room is free.
@@ -279,11 +325,6 @@ class Numbers:
             found = self.series[key] = Series()
         return found
 
-    def _add_durations(self, series: Series, total: float, counts: tuple[int, ...]) -> int:
-        series.seconds += total
-        series.counts = add_counts(series.counts, counts)
-        return sum(counts)
-
 
 class KeyReader:
     """Series by the encoded attributes of a point: each monitor sends the same again and again."""
@@ -335,11 +376,11 @@ class PastNumbers:
     """Of jobs that go on: the totals of their dropped runs, so that no total falls while its job is known."""
 
     def __init__(self) -> None:
-        self._by_job: dict[str, tuple[dict[Key, Series], Series, tuple[float, ...]]] = {}
+        self._by_job: dict[str, tuple[dict[Key, Series], Durations, tuple[float, ...]]] = {}
 
     def add(self, job: str, numbers: Numbers) -> None:
         """Keep the totals of a run of the job."""
-        known, steps, bounds = self._by_job.get(job, ({}, Series(), numbers.bounds))
+        known, steps, bounds = self._by_job.get(job, ({}, Durations(), numbers.bounds))
         if bounds and numbers.bounds and bounds != numbers.bounds:
             return  # of another version of otel-fr: its histograms cannot be added
         for key, series in numbers.series.items():
@@ -349,7 +390,7 @@ class PastNumbers:
         steps.add(numbers.steps)
         self._by_job[job] = known, steps, bounds or numbers.bounds
 
-    def items(self) -> Iterable[tuple[str, dict[Key, Series], Series, tuple[float, ...]]]:
+    def items(self) -> Iterable[tuple[str, dict[Key, Series], Durations, tuple[float, ...]]]:
         """Job, its series, its steps, and the bounds of the histograms."""
         for job, (known, steps, bounds) in self._by_job.items():
             yield job, known, steps, bounds

@@ -14,7 +14,7 @@ RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 500
 call: measured with tracemalloc."""
 TALLY_BYTES = 300
 """Of one rank's totals in one group (`jobs.tallies`), measured likewise."""
-POINT_BYTES, SERIES_BYTES = 350, 1_500
+POINT_BYTES, SERIES_BYTES = 350, 4_000
 """Of one rank's latest point of a series, and of one series (`jobs.numbers`), measured likewise."""
 MIN_CALLS, MIN_REPORTED = 60_000, 60_000
 """Units for which there is room whatever else is kept: calls of incomplete instances, and reports."""

@@ -89,12 +89,13 @@ async def _ranks(run: Run) -> Json:
 
 def _operations(numbers: Numbers) -> list[Json]:
     window = numbers.window()
-    most = sorted(numbers.series.items(), key=lambda item: -item[1].seconds)[:MAX_OPERATIONS]
+    most = sorted(numbers.series.items(), key=lambda item: -item[1].took.seconds)[:MAX_OPERATIONS]
     return [_operation(key, series, numbers.bounds, window) for key, series in most]
 
 
 def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -> Json:
-    count, slow, speed = sum(series.counts), series.exemplar, series.speed(window)
+    took, speed = series.took, series.speed(window)
+    count, slow = sum(took.counts), took.exemplar
     algorithm = speed.bytes / speed.seconds if speed is not None and speed.seconds > 0 else None
     return {
         "operation": key.operation,
@@ -105,9 +106,9 @@ def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -
         "size": key.size,
         "calls": round(series.calls),
         "bytes": round(series.bytes),
-        "seconds": round(series.seconds, 3),
-        "mean_s": _number(series.seconds / count if count else None),
-        "p99_s": _quantile(series.counts, bounds),
+        "seconds": round(took.seconds, 3),
+        "mean_s": _number(took.seconds / count if count else None),
+        "p99_s": _quantile(took.counts, bounds),
         "algorithm_bandwidth": _number(algorithm),
         "bus_bandwidth": _number(algorithm and algorithm * bus_factor(key.operation, key.group_size)),
         "slow": None

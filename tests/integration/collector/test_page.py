@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from otel_fr_collector.jobs.history import Sample
-from otel_fr_collector.jobs.numbers import Key, Numbers, Series
+from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.waits import Wait
 from otel_fr_collector.otlp.metric_points import ExemplarOf
@@ -366,7 +366,7 @@ def communicate(stage: Stage, run: Run) -> None:
         run.numbers = Numbers(run.usage)
         key = Key("all_reduce", "default_pg", 8, "nccl", "bfloat16", "16MiB")
         slow = ExemplarOf(0.4, time.time(), "ab" * 16, "cd" * 8, "train.py:7 <b>step</b>")
-        run.numbers.series[key] = Series(80, 8e8, 8.0, [0] * 9 + [80], slow)
+        run.numbers.series[key] = Series(80, 8e8, Durations(8.0, [0] * 9 + [80], slow))
         run.numbers.bounds = tuple(range(1, 10))
         group = next(iter(run.groups.values()))
         tally = group.waits.tallies.of(1)

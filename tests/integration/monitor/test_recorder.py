@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,9 +16,11 @@ from otel_fr.match import CallState
 from otel_fr.monitor.recorder_client import MAX_FAILURES
 from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
 from otel_fr.timed_http import ask_unix
+from tests.support.collector_process import running
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
 from tests.support.otlp_sink import Sink, grpc_sink
+from tests.support.waiting import wait_for
 from tests.support.worker_server import FakeWorkerServer, answer, begun, ended, entry, worker_server
 
 
@@ -82,6 +85,22 @@ def test_spans_reports_and_files_tell_what_the_device_does(
     assert rank.end("leave", clean=True) == 0
     sink.wait(lambda: len(sink.spans) == 3)
     assert states(sink) == ["completed", "scheduled", "scheduled"]
+
+
+def test_a_collectors_metrics_tell_queue_and_device_apart(recorder: FakeWorkerServer, tmp_path: Path) -> None:
+    env = {"BACKEND": "nccl", "RECORDER": str(tmp_path / "recorder"), "OTEL_METRIC_EXPORT_INTERVAL": "500"}
+    with running(tmp_path / "collector") as collector:
+        endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.grpc}", "OTEL_FR_STALL_SECONDS": "60"}
+        with play(tmp_path, {**endpoint, **env}) as played:
+            assert wait_for(lambda: json.loads(collector.get("/api/v1/jobs"))["jobs"])
+            recorder.body = lambda: answer([ended(1, ms=40.0), ended(2, ms=10.0)])
+            enqueue(played, 2)
+            name = "otel_fr_collective_device_duration_seconds"
+            assert wait_for(lambda: collector.metric(f"{name}_count") == 2)
+            assert collector.metric(f"{name}_sum", backend="nccl") == pytest.approx(0.05)
+            assert collector.metric("otel_fr_collective_device_delay_seconds_count") == 2
+            assert collector.metric("otel_fr_collective_duration_seconds_count") == 2
+            assert played.end("leave", clean=True) == 0
 
 
 def test_a_rank_that_ends_has_its_last_calls_completed(sink: Sink, recorder: FakeWorkerServer, rank: Played) -> None:

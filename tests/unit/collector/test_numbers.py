@@ -16,7 +16,9 @@ from otel_fr_collector.otlp.signals import METRICS
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.monitor.metrics import RankMetrics
+from otel_fr.ring import RecordState
 from tests.support.rank_metrics import SIZE, group, record, resource
 
 LABELS = {
@@ -145,6 +147,22 @@ def test_bandwidth_is_that_of_the_member_that_did_not_wait() -> None:
     assert bus == pytest.approx(1.5 * SIZE / 0.004, rel=0.01)
     collector.now += 10 * module.WINDOW
     assert collector.read("otel_fr_collective_bus_bandwidth_bytes_per_second") is None
+
+
+def test_times_on_devices_are_apart_and_bandwidth_is_that_of_the_device() -> None:
+    """A made device: what NCCL's calls tell is played by the rank's metrics."""
+    collector = Collector()
+    for number in range(2):
+        rank = Rank(collector, number)
+        one = record(1, 0.5, rank.group)
+        rank.metrics.add(one, DeviceTimes(RecordState.COMPLETED, one.issued_ns + 400_000_000, one.ended_ns, 0.05))
+        rank.send(1, 0.5)  # one of which the device's times are not known
+    assert collector.read(f"{DURATION}_count") == 4
+    assert collector.read("otel_fr_collective_device_delay_seconds_count") == 2
+    assert collector.read("otel_fr_collective_device_delay_seconds_sum") == pytest.approx(0.8)
+    assert collector.read("otel_fr_collective_device_duration_seconds_sum") == pytest.approx(0.1)
+    algorithm = collector.read("otel_fr_collective_algorithm_bandwidth_bytes_per_second")
+    assert algorithm == pytest.approx(SIZE / 0.05)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity
 from otel_fr import semconv as names
+from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.monitor import metrics as module
 from otel_fr.monitor.metrics import BOUNDS, RankMetrics, Schedule, dtype_class, message_bytes, size_class
 from otel_fr.monitor.span_builder import trace_id
@@ -116,6 +117,27 @@ def test_the_exemplar_is_the_span_of_the_slowest_call_since_the_request_before()
     silent = RankMetrics(RUN, 2, WALL, wants_exemplars=False)
     silent.add(slow)
     assert not sent(silent)[names.METRIC_DURATION].histogram.data_points[0].exemplars
+
+
+def test_times_in_the_queue_and_on_the_device_are_apart_where_they_are_known() -> None:
+    metrics, of = RankMetrics(RUN, 2, WALL), signature()
+    slow = record(2, 0.5, of)
+    began = slow.issued_ns + 300_000_000
+    metrics.add(record(1, 0.003, of), None)
+    metrics.add(slow, DeviceTimes(RecordState.COMPLETED, began, slow.ended_ns, 0.15))
+    metrics.add(record(3, 0.003, of), DeviceTimes(RecordState.COMPLETED, None, 4 * 10**9, None))  # without timing
+    found = sent(metrics)
+    (took,), (delay,), (ran,) = (
+        found[name].histogram.data_points
+        for name in (names.METRIC_DURATION, names.METRIC_DEVICE_DELAY, names.METRIC_DEVICE_DURATION)
+    )
+    assert (took.count, delay.count, ran.count) == (3, 1, 1)
+    assert delay.sum == pytest.approx(0.3)
+    assert ran.sum == 0.15
+    assert attributes(delay) == attributes(ran) == attributes(took)
+    trace = trace_id(RUN, 2, slow)
+    assert ran.exemplars[0].span_id == identity.span_id(trace, 2, slow.record_id)
+    assert {found[name].unit for name in (names.METRIC_DEVICE_DELAY, names.METRIC_DEVICE_DURATION)} == {"s"}
 
 
 def test_calls_without_a_known_end_are_counted_and_creations_of_groups_are_not() -> None:
