@@ -1,4 +1,4 @@
-# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | kernel | wheel | sanitize | screenshots | example-incident | proto
+# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts kernel wheel sanitize screenshots example-incident soak proto clean
+.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -85,6 +85,12 @@ bench-steps: setup
 # Random jobs with one fault each, and healthy ones; some minutes on two cores.
 bench-verdicts: setup
 	$(BIN)/python benchmarks/verdicts.py
+
+# One job of 1,024, 4,096 and 16,384 simulated ranks on one collector: what a report costs, and when a rank that left a
+# collective out is named; two minutes. SCALE: more options.
+SCALE ?=
+bench-scale: setup
+	$(BIN)/python benchmarks/scale.py $(SCALE)
 
 # The compiled capture engine's kernel for the torch in .venv, into this user's cache.
 kernel: setup
