@@ -42,6 +42,7 @@ from otel_fr_collector.receive.intake import Limits
 from otel_fr_collector.service import Service
 from otel_fr_collector.settings import Settings
 from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 from otel_fr_collector.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -118,7 +119,9 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
         metrics.watch_certificate(lambda: tls.expires.timestamp())
     links = links_of(effective)
     retention = Retention(effective.retention_days * 86_400.0, effective.retention_size)
-    store = Store(effective.data, metrics, retention) if effective.data is not None else None
+    store = None
+    if effective.data is not None:
+        store = Store(SqliteBackend(effective.data, metrics, retention), metrics)
     tokens = _tokens(effective)
     whose = tenant_of if tokens is None else tokens.tenant_of
     outlets = Outlets(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import copy
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from otel_fr_collector.attribution.answer import Attribution
 from otel_fr_collector.collective_metrics import CollectiveMetrics
@@ -30,7 +34,7 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.peer_failures import PeerFailures
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.retention import Retention
-from otel_fr_collector.storage.store import Store
+from otel_fr_collector.storage.store import Store, Written
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +49,22 @@ CLEAN_UP_INTERVAL = 1.0
 """Seconds between two clean-ups of old runs and incidents."""
 OVER_AFTER = 5.0
 """Seconds without telemetry of a run after which it is kept as over, if none of its ranks is heard of."""
+PATIENCE = 0.5
+"""Seconds that an incident change waits for the store before it is published; mostly that takes some milliseconds."""
 DEAD_RESOLVE = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
+
+
+@dataclass
+class _Unpublished:
+    """Changes that are published when they are written, or at ``deadline`` (monotonic). ``written``: None: they are."""
+
+    changes: list[IncidentChange]
+    written: Written | None
+    deadline: float
+
+    def is_due(self, now: float) -> bool:
+        return self.written is None or self.written.is_done or now >= self.deadline
 
 
 class Service:
@@ -92,9 +110,10 @@ class Service:
         self._faults = Faults(metrics)
         self._last_tick = self._cleaned_at = clock()
         self._grace = RestartGrace(clock())
-        self.judge = Judge(self.runs, self.book, self._grace, metrics, self._publish, clock, wall)
+        self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
         self._asked: list[RunId] = []
+        self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
         self.on_over: Callable[[Run], None] = lambda _: None
         """Called when no rank of a run is heard of any more, long before it is dropped."""
@@ -150,6 +169,9 @@ class Service:
 
     async def run(self) -> None:
         """Step every `TICK` seconds, or sooner if more is due than one step does, until cancelled."""
+        if self.store is not None:
+            loop = asyncio.get_running_loop()
+            self.store.on_written = lambda: _call_in(loop, self._publish_written)
         is_done = True
         while True:
             await asyncio.sleep(TICK if is_done else BREAK)
@@ -160,6 +182,9 @@ class Service:
         await self.judge.finish(seconds)
         while not self._cleaned(self._clock()):
             await asyncio.sleep(0)
+        while self._to_publish:
+            self._publish_written()
+            await asyncio.sleep(BREAK)
         if self._traces is not None:
             with self._faults.caught("forward", "the traces of incidents could not be sent"):
                 self._traces.finish()
@@ -175,6 +200,7 @@ class Service:
         if now - self._last_tick > MAX_TICK_GAP:
             self.runs.shift_silence(now)
         self._last_tick = now
+        self._publish_written()
         is_done = self.judge.step(now)
         with self._faults.caught("control", "failed peers could not be told to monitors"):
             self._peer_failures.step(now)
@@ -212,7 +238,7 @@ class Service:
             return False
         self.book.drop_old(self._wall() - self._retention.seconds)
         if self._persistence is not None:
-            self._persistence.step(now)
+            self._persistence.step()
         return True
 
     def _resolve_ended_runs(self, now: float) -> bool:
@@ -237,7 +263,7 @@ class Service:
             if is_over or self._has_gone_on(known, of_job[run_id.job]):
                 known.mark_replaced()
             if known.is_replaced or now - known.last_seen > DEAD_RESOLVE:
-                self._publish(self.book.resolve_run(run_id, now), now)
+                self._take_changes(self.book.resolve_run(run_id, now), now)
         return True
 
     def _has_gone_on(self, run: Run, of_job: Sequence[Run]) -> bool:
@@ -260,7 +286,7 @@ class Service:
         return bool(gone_on) and all(state.ended is not None or state.place[:2] in newer for state in others)
 
     def _close(self, run: RunId, now: float) -> None:
-        self._publish(self.book.resolve_run(run, now), now)
+        self._take_changes(self.book.resolve_run(run, now), now)
         self.book.drop_run(run)
 
     def _resume(self, incidents: Sequence[Incident]) -> None:
@@ -268,11 +294,26 @@ class Service:
             self._traces.resume(incidents)
         self.outlets.resume(incidents)
 
-    def _publish(self, changes: list[IncidentChange], now: float) -> None:
-        """Each receiver is notified whatever becomes of the others."""
+    def _take_changes(self, changes: list[IncidentChange], now: float) -> None:
+        """Publish changes once they are in the store, in their order; without waiting for it longer than `PATIENCE`."""
+        if not changes:
+            return
+        written = None
         if self._persistence is not None:
             with self._faults.caught("store", "incidents could not be stored"):
-                self._persistence.save(changes)
+                written = self._persistence.save(changes)
+            # The book goes on with its incidents; what is published is what was written.
+            changes = [IncidentChange(one.kind, copy.copy(one.incident), one.data) for one in changes]
+        self._to_publish.append(_Unpublished(changes, written, now + PATIENCE))
+        self._publish_written()
+
+    def _publish_written(self) -> None:
+        now = self._clock()
+        while self._to_publish and self._to_publish[0].is_due(now):
+            self._publish(self._to_publish.popleft().changes, now)
+
+    def _publish(self, changes: list[IncidentChange], now: float) -> None:
+        """Each receiver is notified whatever becomes of the others."""
         for change in changes:
             run = self.runs.by_id.get(change.incident.run)
             has_files = run is not None and len(change.incident.files) >= len(run.ranks)
@@ -300,3 +341,9 @@ class Service:
             self.control.dump(incident.run, incident.id, finding.summary[:500], page)
         if finding.culprit_ranks:
             self.control.inspect(incident.run, incident.id, finding.culprit_ranks)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Call ``work`` in a loop, from another thread, if the loop has not ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(work)

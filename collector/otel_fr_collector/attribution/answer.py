@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import sqlite3
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import TypedDict
@@ -15,7 +14,8 @@ from otel_fr_collector.attribution.rules import Advice, decide
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.storage.store import Store
+from otel_fr_collector.storage.backend import StoreError
+from otel_fr_collector.storage.store import SETTLE_SECONDS, Store
 
 WINDOW = 86_400.0
 """Seconds before the newest fault within which earlier ones count: a node's deaths of last month say little."""
@@ -116,12 +116,9 @@ class Attribution:
     async def _read(self, job: str) -> Sequence[Fault]:
         """The faults that the newest incidents of a job show, as they were last published."""
         store = self._store
-        if store is not None and store.is_up:
-            find = functools.partial(store.find, job=job, state=None, limit=MAX_INCIDENTS, max_size=MAX_BYTES)
-            try:
-                return await asyncio.to_thread(lambda: faults_of(find()))
-            except sqlite3.Error as error:
-                store.broken(error)
+        if store is not None:
+            with contextlib.suppress(StoreError):  # the log says why
+                return await asyncio.to_thread(_stored, store, job)
         return faults_of([one.data for one in self._book.known() if one.run.job == job][-MAX_INCIDENTS:])
 
     def _run(self, job: str, attempt: int | None, faults: Sequence[Fault]) -> RunId | None:
@@ -146,6 +143,12 @@ def as_message(data: AttributionData) -> attribution_pb2.GetResponse:
     for failure in data["failures"]:
         response.failures.add(**failure)
     return response
+
+
+def _stored(store: Store, job: str) -> Sequence[Fault]:
+    if not store.settled(SETTLE_SECONDS):
+        raise StoreError("the newest incidents are in memory only")
+    return faults_of(store.find(job=job, state=None, limit=MAX_INCIDENTS, max_size=MAX_BYTES))
 
 
 def _data(run: RunId, faults: Sequence[Fault], advice: Advice) -> AttributionData:

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from otel_fr_collector.database_files import check_tables, file_version, table_columns
+from otel_fr_collector.storage.backend import DataError
 
 TABLES = ("incidents", "runs", "notes", "jobs")
 MIGRATIONS: tuple[str, ...] = (
@@ -54,10 +55,6 @@ MIGRATIONS: tuple[str, ...] = (
     "CREATE INDEX incidents_by_cause ON incidents (cause) WHERE cause IS NOT NULL",
 )
 """Statement i brings a file of version i (``PRAGMA user_version``) to version i + 1. Never changed once released."""
-
-
-class DataError(OSError):
-    """The data folder cannot be used; the text says what to do."""
 
 
 def check_origin(db: sqlite3.Connection, path: Path) -> None:

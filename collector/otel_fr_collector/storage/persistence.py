@@ -10,7 +10,8 @@ from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.storage.store import Store
+from otel_fr_collector.storage.backend import Saved
+from otel_fr_collector.storage.store import Store, Written
 
 
 class Persistence:
@@ -46,8 +47,10 @@ class Persistence:
 
     def restore(self) -> None:
         """Go on where the collector ended before the restart; nothing is published."""
+        self._take(self._store.load(MAX_INCIDENTS))
+
+    def _take(self, saved: Saved) -> None:
         now, wall = self._clock(), self._wall()
-        saved = self._store.load(MAX_INCIDENTS)
         self._book.restore(saved.incidents, now, wall)
         for known in saved.runs:
             if self._book.open_of(known.id):
@@ -65,20 +68,19 @@ class Persistence:
                     self._grace.add(lost)
         self._resume(saved.incidents)
 
-    def save(self, changes: Sequence[IncidentChange]) -> None:
-        """Write incidents down before they are published anywhere else: a restart must know what was published."""
-        if changes:
-            self._store.save([change.incident for change in changes])
+    def save(self, changes: Sequence[IncidentChange]) -> Written:
+        """Write incidents down, before they are published anywhere else: a restart must know what was published."""
+        return self._store.save([change.incident for change in changes])
 
-    def step(self, now: float) -> None:
-        """Bring the store up to date. ``now``: monotonic."""
-        if self._store.take_late():
-            self.restore()
+    def step(self) -> None:
+        """Bring the store up to date."""
+        late = self._store.take_late()
+        if late is not None:
+            self._take(late)
         if self._store.take_new():
             self._saved.clear()
             self._store.save(self._book.known())
         self._save_runs()
-        self._store.step(now)
 
     def _save_runs(self) -> None:
         """Keep how ranks of runs with open incidents ended: their monitors report it only once."""

@@ -9,7 +9,6 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
@@ -17,14 +16,14 @@ from otel_fr.typed_json import typed
 from otel_fr_collector import database_files as files
 from otel_fr_collector.incidents.incident import FIRING
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.backend import MAX_PAGE
+from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.serialization import load_incident
 
 _log = logging.getLogger(__name__)
 
 BUSY = 0.2
 """Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
-MAX_PAGE = 1_000
-"""Incidents, or jobs, that one query returns at most."""
 _OF_ANOTHER_FORM = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
     *(gzip.BadGzipFile, EOFError, zlib.error),
@@ -32,23 +31,10 @@ _OF_ANOTHER_FORM = (
 """What reading a row raises that no version of otel-fr has written, or that is damaged."""
 
 
-class FinishedJob(NamedTuple):
-    """A run that is over, as it was shown last.
-
-    Attributes:
-        key: its name in URLs. ended: Unix time of its last telemetry.
-        summary: JSON, as in the list of jobs. detail: the whole of it as JSON, compressed by gzip; empty: too large.
-    """
-
-    key: str
-    job: str
-    ended: float
-    summary: str
-    detail: bytes
-
-
 class Reading:
-    """Queries of the file at ``path``."""
+    """Queries of the file at ``path``; each raises sqlite3.Error if it cannot be read."""
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: Path, metrics: Metrics) -> None:
         self.path = path
@@ -72,9 +58,6 @@ class Reading:
             prefix: only those of jobs whose name begins with it.
             folded: no consequence whose cause fits the job and state, too.
             max_size: no further ones are read once their JSON has so many characters; None: all.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
         """
         query = (
             "SELECT data, state, memory FROM incidents AS one WHERE (?1 IS NULL OR job = ?1)"
@@ -97,22 +80,14 @@ class Reading:
         return found
 
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
-        """How many incidents follow from each of these.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
-        """
+        """How many incidents follow from each of these."""
         query = "SELECT count(*) FROM incidents WHERE cause = ? AND job = ? AND attempt = ? AND run = ?"
         with contextlib.closing(self._reader()) as db:
             keys = [(one["id"], one["job"], one["attempt"], one["run_id"]) for one in causes]
             return [int(db.execute(query, key).fetchone()[0]) for key in keys]
 
     def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
-        """The incident with that id, as last published, of a job whose name begins with ``prefix``.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
-        """
+        """The incident with that id, as last published, of a job whose name begins with ``prefix``."""
         query = (
             "SELECT data, state, memory FROM incidents WHERE id = ?1 AND substr(job, 1, length(?2)) = ?2"
             " ORDER BY detected DESC"
@@ -130,9 +105,6 @@ class Reading:
         Args:
             before: only those that ended before this Unix time.
             prefix: only those whose name begins with it.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
         """
         query = (
             "SELECT id, job, ended, summary, x'' FROM jobs WHERE (?1 IS NULL OR ended < ?1)"
@@ -147,11 +119,7 @@ class Reading:
         return found
 
     def finished_job(self, key: str) -> FinishedJob | None:
-        """The job of that name in URLs.
-
-        Raises:
-            sqlite3.Error: the file cannot be read.
-        """
+        """The job of that name in URLs."""
         with contextlib.closing(self._reader()) as db:
             row = db.execute("SELECT id, job, ended, summary, detail FROM jobs WHERE id = ?", (key,)).fetchone()
         if row:

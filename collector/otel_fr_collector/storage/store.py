@@ -1,210 +1,179 @@
-"""Incidents on disk: one SQLite file in the data folder, written before an incident is published anywhere else.
-
-What is committed survives the end of the collector, SIGKILL included: SQLite's write-ahead log is handed to the kernel
-at each commit. A file that cannot be written (disk full) or is damaged costs history, never an incident that is open,
-and never the start of the collector.
-"""
+"""What the collector keeps over a restart. One thread writes it, so that a slow disk or a lock delays nothing else."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from otel_fr.encodable import load_json
-from otel_fr_collector import database_files as files
-from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
+from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage.migrations import DataError, check_origin, migrate
-from otel_fr_collector.storage.reading import BUSY, FinishedJob, Reading
-from otel_fr_collector.storage.retention import Retention, prune
-from otel_fr_collector.storage.serialization import SavedRun, dump_incident, dump_run, load_incident, load_run
-from otel_fr_collector.throttle import Throttle
+from otel_fr_collector.storage.backend import Backend, Saved, StoreError
+from otel_fr_collector.storage.batch import MAX_NOTES, Batch, FinishedJob, NoteKey, of_incidents, of_notes
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
-FILE_NAME = "incidents.db"
-RETRY = 5.0
-"""Seconds before what could not be written is tried again."""
-PRUNE_EVERY = 600.0
-CLOSE_RETRY = 0.1
-"""Seconds between two attempts to write what is pending when the collector ends."""
-MAX_PENDING_JOBS = 256
-
-
-@dataclass
-class Saved:
-    """What a file holds at the start, oldest incident first."""
-
-    incidents: list[Incident] = field(default_factory=list)
-    runs: list[SavedRun] = field(default_factory=list)
+STEP_SECONDS = 1.0
+"""Seconds between two looks at what is to be retried or deleted."""
+SETTLE_SECONDS = 0.3
+"""Seconds that a query waits for what is being written; mostly that takes some milliseconds."""
+END_MARGIN = 1.0
+"""Seconds that closing may take beyond the time for retries: a write may be waiting for a lock."""
 
 
-class Store(Reading):
-    """The file. Used from one thread; what `Reading` has may be called from any.
+class Written:
+    """What becomes of one batch.
 
-    Args:
-        folder: made if it is missing; one collector at a time uses it.
-
-    Raises:
-        DataError: a newer otel-fr has written the file.
-        OSError: the folder cannot be made.
+    Attributes:
+        is_done: it is in the database, or it waits in the backend because the database cannot be used now.
+        refused: runs that another collector owns; their incidents were not written.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        metrics: Metrics,
-        retention: Retention | None = None,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(folder / FILE_NAME, metrics)
-        self._retention = retention or Retention()
+    def __init__(self) -> None:
+        self.is_done = False
+        self.refused: Collection[RunId] = ()
+
+
+class Store:
+    """A database and the thread that writes it. All methods but the queries are for the thread that made it.
+
+    Only `load` and `close` wait for the database. The order of writes is that of the calls.
+
+    Attributes:
+        on_written: called, in the writing thread, after each write.
+    """
+
+    def __init__(self, backend: Backend, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
+        self._backend = backend
+        self._metrics = metrics
         self._wall = wall
-        self._pending: dict[tuple[RunId, str], Incident] = {}
-        self._pending_runs: dict[RunId, Run | None] = {}
-        self._pending_notes: dict[tuple[str, str], str] = {}
-        self._pending_jobs: list[FinishedJob] = []
-        self._retry_at = 0.0
-        self._prune_at = 0.0
-        self._log = Throttle()
-        self.problem = ""
-        """Why the file cannot be used now; empty: it can."""
+        self._changed = threading.Condition()
+        self._using = threading.Lock()
+        """Held while the backend is used other than by queries."""
+        self._batch = Batch()
+        self._waiting: list[Written] = []
+        self._errors: list[Exception] = []
+        self._is_busy = False
+        self._end: float | None = None
         self._is_new = False
-        self._is_late = False
-        self._begun = float("-inf")
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._db: sqlite3.Connection | None = None
-        self._file: files.OpenedFile | None = None
-        self._is_closed = False
-        metrics.store_up.set(0)
-        metrics.watch_store()
-        try:
-            self._db = self._open()
-        except DataError:
-            raise
-        except (sqlite3.Error, OSError) as error:
-            self._is_late = True
-            self._fail(error)
-        if self._db is not None:
-            metrics.store_up.set(1)
+        self._late: Saved | None = None
+        self._notes: dict[NoteKey, str] = {}
+        self._thread = threading.Thread(target=self._run, name="otel-fr store", daemon=True)
+        self.on_written: Callable[[], None] = lambda: None
+
+    # ---- what is written
+
+    @property
+    def problem(self) -> str:
+        """Why the database cannot be used now; empty: it can."""
+        return self._backend.problem
 
     @property
     def is_up(self) -> bool:
-        """Everything saved so far is in the file."""
-        return self._db is not None and not (
-            self._pending or self._pending_runs or self._pending_notes or self._pending_jobs
-        )
+        """Everything saved so far is in the database."""
+        with self._changed:
+            return self._is_idle() and self._backend.is_up
 
-    def load(self, limit: int) -> Saved:
-        """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
-        saved = Saved()
-        if self._db is None:
-            return saved
-        query = "SELECT memory, data FROM incidents ORDER BY state = 'firing' DESC, detected DESC LIMIT ?"
-        try:
-            rows = self._db.execute(query, (limit,)).fetchall()
-            runs = self._db.execute("SELECT memory FROM runs").fetchall()
-        except sqlite3.Error as error:
-            self.broken(error)
-            self._is_late = bool(self.problem)
-            return saved
-        for memory, data in rows:
-            with self._skip_unreadable("incident"):
-                saved.incidents.append(load_incident(load_json(memory), load_json(data)))
-        saved.incidents.sort(key=lambda incident: incident.detected)
-        for text in runs:
-            with self._skip_unreadable("run"):
-                saved.runs.append(load_run(load_json(text[0])))
-        return saved
+    def settled(self, seconds: float) -> bool:
+        """Wait until everything saved so far is written, if that can be now, so many seconds at most; returns `is_up`.
 
-    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
-        """Write these in one transaction. What cannot be written now, at most `MAX_INCIDENTS`, is written later."""
-        for incident in incidents:
-            self._pending[incident.run, incident.id] = incident
-        while len(self._pending) > MAX_INCIDENTS:
-            over = (key for key, incident in self._pending.items() if not incident.is_open)
-            del self._pending[next(over, next(iter(self._pending)))]
-        for run in runs:
-            self._pending_runs[run.id] = run
-        self._flush()
+        May be called from any thread.
+        """
+        with self._changed:
+            return self._changed.wait_for(self._is_idle, seconds) and self._backend.is_up
+
+    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> Written:
+        """Write incidents and runs, as they are now, in one transaction."""
+        return self._put(of_incidents(incidents, runs, self._wall()))
 
     def drop_run(self, run: RunId) -> None:
         """The run has no open incident any more."""
-        self._pending_runs[run] = None
-        self._flush()
+        self._put(Batch(runs={run: None}))
 
     def note(self, outlet: str, values: Mapping[str, str]) -> None:
         """Keep what an outlet has to remember of incidents, by their ids."""
-        self._pending_notes.update({(outlet, number): value for number, value in values.items()})
-        self._flush()
+        batch = of_notes(outlet, values)
+        self._remember(batch.notes)
+        self._put(batch)
 
     def save_job(self, job: FinishedJob) -> None:
-        """Keep a job that is over. Of those that cannot be written now, the last `MAX_PENDING_JOBS` wait."""
-        self._pending_jobs = [*self._pending_jobs, job][-MAX_PENDING_JOBS:]
-        self._flush()
+        """Keep a job that is over."""
+        self._put(Batch(jobs=[job]))
+
+    # ---- what is restored
+
+    def load(self, limit: int) -> Saved:
+        """The open incidents, the newest resolved ones (``limit`` together at most), and the runs of the open ones."""
+        with self._using:
+            saved = self._backend.load(limit)
+        self._remember(saved.notes)
+        with self._changed:
+            self._wake()
+        return saved
 
     def notes(self, outlet: str) -> dict[str, str]:
-        """What an outlet has noted, by incident; damaged notes, which are no text, are left out."""
-        noted: dict[str, str] = {}
-        if self._db is not None:
-            try:
-                query = "SELECT incident, value FROM notes WHERE outlet = ? AND typeof(value) = 'text'"
-                noted = dict(self._db.execute(query, (outlet,)))
-            except sqlite3.Error as error:
-                self.broken(error)
-        noted.update({number: value for (own, number), value in self._pending_notes.items() if own == outlet})
-        return noted
-
-    def broken(self, error: sqlite3.Error) -> None:
-        """A write or a read has failed. A damaged file is renamed and a new one begun; anything else is tried again."""
-        damaged = is_damage(error) or (self._db is not None and files.is_changed(error))
-        if damaged and time.monotonic() - self._begun > RETRY:  # else it was a read of the file before
-            self._replace_damaged(error)
-        else:
-            self._fail(error)
+        """What an outlet has noted of the incidents that were loaded or noted since, by their ids."""
+        return {number: value for (own, number), value in self._notes.items() if own == outlet}
 
     def take_new(self) -> bool:
-        """Return True once if a new file was begun; what is held in memory is then to be saved again."""
-        is_new, self._is_new = self._is_new, False
+        """Return True once if an empty database was begun; what is held in memory is then to be saved again."""
+        with self._changed:
+            is_new, self._is_new = self._is_new, False
         return is_new
 
-    def take_late(self) -> bool:
-        """Return True once if the file has become readable after the start; what it holds is then to be loaded."""
-        is_late, self._is_late = self._is_late and self._db is not None, self._is_late and self._db is None
-        return is_late
+    def take_late(self) -> Saved | None:
+        """Return once what a database holds that has become readable after the start."""
+        with self._changed:
+            late, self._late = self._late, None
+        if late is not None:
+            self._remember(late.notes)
+        return late
 
-    def step(self, now: float) -> None:
-        """Retry what could not be written; delete what is beyond the retention. ``now``: monotonic."""
-        if self._is_closed:
-            return
-        if self._db is not None and self._file is not None:
-            self._follow(self._file)
-        if not self.is_up and now >= self._retry_at:
-            self._retry_at = now + RETRY
-            self._flush(again=True)
-        if self.is_up and now >= self._prune_at:
-            self._prune_at = now + PRUNE_EVERY
-            try:
-                self.prune()
-            except sqlite3.Error as error:
-                self.broken(error)
+    def _remember(self, notes: Mapping[NoteKey, str]) -> None:
+        for key, value in notes.items():
+            self._notes.pop(key, None)
+            self._notes[key] = value
+        while len(self._notes) > MAX_NOTES:
+            del self._notes[next(iter(self._notes))]
 
-    def prune(self) -> int:
-        """Delete resolved incidents beyond the retention; returns how many.
+    # ---- queries, which may be called from any thread, and raise StoreError
 
-        Raises:
-            sqlite3.Error: the file cannot be written.
-        """
-        return 0 if self._db is None else prune(self._db, self._retention, self._wall())
+    def find(self, **query: Any) -> list[CollectorIncidentData]:
+        """As `otel_fr_collector.storage.backend.Reader.find`."""
+        return self._read(lambda: self._backend.find(**query))
+
+    def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
+        """As `otel_fr_collector.storage.backend.Reader.count_consequences`."""
+        return self._read(lambda: self._backend.count_consequences(causes))
+
+    def get(self, number: str, prefix: str = "") -> CollectorIncidentData | None:
+        """As `otel_fr_collector.storage.backend.Reader.get`."""
+        return self._read(lambda: self._backend.get(number, prefix))
+
+    def finished(self, **query: Any) -> list[FinishedJob]:
+        """As `otel_fr_collector.storage.backend.Reader.finished`."""
+        return self._read(lambda: self._backend.finished(**query))
+
+    def finished_job(self, key: str) -> FinishedJob | None:
+        """As `otel_fr_collector.storage.backend.Reader.finished_job`."""
+        return self._read(lambda: self._backend.finished_job(key))
+
+    def _read(self, query: Callable[[], _T]) -> _T:
+        try:
+            return query()
+        except self._backend.errors as error:
+            with self._changed:
+                self._errors = [error]
+                self._wake()
+            raise StoreError(str(error)) from error
+
+    # ---- the thread
 
     def close(self, until: float = 0.0) -> None:
         """Write what is pending; the store takes nothing after that.
@@ -212,128 +181,75 @@ class Store(Reading):
         Args:
             until: monotonic time until when a write that fails is tried again.
         """
-        self._flush(again=True)
-        while not self.is_up and time.monotonic() + BUSY + CLOSE_RETRY < until:
-            time.sleep(CLOSE_RETRY)
-            self._flush(again=True)
-        if self._pending:
-            _log.error("%s: %d incidents could not be written before the end", self.path, len(self._pending))
-        self._is_closed = True
-        self._close_file()
+        with self._changed:
+            if self._end is None:
+                self._end = until
+                self._wake()
+        self._thread.join(max(0.0, until - time.monotonic()) + END_MARGIN)
+        if self._thread.is_alive():
+            _log.error("the store could not be closed in time: what waited to be written is lost")
 
-    def _open(self) -> sqlite3.Connection:
-        """The connection; a damaged file is moved aside and a new one begun.
+    def _put(self, batch: Batch) -> Written:
+        written = Written()
+        with self._changed:
+            if self._end is not None:
+                written.is_done = True
+            else:
+                self._batch.add(batch)
+                self._waiting.append(written)
+                self._wake()
+        return written
 
-        Raises:
-            sqlite3.Error, OSError: there is none now.
-            DataError: a newer otel-fr has written the file.
-        """
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        db = open_file(self.path, self._prepare, self._note_damage, wall=self._wall, timeout=BUSY)
-        self._file = files.OpenedFile(self.path)
-        return db
+    def _wake(self) -> None:
+        """Called with the lock held."""
+        if self._thread.ident is None:
+            self._thread.start()
+        self._changed.notify_all()
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        check_origin(db, self.path)
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # counts only before the first table is made
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last commits, never the file
-        problem = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
-        if problem != "ok":
-            raise DamagedError(" ".join(problem.split()))
-        migrate(db)
+    def _is_idle(self) -> bool:
+        return not (self._is_busy or self._batch or self._errors)
 
-    def _flush(self, *, again: bool = False) -> None:
-        """Write all that is pending. After a failure only ``again`` tries before `RETRY` is over."""
-        if self._is_closed or (not again and time.monotonic() < self._retry_at):
-            return
-        try:
-            if self._db is None:
-                self._db = self._open()
-            self._write(self._db)
-        except sqlite3.Error as error:
-            self.broken(error)
-            if files.is_lasting(error) and self.problem:
-                self._close_file()
-        except OSError as error:
-            self._fail(error)
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_idle() or self._end is not None, STEP_SECONDS)
+                batch, self._batch = self._batch, Batch()
+                waiting, self._waiting = self._waiting, []
+                errors, self._errors = self._errors, []
+                end = self._end
+                self._is_busy = True
+            refused: Collection[RunId] = ()
+            try:
+                with self._using:
+                    refused = self._work(batch, errors, end)
+            except Exception:  # noqa: BLE001  without this thread, nothing would be kept any more
+                self._metrics.errors.labels("store").inc()
+                _log.exception("the store failed")
+            for written in waiting:
+                written.refused = refused
+                written.is_done = True
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+            if waiting:
+                self.on_written()
+            if end is not None:
+                return
 
-    def _write(self, db: sqlite3.Connection) -> None:
-        with db:
-            for incident in self._pending.values():
-                db.execute(
-                    "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        incident.id, incident.run.job, incident.run.attempt, incident.run.run, incident.state,
-                        incident.finding.category.value, incident.cause, incident.detected, incident.changed,
-                        json.dumps(incident.data), json.dumps(dump_incident(incident)),
-                    ),
-                )  # fmt: skip
-            for run_id, run in self._pending_runs.items():
-                key = (run_id.job, run_id.attempt, run_id.run)
-                if run is None:
-                    db.execute("DELETE FROM runs WHERE job = ? AND attempt = ? AND run = ?", key)
-                else:
-                    db.execute(
-                        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
-                        (*key, json.dumps(dump_run(run, time.monotonic(), self._wall()))),
-                    )
-            notes = [(outlet, number, value) for (outlet, number), value in self._pending_notes.items()]
-            db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", notes)
-            db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?)", self._pending_jobs)
-        self._pending.clear()
-        self._pending_runs.clear()
-        self._pending_notes.clear()
-        self._pending_jobs.clear()
-        self._retry_at = 0.0
-        if self.problem:
-            self.problem = ""
-            _log.warning("%s can be written again", self.path)
-        self._metrics.store_up.set(1)
-
-    def _fail(self, error: Exception) -> None:
-        now = time.monotonic()
-        self._retry_at = now + RETRY
-        self._metrics.store_up.set(0)
-        self._metrics.errors.labels("store").inc()
-        self.problem = str(error)
-        if self._log.allows(self.problem, now):
-            _log.error("%s cannot be written (%s): incidents are kept in memory until it can", self.path, error)
-
-    def _replace_damaged(self, error: sqlite3.Error) -> None:
-        """Move the damaged file, which is open, aside and continue with a new one."""
-        try:
-            self._note_damage(error, move_aside(self.path, self._wall))
-            self._let_go()
-            self._db = self._open()
-        except (OSError, sqlite3.Error) as again:
-            self._fail(again)
-
-    def _note_damage(self, error: sqlite3.Error, aside: Path) -> None:
-        self._is_new, self._begun = True, time.monotonic()
-        self._metrics.errors.labels("store").inc()
-        _log.error("%s is damaged (%s): it is kept as %s, and a new one is begun", self.path, error, aside.name)
-
-    def _follow(self, file: files.OpenedFile) -> None:
-        """Go on in another file if this one is no longer at its path."""
-        found = file.find()
-        if found is files.Found.SAME:
-            return
-        _log.error("%s was removed or replaced while the collector was running: a new one is begun", self.path)
-        self._metrics.errors.labels("store").inc()
-        self._let_go()
-        self._retry_at = 0.0
-        if found is files.Found.OTHER:
-            with contextlib.suppress(OSError):
-                file.remove_log()
-
-    def _let_go(self) -> None:
-        """Close the file that is no longer at its path."""
-        self._is_new = True
-        self._close_file()
-
-    def _close_file(self) -> None:
-        if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.close()
-            self._db = None
+    def _work(self, batch: Batch, errors: Sequence[Exception], end: float | None) -> Collection[RunId]:
+        backend = self._backend
+        for error in errors:
+            backend.broken(error)
+        refused = backend.put(batch) if batch else ()
+        if end is not None:
+            backend.close(end)
+            return refused
+        backend.step(time.monotonic())
+        if backend.take_new():
+            with self._changed:
+                self._is_new = True
+        if backend.take_late():
+            late = backend.load(MAX_INCIDENTS)
+            with self._changed:
+                self._late = late
+        return refused

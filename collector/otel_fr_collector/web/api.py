@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import re
-import sqlite3
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -24,7 +24,7 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage.reading import MAX_PAGE
+from otel_fr_collector.storage.backend import MAX_PAGE, StoreError
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, owner_of
 from otel_fr_collector.web.finished import Finished
@@ -202,11 +202,9 @@ class Api:
         """A list of incidents, plain and compressed."""
         found: Counted | None = None
         store = self._service.store
-        if store is not None and store.is_up:
-            try:
+        if store is not None:
+            with contextlib.suppress(StoreError):  # the log says why
                 found = await asyncio.to_thread(stored, store, query, access.prefix, MAX_READ if brief else MAX_BYTES)
-            except sqlite3.Error as error:
-                store.broken(error)
         if found is None:
             found = remembered([one for one in self._service.book.known() if access.may_see(one.run.job)], query)
         return await self._packed(await asyncio.to_thread(listed, found, brief))
@@ -220,10 +218,8 @@ class Api:
         service = self._service
         found = service.book.get(number)
         if found is None and service.store is not None:
-            try:
+            with contextlib.suppress(StoreError):
                 found = await asyncio.to_thread(service.store.get, number, _access(request).prefix)
-            except sqlite3.Error as error:
-                service.store.broken(error)
         if found is None or not _access(request).may_see(found["job"]):
             raise ApiError(404, "no such incident; incidents are dropped some time after their end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]

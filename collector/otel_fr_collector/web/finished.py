@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gzip
 import json
 import logging
-import sqlite3
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from collections.abc import Callable
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage.reading import FinishedJob
+from otel_fr_collector.storage.backend import StoreError
+from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.web.job_views import detail, job_key, summary
 
 _log = logging.getLogger(__name__)
@@ -68,11 +69,9 @@ class Finished:
         live = {job_key(run) for run in self._service.runs.by_id}
         found: list[FinishedJob] | None = None
         if store is not None:
-            try:
-                query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit + len(live))
+            query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit + len(live))
+            with contextlib.suppress(StoreError):  # the log says why
                 found = await asyncio.to_thread(query)
-            except sqlite3.Error as error:
-                store.broken(error)
         if found is None:
             fit = (job for job in reversed(self._latest) if before is None or job.ended < before)
             found = [job for job in fit if access.may_see(job.job)]
@@ -93,10 +92,8 @@ class Finished:
         found = next((job for job in self._latest if job.key == key), None)
         store = self._service.store
         if found is None and store is not None:
-            try:
+            with contextlib.suppress(StoreError):
                 found = await asyncio.to_thread(store.finished_job, key)
-            except sqlite3.Error as error:
-                store.broken(error)
         return found if found is not None and access.may_see(found.job) else None
 
     def _note(self, run: Run) -> None:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.bounds import MAX_CULPRITS
 from otel_fr_collector.incidents.incident import Incident
-from otel_fr_collector.storage.store import Store
+from otel_fr_collector.storage.backend import StoreError
+from otel_fr_collector.storage.store import SETTLE_SECONDS, Store
 
 MAX_BYTES = 4 * 1024 * 1024
 """Largest list of incidents, unless it has one only: one of 4,096 ranks takes 200 kB."""
@@ -36,8 +37,10 @@ def stored(store: Store, query: Query, prefix: str, max_size: int) -> Counted:
     """The incidents of the database that a query asks for. Run in a thread.
 
     Raises:
-        sqlite3.Error: the file cannot be read.
+        StoreError: the database cannot be read, or lacks incidents that are in memory.
     """
+    if not store.settled(SETTLE_SECONDS):
+        raise StoreError("the newest incidents are in memory only")
     found = store.find(**query._asdict(), prefix=prefix, max_size=max_size)
     return list(zip(found, store.count_consequences(found), strict=True))
 

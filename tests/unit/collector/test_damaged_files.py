@@ -24,11 +24,12 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.persistence import Persistence
-from otel_fr_collector.storage.store import Store
+from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 
 from otel_fr.match import Ending, Place
 from tests.support.damaged_files import DAMAGES, spoil_pages
 from tests.support.otlp_messages import spans
+from tests.support.stores import sqlite_store
 from tests.unit.collector.test_store import NOW, RUN, incident, numbers
 
 BACKENDS = ["http://backend/v1/traces"]
@@ -58,13 +59,13 @@ def kept_aside(folder: Path, name: str) -> dict[str, object]:
 
 @damages
 def test_a_damaged_store_is_moved_aside_unchanged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    store = Store(tmp_path, Metrics())
+    store = SqliteBackend(tmp_path, Metrics())
     store.save([incident(1)])
     store.close()
     damage(store.path)
     before = as_it_is(tmp_path)
     metrics = Metrics()
-    again = Store(tmp_path, metrics)
+    again = SqliteBackend(tmp_path, metrics)
     assert again.is_up
     assert again.load(10).incidents == []
     again.save([incident(2)])
@@ -120,14 +121,14 @@ def test_files_that_this_user_may_not_write_are_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """As after a restore by another user. Tests may run as root, who may write everything."""
-    store = Store(tmp_path, Metrics())
+    store = SqliteBackend(tmp_path, Metrics())
     store.save([incident(1)])
     store.close()
     (tmp_path / name).touch()
     access = os.access
     inode = (tmp_path / name).stat().st_ino
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and os.stat(path).st_ino != inode)
-    store = Store(tmp_path, Metrics())
+    store = SqliteBackend(tmp_path, Metrics())
     store.save([incident(2)])
     assert store.is_up
     assert numbers(store) == [2]
@@ -218,12 +219,12 @@ def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(database_files, "MAX_ASIDE", 3)
     for _ in range(3):
         (tmp_path / "incidents.db").write_text("this is no database " * 100)
-        store = Store(tmp_path, Metrics(), wall=lambda: NOW)  # in one second
+        store = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)  # in one second
         assert store.is_up
         store.close()
     assert len(list(tmp_path.glob("incidents.db.damaged-*"))) == 3
     (tmp_path / "incidents.db").write_text("the fourth")
-    store = Store(tmp_path, Metrics(), wall=lambda: NOW)
+    store = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)
     store.save([incident(1)])
     assert not store.is_up
     assert (tmp_path / "incidents.db").read_text() == "the fourth"
@@ -237,7 +238,7 @@ def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch:
 
 def test_a_file_that_is_removed_while_the_collector_runs_is_made_again(tmp_path: Path) -> None:
     metrics = Metrics()
-    store = Store(tmp_path, metrics)
+    store = SqliteBackend(tmp_path, metrics)
     store.save([incident(1)])
     for path in tmp_path.glob("incidents.db*"):
         path.unlink()
@@ -254,7 +255,7 @@ def test_the_number_of_incidents_that_wait_for_the_disk_is_bounded(tmp_path: Pat
     (tmp_path / "incidents.db").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_files, "MAX_ASIDE", 0)
-        store = Store(tmp_path, Metrics())
+        store = SqliteBackend(tmp_path, Metrics())
         store.save([incident(0, FIRING)])
         store.save([incident(number) for number in range(1, 3_000)])
         assert not store.is_up
@@ -266,7 +267,7 @@ def test_the_number_of_incidents_that_wait_for_the_disk_is_bounded(tmp_path: Pat
 
 def restored(folder: Path) -> int:
     """Start as the collector does; returns how many incidents it knows then."""
-    store = Store(folder, Metrics(), wall=lambda: NOW)
+    store = sqlite_store(folder, wall=lambda: NOW)
     runs, book = Runs(), IncidentBook(lambda: NOW)
     resumed: list[object] = []
     Persistence(store, runs, book, RestartGrace(0.0), resumed.extend, lambda: 0.0, lambda: NOW).restore()
@@ -276,7 +277,6 @@ def restored(folder: Path) -> int:
         json.dumps(one.as_data())
         for change in book.resolve_run(one.run, 1.0):
             store.save([change.incident])
-    store.prune()
     store.close()
     return len(resumed)
 
@@ -285,7 +285,7 @@ def restored(folder: Path) -> int:
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A file of open and resolved incidents and their run."""
     folder = tmp_path_factory.mktemp("sound")
-    store = Store(folder, Metrics(), wall=lambda: NOW)
+    store = SqliteBackend(folder, Metrics(), wall=lambda: NOW)
     run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": "train"})
     run.ranks = {
         1: RankState(
@@ -358,6 +358,6 @@ def test_a_run_that_makes_no_sense_is_left_out(tmp_path: Path, sound: bytes, old
         db.execute("UPDATE runs SET memory = replace(memory, ?, ?)", (old, new))
         assert new in db.execute("SELECT memory FROM runs").fetchone()[0]
     assert restored(tmp_path) == 8
-    store = Store(tmp_path, Metrics())
+    store = SqliteBackend(tmp_path, Metrics())
     assert store.load(10).runs == []
     store.close()

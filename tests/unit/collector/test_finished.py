@@ -15,14 +15,17 @@ from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage import migrations
-from otel_fr_collector.storage.reading import FinishedJob
+from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.retention import Retention
-from otel_fr_collector.storage.store import FILE_NAME, Store
+from otel_fr_collector.storage.sqlite_backend import FILE_NAME, SqliteBackend
+from otel_fr_collector.storage.store import Store
 from otel_fr_collector.web import finished
 from otel_fr_collector.web.finished import Finished
 from otel_fr_collector.web.job_views import job_key
 
 from otel_fr.match import Ending, Group
+from tests.support.stores import sqlite_store
+from tests.support.waiting import wait_for
 
 WALL = 1_800_000_000.0
 
@@ -50,6 +53,8 @@ def keep(store: Store | None, *runs: Run) -> Finished:
 
     asyncio.run(play())
     assert metrics.errors.labels("housekeeping")._value.get() == 0
+    if store is not None:
+        store.settled(60.0)
     return kept
 
 
@@ -59,7 +64,7 @@ def names(kept: Finished, access: Access = EVERYTHING, before: float | None = No
 
 @pytest.mark.parametrize("has_store", [True, False])
 def test_finished_jobs_are_listed_newest_first_to_those_who_may_see_them(tmp_path: Path, has_store: bool) -> None:
-    store = Store(tmp_path, Metrics()) if has_store else None
+    store = sqlite_store(tmp_path) if has_store else None
     kept = keep(store, ended_run("a/1", ago=300), ended_run("b/1", ago=200), ended_run("a/2", ago=100))
     assert names(kept) == ["a/2", "b/1", "a/1"]
     assert names(kept, limit=1) == ["a/2"]
@@ -75,20 +80,21 @@ def test_finished_jobs_are_listed_newest_first_to_those_who_may_see_them(tmp_pat
 
 
 def test_they_outlive_the_collector_and_end_with_the_retention(tmp_path: Path) -> None:
-    store = Store(tmp_path, Metrics())
+    store = sqlite_store(tmp_path)
     keep(store, ended_run("old", ago=5_000), ended_run("new", ago=100))
     store.close()
-    again = Store(tmp_path, Metrics(), Retention(seconds=1_000), wall=lambda: WALL)
-    kept = keep(again)
-    assert names(kept) == ["new", "old"]
-    again.prune()
-    assert names(kept) == ["new"]
+    again = sqlite_store(tmp_path)
+    assert names(keep(again)) == ["new", "old"]
     again.close()
+    bounded = sqlite_store(tmp_path, retention=Retention(seconds=1_000), wall=lambda: WALL)
+    kept = keep(bounded, ended_run("newest", ago=1))
+    assert wait_for(lambda: names(kept) == ["newest", "new"])
+    bounded.close()
 
 
 def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_path: Path) -> None:
     """A collector that is killed in between, an hour for a job that failed, has not forgotten it."""
-    store = Store(tmp_path, Metrics())
+    store = sqlite_store(tmp_path)
     now = time.monotonic()
     service = Service(Metrics(), Outlets(Metrics()), store=store, clock=lambda: now)
     kept = Finished(service, wall=lambda: WALL)
@@ -104,6 +110,7 @@ def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_pa
         for _ in range(4):
             service.step()
             await kept.all_kept()
+            store.settled(60.0)
             counts.append(len(store.finished(before=None)))
             now += 2.0
         task.cancel()
@@ -113,14 +120,14 @@ def test_a_job_that_is_over_is_kept_before_it_is_dropped_and_listed_after(tmp_pa
     assert run.over_since == run.last_seen, "it is not kept again each second"
     assert names(kept) == []
     store.close()
-    again = keep(Store(tmp_path, Metrics()))
+    again = keep(sqlite_store(tmp_path))
     assert names(again) == ["job"]
     (found,) = asyncio.run(again.jobs(EVERYTHING, None, 1))
     assert found["state"] == "failed"
 
 
 def test_what_was_known_of_a_job_is_not_replaced_by_what_a_restart_has_left(tmp_path: Path) -> None:
-    store = Store(tmp_path, Metrics())
+    store = sqlite_store(tmp_path)
     key = job_key(RunId("job", 0, "run-job"))
     whole = ended_run("job", ranks=3)
     whole.group_state(Group("g", "0", "default_pg", (0, 1, 2)), 1)
@@ -134,7 +141,7 @@ def test_what_was_known_of_a_job_is_not_replaced_by_what_a_restart_has_left(tmp_
 
 
 def test_where_the_file_is_too_large_they_go_before_incidents(tmp_path: Path) -> None:
-    store = Store(tmp_path, Metrics(), Retention(size=300_000))
+    store = SqliteBackend(tmp_path, Metrics(), Retention(size=300_000))
     for number in range(25):
         store.save_job(FinishedJob(str(number), "job", time.time() + number, "{}", bytes(30_000)))
     store.prune()
@@ -156,13 +163,13 @@ def test_of_a_job_that_is_too_large_its_line_is_kept(monkeypatch: pytest.MonkeyP
 def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as db:
         db.executescript(f"{migrations.MIGRATIONS[0]}; PRAGMA user_version = 1;")
-    store = Store(tmp_path, Metrics())
+    store = sqlite_store(tmp_path)
     assert names(keep(store, ended_run("job"))) == ["job"]
     store.close()
 
 
 def test_a_damaged_job_does_not_cost_the_others(tmp_path: Path) -> None:
-    store = Store(tmp_path, Metrics())
+    store = sqlite_store(tmp_path)
     keep(store, ended_run("cut"), ended_run("no object"), ended_run("packed"), ended_run("whole"))
     store.close()
     db = sqlite3.connect(tmp_path / FILE_NAME)
@@ -172,7 +179,7 @@ def test_a_damaged_job_does_not_cost_the_others(tmp_path: Path) -> None:
         db.execute("UPDATE jobs SET detail = substr(detail, 1, 20) WHERE job = 'packed'")
     db.close()
     metrics = Metrics()
-    kept = keep(Store(tmp_path, metrics))
+    kept = keep(sqlite_store(tmp_path, metrics))
     assert sorted(map(str, names(kept))) == ["packed", "whole"]
     assert metrics.errors.labels("store")._value.get() == 2
     assert asyncio.run(kept.job(job_key(RunId("packed", 0, "run-packed")), EVERYTHING)) is None

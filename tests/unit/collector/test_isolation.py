@@ -19,12 +19,12 @@ from otel_fr_collector.otlp.json_encoding import from_json
 from otel_fr_collector.otlp.signals import LOGS
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage.store import Store
 
 from otel_fr import semconv
 from otel_fr.control.v1 import control_pb2
 from tests.support.incident_data import incident_change
 from tests.support.otlp_messages import attribute
+from tests.support.stores import sqlite_store
 
 
 class Kept:
@@ -60,7 +60,7 @@ def test_what_one_outlet_raises_reaches_no_other_and_is_logged_once_a_minute(cap
     service = Service(metrics := Metrics(), Outlets(metrics, others=list(outlets)))
     service.outlets.resume([])
     changes = [incident_change(number=str(number)) for number in range(3)]
-    service._publish(changes, 0.0)
+    service._take_changes(changes, 0.0)
     assert first.changes == last.changes == changes
     assert not broken.changes
     assert errors(metrics, "publish") == 4
@@ -75,7 +75,7 @@ def test_outlets_do_not_depend_on_the_commands_to_monitors(monkeypatch: pytest.M
     service = Service(metrics := Metrics(), Outlets(metrics, others=[outlet]))
     monkeypatch.setattr(service.control, "dump", dump)
     changes = [incident_change(number=str(number)) for number in range(2)]
-    service._publish(changes, 0.0)
+    service._take_changes(changes, 0.0)
     assert outlet.changes == changes
     assert errors(metrics, "control") == 2
 
@@ -85,12 +85,12 @@ def test_outlets_and_monitors_do_not_depend_on_the_store(tmp_path: Path, monkeyp
         raise ValueError("cannot be encoded")
 
     outlet, metrics = Kept("only"), Metrics()
-    store = Store(tmp_path, metrics)
+    store = sqlite_store(tmp_path, metrics)
     service = Service(metrics, Outlets(metrics, others=[outlet]), store=store)
     commanded: list[str] = []
     monkeypatch.setattr(store, "save", save)
     monkeypatch.setattr(service.control, "dump", lambda _, incident, *__: commanded.append(incident))
-    service._publish([incident_change()], 0.0)
+    service._take_changes([incident_change()], 0.0)
     assert len(outlet.changes) == len(commanded) == 1
     assert errors(metrics, "store") == 1
 
@@ -119,10 +119,10 @@ def test_an_otlp_json_request_with_lone_surrogates_is_read() -> None:
 def test_incidents_stored_with_lone_surrogates_are_restored_without(tmp_path: Path) -> None:
     """As collectors before this version have stored them."""
     change = incident_change(summary="dtype Float\udcff")
-    store = Store(tmp_path, Metrics())
+    store = sqlite_store(tmp_path)
     store.save([change.incident])
     store.close()
-    service = Service(metrics := Metrics(), Outlets(metrics), store=Store(tmp_path, metrics))
+    service = Service(metrics := Metrics(), Outlets(metrics), store=sqlite_store(tmp_path, metrics))
     restored = service.book.known()[0]
     assert restored.finding.summary == restored.data["summary"] == "dtype Float?"
 

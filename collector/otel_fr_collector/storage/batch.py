@@ -1,0 +1,127 @@
+"""What is to be written to the store, as rows, which another thread can write while incidents and runs change."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from otel_fr_collector.incidents.incident import FIRING, Incident
+from otel_fr_collector.incidents.kept import MAX_INCIDENTS
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.storage.serialization import dump_incident, dump_run
+
+MAX_JOBS = 256
+"""Finished jobs that wait to be written; of more, the oldest are dropped."""
+MAX_NOTES = 16 * MAX_INCIDENTS
+"""Notes that wait to be written: one of each outlet for each incident that waits, of 16 outlets."""
+
+IncidentKey = tuple[RunId, str]
+"""The run and the id of an incident."""
+NoteKey = tuple[str, str]
+"""The outlet and the id of the incident that it has noted something of."""
+
+
+class IncidentRow(NamedTuple):
+    """An incident as it is stored: one column for each field, of the table ``incidents``.
+
+    Attributes:
+        data: JSON, as last published. memory: JSON, what the collector knows beyond it.
+    """
+
+    id: str
+    job: str
+    attempt: int
+    run: str
+    state: str
+    category: str
+    cause: str | None
+    detected: float
+    changed: float
+    data: str
+    memory: str
+
+    @classmethod
+    def of(cls, incident: Incident) -> IncidentRow:
+        """The incident as it is now."""
+        return cls(
+            incident.id,
+            incident.run.job,
+            incident.run.attempt,
+            incident.run.run,
+            incident.state,
+            incident.finding.category.value,
+            incident.cause,
+            incident.detected,
+            incident.changed,
+            json.dumps(incident.data),
+            json.dumps(dump_incident(incident)),
+        )
+
+    @property
+    def key(self) -> IncidentKey:
+        return RunId(self.job, self.attempt, self.run), self.id
+
+
+class FinishedJob(NamedTuple):
+    """A run that is over, as it was shown last: one column for each field, of the table ``jobs``.
+
+    Attributes:
+        key: its name in URLs. ended: Unix time of its last telemetry.
+        summary: JSON, as in the list of jobs. detail: the whole of it as JSON, compressed by gzip; empty: too large.
+    """
+
+    key: str
+    job: str
+    ended: float
+    summary: str
+    detail: bytes
+
+
+@dataclass
+class Batch:
+    """Rows to be written, the newest of each; bounded.
+
+    Attributes:
+        runs: the JSON of each; None: it is to be deleted.
+    """
+
+    incidents: dict[IncidentKey, IncidentRow] = field(default_factory=dict)
+    runs: dict[RunId, str | None] = field(default_factory=dict)
+    notes: dict[NoteKey, str] = field(default_factory=dict)
+    jobs: list[FinishedJob] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.incidents or self.runs or self.notes or self.jobs)
+
+    def add(self, newer: Batch) -> None:
+        """Add the rows of another batch, which are newer. Beyond the bounds, resolved incidents are dropped first."""
+        self.incidents.update(newer.incidents)
+        while len(self.incidents) > MAX_INCIDENTS:
+            over = (key for key, row in self.incidents.items() if row.state != FIRING)
+            del self.incidents[next(over, next(iter(self.incidents)))]
+        self.runs.update(newer.runs)
+        self.notes.update(newer.notes)
+        while len(self.notes) > MAX_NOTES:
+            del self.notes[next(iter(self.notes))]
+        self.jobs = [*self.jobs, *newer.jobs][-MAX_JOBS:]
+
+    def clear(self) -> None:
+        self.incidents.clear()
+        self.runs.clear()
+        self.notes.clear()
+        self.jobs.clear()
+
+
+def of_incidents(incidents: Iterable[Incident], runs: Iterable[Run], wall: float) -> Batch:
+    """Incidents and runs as they are now. ``wall``: Unix time."""
+    rows = (IncidentRow.of(incident) for incident in incidents)
+    now = time.monotonic()
+    return Batch({row.key: row for row in rows}, {run.id: json.dumps(dump_run(run, now, wall)) for run in runs})
+
+
+def of_notes(outlet: str, values: Mapping[str, str]) -> Batch:
+    """What an outlet has to remember of incidents, by their ids."""
+    return Batch(notes={(outlet, number): value for number, value in values.items()})
