@@ -12,6 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
 from otel_fr.config import Config, is_enabled
 from tests.support.external_programs import collector_help, documents, load
@@ -20,7 +21,7 @@ from tests.support.paths import DEPLOY
 BIN = Path(sys.executable).parent
 COMPOSE = "compose/docker-compose.yml"
 KUBERNETES = DEPLOY / "kubernetes"
-CUSTOM = {"PodMonitor", "PrometheusRule", "PyTorchJob"}
+CUSTOM = {"PodMonitor", "PrometheusRule", "PyTorchJob", "TrainJob"}
 """Kinds of other projects' operators: Kubernetes' own schemas do not know them."""
 
 
@@ -109,7 +110,11 @@ OBJECTS = [
 def test_kubernetes_objects_fit_the_published_schemas(document: dict[str, Any]) -> None:
     assert {"apiVersion", "kind", "metadata"} <= set(document)
     if document["kind"] in CUSTOM:
-        assert document["apiVersion"] in {"monitoring.coreos.com/v1", "kubeflow.org/v1"}
+        assert document["apiVersion"] in {
+            "monitoring.coreos.com/v1",
+            "kubeflow.org/v1",
+            "trainer.kubeflow.org/v1alpha1",
+        }
         return
     kubernetes_validate.validate(document, desired_version="1.31", strict=True)
 
@@ -150,19 +155,37 @@ def test_kustomize_builds_a_collector_that_is_locked_down(name: str) -> None:
         assert {port["port"] for port in rule["ports"]} <= ports
 
 
-@pytest.mark.parametrize("name", ["pytorch-job.yaml", "kubeflow-pytorchjob.yaml"])
+def pod(job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The spec of the pods of a training job, and its environment by name."""
+    spec = job["spec"]
+    if job["kind"] == "TrainJob":
+        (patch,) = spec["runtimePatches"]
+        (replicated,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        found, variables = replicated["template"]["spec"]["template"]["spec"], spec["trainer"]["env"]
+    else:
+        found = (spec.get("template") or spec["pytorchReplicaSpecs"]["Worker"]["template"])["spec"]
+        variables = found["containers"][0]["env"]
+    return found, {one["name"]: one.get("value", "of-the-pod") for one in variables}
+
+
+@pytest.mark.parametrize("name", ["pytorch-job.yaml", "kubeflow-pytorchjob.yaml", "kubeflow-trainjob.yaml"])
 def test_an_example_job_turns_otel_fr_on_and_has_shared_memory(name: str) -> None:
-    job = next(one for one in documents(KUBERNETES / "examples" / name) if one["kind"] in {"Job", "PyTorchJob"})
-    spec = job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
-    (container,) = spec["spec"]["containers"]
-    env = {one["name"]: one.get("value", "of-the-pod") for one in container["env"]}
+    path = KUBERNETES / "examples" / name
+    (job,) = [one for one in documents(path) if one["kind"] in {"Job", "PyTorchJob", "TrainJob"}]
+    spec, env = pod(job)
+    (container,) = spec["containers"]
     assert is_enabled(env)
     config = Config.from_env(env)
     assert (config.job_id, str(config.dump_dir)) == ("of-the-pod", "/flight-recorder")
     assert "/flight-recorder" in {one["mountPath"] for one in container["volumeMounts"]}
     assert any(one["mountPath"] == "/dev/shm" for one in container["volumeMounts"])
-    (shm,) = [one for one in spec["spec"]["volumes"] if one["name"] == "shm"]
+    (shm,) = [one for one in spec["volumes"] if one["name"] == "shm"]
     assert shm["emptyDir"]["medium"] == "Memory"
+
+
+def test_a_train_job_has_only_fields_that_kubeflow_trainer_knows() -> None:
+    (job,) = documents(KUBERNETES / "examples" / "kubeflow-trainjob.yaml")
+    assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job  # a model drops what it does not know
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not here")
@@ -218,7 +241,7 @@ def test_the_documents_name_files_that_exist() -> None:
     root = DEPLOY.parent
     text = (root / "docs" / "deploy.md").read_text()
     named = set(re.findall(r"\bdeploy/[\w./-]*\w", text))
-    folders = "compose|kubernetes|systemd|otelcol|prometheus|alertmanager|grafana|jaeger|tempo"
+    folders = "compose|helm|kubernetes|slurm|systemd|otelcol|prometheus|alertmanager|grafana|jaeger|tempo"
     named |= {f"deploy/{path}" for path in re.findall(rf"`((?:{folders})/[\w./-]*)`", text)}
     assert len(named) > 15
     missing = [path for path in named if not (root / path).exists()]
@@ -226,3 +249,12 @@ def test_the_documents_name_files_that_exist() -> None:
     listed = {part for row in re.findall(r"^\| (`.*?) \|", (DEPLOY / "README.md").read_text(), flags=re.MULTILINE)
               for part in re.findall(r"`([\w/]+)/?`", row)}  # fmt: skip
     assert {path.name for path in DEPLOY.iterdir() if path.is_dir()} <= {one.split("/")[0] for one in listed}
+
+
+def test_batch_files_are_clean() -> None:
+    shellcheck = BIN / "shellcheck"
+    if not shellcheck.exists():
+        pytest.skip("shellcheck is not here")
+    files = [str(path) for path in (DEPLOY / "slurm").iterdir()]
+    done = subprocess.run([str(shellcheck), *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
