@@ -169,7 +169,8 @@ class Job:
             values: dict[str, str | int] = {
                 semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: f"node-{rank // 8}",
                 semconv.PROCESS_PID: 4000 + rank, semconv.RANK: rank, semconv.LOCAL_RANK: rank % 8,
-                semconv.WORLD_SIZE: self.world, semconv.RUN_ID: self.run_id, semconv.JOB_ID: f"job-{self.world}", semconv.JOB_ATTEMPT: 0,
+                semconv.WORLD_SIZE: self.world, semconv.RUN_ID: self.run_id, semconv.JOB_ID: f"job-{self.world}",
+                semconv.JOB_ATTEMPT: 0,
             }  # fmt: skip
             scopes = [ScopeLogs(scope=SCOPE, log_records=[record])]
             request.resource_logs.append(
