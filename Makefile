@@ -1,4 +1,4 @@
-# make demo | test | test-again | test-fast | test-torch | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | proto
+# make demo | test | test-again | test-fast | test-torch | test-gpu | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast test-torch fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak proto clean
+.PHONY: setup demo test test-again test-fast test-torch test-gpu fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -50,6 +50,14 @@ $(OTHER)/.ready: pyproject.toml
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==$(VERSION)'
 	$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
+
+# Jobs on NCCL, on one GPU and on several; without one it says so. The report is for docs/gpu.md. GPU_PYTHON: a Python that
+# has a torch with CUDA, otel-fr and pytest; the torch in .venv may be a CPU build.
+GPU_PYTHON ?=
+GPU_REPORT ?= build/gpu-report.md
+test-gpu: $(if $(GPU_PYTHON),,setup)
+	-XDG_CACHE_HOME=$(CURDIR)/build/test-cache $(or $(GPU_PYTHON),$(BIN)/python) -m otel_fr.capture.native.build
+	OTEL_FR_TEST_GPU_REPORT=$(GPU_REPORT) OTEL_FR_TEST_ENGINE=compiled $(or $(GPU_PYTHON),$(BIN)/python) -m pytest tests/gpu
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What otel-fr adds to real training steps on gloo with 2 ranks: DDP, FSDP2, and a tensor-parallel loop.
 
     python benchmarks/steps.py [--kinds ddp fsdp2 tp] [--rows compiled ...] [--minutes 15] [--launches 2]
+        [--device cuda] [--ranks 1]
 
 Jobs run side by side and take turns: while one runs a block of steps (0.15 s), the others wait. So other load on the
 machine affects all alike.
@@ -9,12 +10,16 @@ machine affects all alike.
   with recording, twice without, with recording again, or the other way around, so that what changes steadily cancels
   out. Their ratio is the cost: of the CPU time of the training thread (backward runs in it, too), of all the rank's
   threads (with those of gloo, which call back at the end of a call), and of the elapsed time. Without recording, the
-  kernels of the compiled engine are in place, but idle: benchmarks/capture.py says what that costs.
+  kernels of the compiled engine are in hardware, but idle: benchmarks/capture.py says what that costs.
 * A job with PyTorch's own recorder, and where torch has it one with `FlightRecorderHook`, is compared with a job that
   records nothing. So is a second job that records nothing: what such a comparison cannot tell apart.
 
 PyTorch's recorder is off (``TORCH_FR_BUFFER_SIZE=0``) in all other jobs; its default is on. glibc keeps freed memory in
 all jobs (``MALLOC_TRIM_THRESHOLD_``), or page faults of the model's buffers, which are random, hide the rest.
+
+With ``--device cuda`` the jobs are on NCCL, and the goal is for the elapsed time: the training thread spends most of
+its time in waiting for the device. Recorded jobs leave PyTorch's recorder on then, which otel-fr reads, and have NCCL's
+calls timed, with recording and without; what these two cost by themselves are rows of their own. Not tried on a GPU.
 
 Each figure is the median of the ratios with its 95 % interval (from order statistics: no distribution is assumed). The
 interval narrows with the square root of the rounds, so where a goal is not decided, it is said about how many more
@@ -48,6 +53,7 @@ from tests.support.ports import free_port
 BIN = Path(sys.executable).parent
 JOB = Path(__file__).with_name("jobs") / "steps.py"
 RANKS = 2
+"""Unless ``--ranks`` says otherwise: on one GPU, ranks wait for their turns on it, which one rank does not."""
 BLOCK_SECONDS = 0.15
 """Of a block: short, for the load of a busy machine changes from second to second."""
 MONITOR_BLOCK_SECONDS = 8.0
@@ -60,9 +66,15 @@ MEASURES = ("thread", "process", "wall")
 HEAP = {"MALLOC_TRIM_THRESHOLD_": str(1 << 34), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 """glibc keeps what is freed, so that no step waits for pages that the one before it gave back. With its defaults a step
 of FSDP2 has 0 to 900 page faults, which depends on where small objects happen to be; that is up to 5 % of its time."""
+SHARED_GPU = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+"""For ranks that share a GPU (tests/gpu/hardware.py). Ranks with GPUs of their own on one machine use no network."""
 NO_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 REFERENCE = "off"
-ROWS = ("python", "compiled", "torch's recorder", "FlightRecorderHook", "off again")
+TIMED = "NCCL's timing"
+ROWS = ("python", "compiled", "torch's recorder", "FlightRecorderHook", TIMED, "off again")
+GOAL_OF = {"cpu": "thread", "cuda": "wall"}
+"""What the goals are for."""
+NAMES = {"thread": "the training thread's CPU time", "wall": "the elapsed time"}
 ORDERS = ((True, False, False, True), (False, True, True, False))
 """Of blocks with and without recording."""
 
@@ -86,18 +98,20 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 class Job:
     """The ranks of one job, each of which waits for blocks to run."""
 
-    def __init__(self, name: str, variant: str, settings: dict[str, str], errors: Path) -> None:
+    def __init__(
+        self, name: str, variant: str, settings: dict[str, str], errors: Path, device: str, ranks: int
+    ) -> None:
         self.name = name
         self.recorded = variant == "otel_fr"
         env = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
         env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-        env.update(WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS), OTEL_SERVICE_NAME=f"steps-{name}")
-        env.update(HEAP | settings)
+        env.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks), OTEL_SERVICE_NAME=f"steps-{name}")
+        env.update(SHARED_GPU | HEAP | settings)
         self._errors = errors / f"{name}.txt"
         with self._errors.open("wb") as output:
             self.ranks = [
                 subprocess.Popen(
-                    [sys.executable, str(JOB), variant],
+                    [sys.executable, str(JOB), variant, device],
                     env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -105,7 +119,7 @@ class Job:
                     text=True,
                     bufsize=1,
                 )
-                for rank in range(RANKS)
+                for rank in range(ranks)
             ]
 
     def first_answers(self) -> list[dict[str, Any]]:
@@ -160,19 +174,22 @@ def collector() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def jobs(endpoint: str, folder: Path, rows: Sequence[str]) -> Iterator[dict[str, Job]]:
+def jobs(
+    endpoint: str, folder: Path, rows: Sequence[str], device: str = "cpu", ranks: int = RANKS
+) -> Iterator[dict[str, Job]]:
     """The jobs of these rows and the reference, ready; by name. One that cannot record as it should is left out, and it
     is said why."""
-    sending = {**NO_RECORDER, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+    sending = {**(NO_RECORDER if device == "cpu" else {}), "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
     if cache := os.environ.get("XDG_CACHE_HOME"):
         sending["XDG_CACHE_HOME"] = cache
     started = {
-        name: Job(name, variant, settings, folder)
+        name: Job(name, variant, settings, folder, device, ranks)
         for name, variant, settings in (
             ("python", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "python"}),
             ("compiled", "otel_fr", {**sending, "OTEL_FR_CAPTURE_ENGINE": "compiled"}),
             ("torch's recorder", "recorder", {}),
             ("FlightRecorderHook", "hook", {}),
+            (TIMED, "off", {**NO_RECORDER, "TORCH_NCCL_ENABLE_TIMING": "1"}),
             (REFERENCE, "off", NO_RECORDER),
             ("off again", "off", NO_RECORDER),
         )
@@ -212,9 +229,9 @@ class Results:
             ratio = ours[measure] / reference[measure]
             self.ratios.setdefault(row, {}).setdefault(measure, []).append(ratio)
 
-    def is_precise(self, kind: str) -> bool:
-        """The CPU time of the training thread is known well enough for both engines."""
-        found = [interval(self.ratios[row]["thread"]) for row in ("python", "compiled") if row in self.ratios]
+    def is_precise(self, kind: str, measure: str) -> bool:
+        """What the goal is for is known well enough for both engines."""
+        found = [interval(self.ratios[row][measure]) for row in ("python", "compiled") if row in self.ratios]
         return all((high - low) / 2 <= PRECISION[kind] for _, low, high in found)
 
 
@@ -243,14 +260,16 @@ def play_round(running: dict[str, Job], kind: str, steps: int, results: Results,
         results.steps[measure].append(off[measure])
 
 
-def measure_kind(running: dict[str, Job], kind: str, seconds: float, results: Results, choose: random.Random) -> None:
+def measure_kind(
+    running: dict[str, Job], kind: str, seconds: float, results: Results, choose: random.Random, measure: str
+) -> None:
     """Rounds until the figures are precise, or the time is over; then the monitors."""
     step = running[REFERENCE].run(kind, 5, False)["wall"]
     steps = max(2, round(BLOCK_SECONDS / step))
     start = time.monotonic()
     rounds = 0
     while rounds < 2 or (
-        time.monotonic() - start < seconds and not (rounds >= LEAST_ROUNDS and results.is_precise(kind))
+        time.monotonic() - start < seconds and not (rounds >= LEAST_ROUNDS and results.is_precise(kind, measure))
     ):
         play_round(running, kind, steps, results, choose)
         rounds += 1
@@ -266,9 +285,9 @@ def _figure(values: Sequence[float]) -> str:
     return f"{middle:.4f} ({low:.4f} to {high:.4f})"
 
 
-def _met(kind: str, row: str, results: Results) -> str:
+def _met(kind: str, row: str, results: Results, measure: str) -> str:
     """Whether the goal is met, and if that is not decided, how much longer it takes."""
-    ratios = results.ratios[row]["thread"]
+    ratios = results.ratios[row][measure]
     middle, low, high = interval(ratios)
     goal = GOALS[kind]
     if len(ratios) < LEAST_ROUNDS:
@@ -283,7 +302,7 @@ def _met(kind: str, row: str, results: Results) -> str:
     return f"not decided; about {math.ceil(more)} more minutes of this kind, if the machine stays as it is"
 
 
-def report(kind: str, results: Results) -> None:
+def report(kind: str, results: Results, goal_of: str) -> None:
     times = {measure: 1e3 * statistics.median(values) for measure, values in results.steps.items()}
     count = len(results.steps["wall"])
     print(
@@ -302,7 +321,7 @@ def report(kind: str, results: Results) -> None:
     for row in ("python", "compiled"):
         if row in results.ratios:
             print(
-                f"  goal {GOALS[kind]:g} for the training thread's CPU time, {row}: {_met(kind, row, results)}",
+                f"  goal {GOALS[kind]:g} for {NAMES[goal_of]}, {row}: {_met(kind, row, results, goal_of)}",
                 flush=True,
             )
 
@@ -310,26 +329,30 @@ def report(kind: str, results: Results) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", choices=list(GOALS), default=list(GOALS))
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="beside a job that records nothing")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, help="beside a job that records nothing; default: all")
+    parser.add_argument("--device", choices=list(GOAL_OF), default="cpu")
+    parser.add_argument("--ranks", type=int, default=RANKS)
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--seconds", type=float, default=240.0, help="of rounds at most, for each kind")
     limit.add_argument("--minutes", type=float, help="at most, for all: the starts of jobs, too")
     parser.add_argument("--launches", type=int, default=2, help="of all jobs: processes differ from each other")
     args = parser.parse_args()
+    rows = args.rows or [row for row in ROWS if args.device == "cuda" or row != TIMED]
+    goal_of = GOAL_OF[args.device]
     choose = random.Random(0)
     results = {kind: Results() for kind in args.kinds}
     end = math.inf if args.minutes is None else time.monotonic() + 60 * args.minutes
     with collector() as endpoint, tempfile.TemporaryDirectory() as folder:
         for launch in range(args.launches):
             until = time.monotonic() + (end - time.monotonic()) / (args.launches - launch)
-            with jobs(endpoint, Path(folder), args.rows) as running:
+            with jobs(endpoint, Path(folder), rows, args.device, args.ranks) as running:
                 monitors = MONITOR_BLOCK_SECONDS * sum(job.recorded for job in running.values())
                 for number, kind in enumerate(args.kinds):
                     share = (until - time.monotonic()) / (len(args.kinds) - number) - monitors
                     seconds = min(args.seconds / args.launches if args.minutes is None else math.inf, share)
-                    measure_kind(running, kind, max(seconds, 0.0), results[kind], choose)
+                    measure_kind(running, kind, max(seconds, 0.0), results[kind], choose, goal_of)
     for kind, found in results.items():
-        report(kind, found)
+        report(kind, found, goal_of)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One rank of benchmarks/steps.py: runs the blocks of steps that its standard input asks for, and measures each.
 
-argv: off | otel_fr | recorder | hook. Each line of the input is ``{"kind": KIND, "steps": N, "record": bool}``; each
-line of the output is one `Cost` as JSON. The first line says what is recorded, and by what.
+argv: off | otel_fr | recorder | hook, and cpu | cuda. Each line of the input is ``{"kind": KIND, "steps": N, "record":
+bool}``; each line of the output is one `Cost` as JSON. The first line says what is recorded, and by what.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ BATCH = 64
 MONITOR_SECONDS = 60.0
 """Until a rank's monitor runs, on a busy machine."""
 
+DEVICE = sys.argv[2]
 Step = Callable[[], None]
 
 
@@ -55,7 +56,7 @@ class Cost:
 
 def trainer(model: nn.Module) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    batch = torch.randn(BATCH, WIDTH)
+    batch = torch.randn(BATCH, WIDTH, device=DEVICE)
 
     def step() -> None:
         model(batch).pow(2).mean().backward()
@@ -65,14 +66,18 @@ def trainer(model: nn.Module) -> Step:
     return step
 
 
+def stack() -> nn.Sequential:
+    return nn.Sequential(*[nn.Linear(WIDTH, WIDTH, device=DEVICE) for _ in range(LAYERS)])
+
+
 def ddp() -> Step:
-    layers = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+    layers = stack()
     return trainer(DistributedDataParallel(layers, bucket_cap_mb=2))
 
 
 def fsdp2() -> Step:
-    layers = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    layers = stack()
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     for layer in layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(layers, mesh=mesh)
@@ -80,7 +85,7 @@ def fsdp2() -> Step:
 
 
 def tensor_parallel() -> Step:
-    tensor = torch.zeros(1024)
+    tensor = torch.zeros(1024, device=DEVICE)
 
     def step() -> None:
         for _ in range(SMALL_CALLS):
@@ -130,12 +135,32 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2) if pid else 0.0
 
 
+def synchronize() -> None:
+    """Wait for the device, if there is one, so that what it has to do for a step is measured with it."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def join() -> None:
+    """Make the default process group; with more ranks than GPUs they share them (tests/gpu/jobs/job.py)."""
+    if DEVICE == "cpu":
+        dist.init_process_group("gloo")
+        return
+    local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if int(os.environ["LOCAL_WORLD_SIZE"]) > gpus:
+        os.environ["NCCL_HOSTID"] = f"rank-{local}"
+    torch.cuda.set_device(local % gpus)
+    dist.init_process_group("nccl")
+
+
 def measure(step: Step, steps: int, monitor: int) -> Cost:
     step()  # the first after a change of the recorder; and no rank begins before the other
     dist.barrier()
+    synchronize()
     start = (time.perf_counter(), time.thread_time(), time.process_time(), cpu_seconds(monitor))
     for _ in range(steps):
         step()
+    synchronize()
     end = (time.perf_counter(), time.thread_time(), time.process_time(), cpu_seconds(monitor))
     return Cost(*[after - before for before, after in zip(start, end, strict=True)])
 
@@ -148,14 +173,16 @@ def hooked() -> Any:
 
 def entries() -> int:
     """How many calls PyTorch's own recorder has."""
-    return len(json.loads(torch._C._distributed_c10d._dump_fr_trace_json()).get("entries", []))
+    c10d = torch._C._distributed_c10d
+    dump = c10d._dump_fr_trace_json if DEVICE == "cpu" else c10d._dump_nccl_trace_json
+    return len(json.loads(dump()).get("entries", []))
 
 
 def main(answers: TextIO) -> None:
     variant = sys.argv[1]
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    join()
     recording = Recording() if variant == "otel_fr" else None
     attached = hooked() if variant == "hook" else None
     steps = {kind: make() for kind, make in KINDS.items()}

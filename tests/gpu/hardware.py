@@ -1,0 +1,134 @@
+"""What a test of this suite runs on: the CPU with gloo, or NCCL with one GPU or several."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support import torchrun
+from tests.support.waiting import PATIENCE
+
+JOB = Path(__file__).with_name("jobs") / "job.py"
+KINDS_OF_HARDWARE = ("cpu", "one GPU", "GPUs")
+LEAST_RANKS, MOST_RANKS = 3, 8
+"""With three ranks, one that differs from the others is in the minority."""
+TIMEOUT = 600.0
+"""Seconds of PyTorch's timeout, its default for NCCL: otel-fr has to be faster by itself."""
+SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+"""Where ranks share a GPU, NCCL takes them for several hosts; they reach each other over the loopback interface. The
+last is what NCCL 2.30 asks for where it finds such ranks; earlier versions do not know it."""
+
+_FACTS = """
+import json, sys, torch
+found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpus": []}
+if torch.cuda.is_available():
+    found["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+print(json.dumps(found))
+"""
+
+
+@functools.cache
+def facts() -> dict[str, Any]:
+    """``torch``, ``cuda``, ``gpus`` (their names), and with a GPU ``nccl``: asked in a process of its own, so that this
+    one holds no memory of a GPU."""
+    done = subprocess.run([sys.executable, "-c", _FACTS], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    if done.returncode:
+        return {"torch": "", "cuda": None, "gpus": [], "error": done.stderr.strip().splitlines()[-1:]}
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """``gpus``: how many are used; 0: none. ``ranks``: of a job."""
+
+    name: str
+    gpus: int
+    ranks: int
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.gpus else "cpu"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return SHARED if self.gpus and self.ranks > self.gpus else {}
+
+    @contextlib.contextmanager
+    def started(
+        self, folder: Path, kind: str, env: dict[str, str] | None = None, timeout: float = TIMEOUT
+    ) -> Iterator[Started]:
+        """A job that runs; at the end of the block it is ended as a launcher would, unless it has ended."""
+        folder.mkdir(parents=True, exist_ok=True)
+        arguments = (kind, self.device, str(self.gpus), str(timeout))
+        process = torchrun.start(
+            folder, str(JOB), *arguments, nproc=self.ranks, env={**self.environment, **(env or {})}
+        )
+        job = Started(process, folder)
+        try:
+            yield job
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            try:
+                job.wait()
+            except subprocess.TimeoutExpired:
+                process.kill()
+                job.wait()
+
+
+class Started:
+    """A job that was started. ``result``: once it has ended."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+        self.result: torchrun.Job | None = None
+
+    def wait(self, seconds: float = PATIENCE) -> torchrun.Job:
+        """Wait for its end."""
+        if self.result is None:
+            output, _ = self._process.communicate(timeout=seconds)
+            (self._folder / "job.log").write_text(output)
+            self.result = torchrun.Job(self._process.returncode, output, self._folder / "dumps")
+        return self.result
+
+
+def find(name: str) -> Hardware | str:
+    """The hardware of one of `KINDS_OF_HARDWARE`; else why there is none here."""
+    if name == "cpu":
+        return Hardware(name, 0, LEAST_RANKS)
+    gpus = facts()["gpus"]
+    if not gpus:
+        why = "; ".join(facts().get("error") or []) or f"torch {facts()['torch']} finds no GPU"
+        return f"no GPU: {why}"
+    if name == "one GPU":
+        return Hardware(name, 1, LEAST_RANKS)
+    if len(gpus) < 2:
+        return f"only one GPU: {gpus[0]}"
+    used = min(len(gpus), MOST_RANKS)
+    return Hardware(f"{used} GPUs", used, max(used, LEAST_RANKS))
+
+
+def driver() -> str:
+    """The version of the GPUs' driver; "": not known."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(query, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        return done.stdout.strip().partition("\n")[0] if done.returncode == 0 else ""
+    return ""
+
+
+def engine() -> str:
+    """The capture engine of the suite's jobs."""
+    return os.environ.get("OTEL_FR_CAPTURE_ENGINE", "")

@@ -1,0 +1,60 @@
+"""Healthy real jobs, on gloo and on NCCL: nothing is reported, and where there is a device, its times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from otel_fr import semconv as names
+from tests.gpu.hardware import Hardware
+from tests.support import torchrun
+from tests.support.otlp_messages import attributes
+from tests.support.otlp_sink import grpc_sink
+from tests.support.waiting import until
+
+pytestmark = torchrun.needed
+
+KNOWN = 0.9
+"""Least share of the calls on NCCL whose end, and times on the device, are known."""
+DELAY, DURATION = (f"otel_fr_collective_device_{what}_seconds" for what in ("delay", "duration"))
+
+
+def test_times_in_the_queue_and_on_the_device_are_in_spans_and_metrics(
+    hardware: Hardware, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with grpc_sink() as sink, torchrun.collector(tmp_path / "collector", "--forward", sink.address) as running:
+        with hardware.started(tmp_path / "job", "steps", torchrun.endpoint(running, torchrun.UNHURRIED)) as job:
+            result = job.wait()
+        assert result.returncode == 0, result.output
+        assert running.incidents() == []
+        calls = until(lambda: running.metric("otel_fr_collective_calls_total"))
+        on_device = running.metric(f"{DURATION}_count")
+        delay, duration = running.metric(f"{DELAY}_sum"), running.metric(f"{DURATION}_sum")
+        sink.wait(lambda: len(sink.spans) >= calls)
+        found = [attributes(span.attributes) for span in list(sink.spans)]
+    collectives = [one for one in found if one.get(names.KIND) == names.KIND_COLLECTIVE]
+    timed = [one for one in collectives if names.DEVICE_DURATION in one]
+    completed = [one for one in collectives if one[names.STATE] == "completed"]
+    assert len(completed) >= KNOWN * len(collectives)
+    if hardware.device == "cpu":
+        assert (on_device, timed) == (0, [])
+        return
+    record_property("calls completed", f"{len(completed) / len(collectives):.1%}")
+    record_property("with times on the device", f"{len(timed) / len(collectives):.1%}")
+    record_property("in the queue, on the device", f"{delay:.2f} s, {duration:.2f} s of {calls:.0f} calls")
+    assert len(timed) >= KNOWN * len(collectives)
+    assert on_device >= len(timed)
+    assert duration > 0
+
+
+def test_collectives_that_a_cuda_graph_replays_are_not_taken_for_a_hang(
+    hardware: Hardware, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """On a CPU, which has no graphs, the collective is called as often as it would be replayed."""
+    with torchrun.collector(tmp_path / "collector") as running:
+        with hardware.started(tmp_path / "job", "graph", torchrun.endpoint(running)) as job:
+            result = job.wait()
+        assert result.returncode == 0, result.output
+        calls = until(lambda: running.metric("otel_fr_collective_calls_total"))
+        record_property("calls recorded", f"{calls:.0f}")
+    assert running.incidents() == []
