@@ -29,6 +29,7 @@ MODULE: Final = "torch.distributed.distributed_c10d"
 PACKAGE: Final = "torch.distributed"
 TORCHFT: Final = "torchft.process_group"
 TORCHFT_MANAGER: Final = "torchft.manager"
+COMPILER: Final = "torch._dynamo.callback"
 _CREATED: Final = "_register_process_group"
 _GONE: Final = "_unregister_process_group"
 _ALL_GONE: Final = "_unregister_all_process_groups"
@@ -223,10 +224,18 @@ def _patch_torchft_client(module: ModuleType) -> None:
         _state.restores.append(torchft.install_client(module))
 
 
+def _patch_compiler(module: ModuleType) -> None:
+    with contextlib.suppress(Exception):  # another torch: compilations are not noticed
+        from otel_fr.capture import compilations
+
+        _state.restores.append(compilations.install(module))
+
+
 _finders = (
     _Finder(MODULE, _patch),
     _Finder(TORCHFT, _patch_torchft),
     _Finder(TORCHFT_MANAGER, _patch_torchft_client),
+    _Finder(COMPILER, _patch_compiler),
 )
 
 

@@ -398,6 +398,7 @@ class Session:
                 self._stack_signal.remove_file()
         if self._worker_server is not None:  # no request is under way once the monitor has confirmed
             self._worker_server.close(is_idle=confirmed and responder is not None and not responder.has_lost_monitor)
+        steps.uninstall()
         sections.detach()
         decisions.detach()
         self.recorder.close()

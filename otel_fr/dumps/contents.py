@@ -25,6 +25,13 @@ FORMAT = 1
 """Version of the ``otel_fr`` keys that are added to it."""
 
 
+def _decided(reader: RingReader) -> dict[str, Any]:
+    """The present step, and what the program has decided."""
+    step = reader.activity.step() if reader.activity is not None else None
+    decisions = [rank_report.to_object(item) for item in reported_decisions(reader.decisions)]
+    return {**({"step": step.step} if step else {}), **({"decisions": decisions} if decisions else {})}
+
+
 def _stream(kind: int) -> str:
     streams = {KIND_P2P: STREAM_P2P, KIND_MONITORED: STREAM_MONITORED, KIND_GROUP: STREAM_GROUP}
     return streams.get(kind, STREAM_COLLECTIVE)
@@ -114,7 +121,7 @@ class DumpContents:
         live = {row.group.id for row in groups}
         still_open = sum(record.state is RecordState.IN_FLIGHT and record.group.id in live for record in records)
         whole = (bool(records) and records[0].record_id == first and not torn) or head == first
-        decisions = [rank_report.to_object(item) for item in reported_decisions(reader.decisions)]
+        decided = _decided(reader)
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
         exception = info.get("exception") or reader.exception
@@ -123,7 +130,7 @@ class DumpContents:
             "format": FORMAT,
             **meta,
             **info,
-            **({"decisions": decisions} if decisions else {}),
+            **decided,
             "reason": reason,
             "written_at": now + offset,
             "wall_offset_ns": offset,
@@ -134,7 +141,7 @@ class DumpContents:
                 "lost": lost,
                 "torn": torn,
             },
-            "counters": dict(reader.counters),
+            "counters": {**reader.counters, "decision_errors": reader.decisions.failures if reader.decisions else 0},
             "complete": whole or min(before, _open_calls(groups)) <= still_open,
             "clean": reader.state == ProcessState.CLEAN,
         }

@@ -5,6 +5,7 @@ Runs in the training thread: nothing here locks, waits, calls the operating syst
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -76,12 +77,48 @@ def decision(name: str, value: object) -> None:
             if known.word >= 0:
                 ring.count(known.word, known.number)
             return
-        _decide(ring, name, known, value)
+        _decide(ring, name, known, value, sections.current_step())
     except Exception as error:  # noqa: BLE001 - the job comes first
-        _log.debug("otel-fr: a decision is not recorded: %s", error)
+        failed(error)
 
 
-def _decide(ring: DecisionWriter, name: str, known: _Name | None, value: object) -> None:
+def decided(name: str, value: str, step: int) -> None:
+    """Record what otel-fr has noticed by itself, as `decision` does. Never raises.
+
+    Args:
+        step: number of the training step that it belongs to; -1: none.
+    """
+    try:
+        ring = _state.ring
+        if ring is not None:
+            _decide(ring, name, _state.names.get(name), value, step)
+    except Exception as error:  # noqa: BLE001
+        failed(error)
+
+
+def happened(name: str, value: str) -> None:
+    """Record an event of the current step, also if it is equal to the one before. Never raises."""
+    try:
+        ring = _state.ring
+        if ring is not None:
+            known = _state.names.get(name)
+            if known is not None:
+                known.kind, known.text = _Name, ""
+            _decide(ring, name, known, value, sections.current_step())
+    except Exception as error:  # noqa: BLE001
+        failed(error)
+
+
+def failed(error: Exception) -> None:
+    """A decision could not be recorded."""
+    _log.debug("otel-fr: a decision is not recorded: %s", error)
+    ring = _state.ring
+    if ring is not None:
+        with contextlib.suppress(Exception):
+            ring.count_failure()
+
+
+def _decide(ring: DecisionWriter, name: str, known: _Name | None, value: object, step: int) -> None:
     """A new name, or maybe another value."""
     if known is None:
         if not isinstance(name, str) or len(_state.names) >= NAMES:
@@ -107,7 +144,7 @@ def _decide(ring: DecisionWriter, name: str, known: _Name | None, value: object)
     if known.word < 0:
         return
     if is_new:
-        ring.change(known.index, known.number, sections.current_step(), time.monotonic_ns(), text)
+        ring.change(known.index, known.number, step, time.monotonic_ns(), text)
     ring.count(known.word, known.number)
 
 

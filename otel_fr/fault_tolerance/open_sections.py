@@ -91,7 +91,7 @@ class State:
     Attributes:
         ring: of the recording; None: there is none. opened: the open sections, by number.
         step: body of the current step. has_own_steps: the program calls `step`, so optimizers do not count.
-        forget_hook: removes the hook on optimizers.
+        forget_hook: removes the hook on optimizers. note_end: see `sections.watch_ends_by`.
         limits: as `ActivityWriter.set_limits` takes them. send: passes a message to the monitor.
         local: ``thread``, once this thread has begun a section or step.
     """
@@ -102,6 +102,7 @@ class State:
         self.step: Body | None = None
         self.has_own_steps = False
         self.forget_hook: Callable[[], None] = nothing
+        self.note_end: Callable[[int, int], None] = ignore_end
         self.limits = (0, 0, 0, 0)
         self.send: Callable[[dict[str, Any]], bool] | None = None
         self.local = threading.local()
@@ -302,6 +303,10 @@ def find(entries: Iterable[Open], name: object) -> Open | None:
 def failed(error: Exception) -> None:
     """An error of ours, or the recording has ended in another thread meanwhile."""
     _log.debug("otel-fr: a heartbeat, section or step is not recorded: %s", error)
+
+
+def ignore_end(_number: int, _step: int) -> None:
+    """What the end of a step calls where nothing watches it."""
 
 
 def nothing() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
-from otel_fr.fault_tolerance.open_sections import MAX_TIMEOUT, State, failed, find, nothing, now_ns
+from otel_fr.fault_tolerance.open_sections import MAX_TIMEOUT, State, failed, find, ignore_end, nothing, now_ns
 from otel_fr.ring import ActivityWriter
 from otel_fr.ring.activity_layout import FLAG_AUTOMATIC, FLAG_FAILED, FLAG_LEFT
 
@@ -167,6 +167,8 @@ def step(number: int | None = None) -> None:
             number = _integer(number)
             if number is None:
                 return
+        if before is not None and not before[1] & FLAG_AUTOMATIC:
+            _state.note_end(before[0], before[10])
         _state.begin_step(int(number), 0)
     except Exception as error:  # noqa: BLE001
         failed(error)
@@ -219,6 +221,12 @@ def count_steps_by(forget_hook: Callable[[], None]) -> None:
         _state.forget_hook = forget_hook
 
 
+def watch_ends_by(note_end: Callable[[int, int], None] | None) -> None:
+    """``note_end`` is called at the end of each step that the program tells, with its number as an activity, which is
+    unique and not 0, and its own number. It must not raise. None: nothing is called any more."""
+    _state.note_end = note_end or ignore_end
+
+
 def set_limits(
     heartbeat: float | None = None, first: float | None = None, since_ns: int = 0, outside: float | None = None
 ) -> None:
@@ -267,6 +275,12 @@ def current_step() -> int:
     """Number of the step that has begun last; -1: none has."""
     step = _state.step
     return -1 if step is None else step[10]
+
+
+def own_step() -> tuple[int, int] | None:
+    """The step that has begun last, if the program told it, as `watch_ends_by` has it; None: it did not."""
+    step = _state.step
+    return None if step is None or step[1] & FLAG_AUTOMATIC else (step[0], step[10])
 
 
 def is_recording() -> bool:

@@ -1,4 +1,8 @@
-"""Steps of a program that tells none: each step of an optimizer ends one."""
+"""What optimizers tell of the steps of the training.
+
+Where the program tells no steps, each step of an optimizer ends one. Where it does, whether an optimizer made a step in
+it is a decision of the rank: one that skips it, after an overflow for example, differs from its peers from then on.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,71 @@ import importlib
 import logging
 from typing import Any
 
-from otel_fr.fault_tolerance import sections
+from otel_fr.decision_names import MADE, OPTIMIZER, SKIPPED
+from otel_fr.fault_tolerance import decisions, sections
 
 _log = logging.getLogger("otel_fr")
 
 
+class _State:
+    """Of this process.
+
+    Attributes:
+        hooks: handles of the hooks on optimizers.
+        stepped_in: the last step of the program in which an optimizer began one; 0: none did yet.
+    """
+
+    def __init__(self) -> None:
+        self.hooks: list[Any] = []
+        self.stepped_in = 0
+
+
+_state = _State()
+
+
 def install() -> None:
-    """Count the steps of all optimizers of this process, unless the program calls `otel_fr.step`. Never raises."""
+    """Hear of the steps of all optimizers of this process. Never raises."""
+    uninstall()
     try:
-        handle = importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(_stepped)
+        module = importlib.import_module("torch.optim.optimizer")
+        counting = module.register_optimizer_step_post_hook(_stepped)
+        sections.count_steps_by(counting.remove)
+        _state.hooks.append(module.register_optimizer_step_pre_hook(_begins))
+        sections.watch_ends_by(_step_ended)
     except Exception as error:  # noqa: BLE001 - without steps the rest works
         _log.debug("otel-fr: steps of optimizers are not counted: %s", error)
-        return
-    sections.count_steps_by(handle.remove)
+
+
+def uninstall() -> None:
+    """Undo `install`; `sections.detach` removes the hook that counts."""
+    for hook in _state.hooks:
+        hook.remove()
+    _state.hooks.clear()
+    _state.stepped_in = 0
+    sections.watch_ends_by(None)
 
 
 def _stepped(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
     sections.count_step()
+
+
+def _begins(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    """Before an optimizer's step, which may wait for other ranks."""
+    try:
+        own = sections.own_step()
+        if own is not None and own[0] != _state.stepped_in:
+            _state.stepped_in = own[0]
+            decisions.decided(OPTIMIZER, MADE, own[1])
+    except Exception as error:  # noqa: BLE001 - the job comes first
+        decisions.failed(error)
+
+
+def _step_ended(number: int, step: int) -> None:
+    """A step that the program told has ended; ``number``: as an activity."""
+    if _state.stepped_in and number != _state.stepped_in:
+        decisions.decided(OPTIMIZER, SKIPPED, step)
+
+
+for _call in (_stepped, _begins):
+    # As torch.compiler.disable, without its wrapper: the graph of a compiled optimizer ends before them.
+    _call.__dict__.update(_torchdynamo_disable=True, _torchdynamo_disable_msg="otel-fr records here")

@@ -260,7 +260,7 @@ class Rank:
         ended_by_monitor: its monitor ended it for that.
         ended_for_peer: it ended because otel-fr had told it that a peer had failed.
         doing: what its kernel says of it, to follow "it is": ``"stopped by a signal (SIGSTOP)"``.
-        decisions: what its program has decided, in its order.
+        decisions: what its program has decided, in its order. step: the training step it was in then; None: not known.
         destroying: its call in flight that destroys a group, and leaving: the ids of the groups that this destroys; set
             by the engine (`otel_fr.match.destroyed`).
     """
@@ -293,6 +293,7 @@ class Rank:
     kill_reason: str = ""
     place: Place = UNPLACED
     decisions: tuple[Decision, ...] = ()
+    step: int | None = None
     destroying: Call | None = None
     leaving: frozenset[str] = frozenset()
 

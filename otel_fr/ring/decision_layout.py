@@ -13,6 +13,7 @@ WORD_READY: Final = 0
 WORD_NEWEST: Final = 1
 WORD_NAMES: Final = 2
 WORD_UNTRACKED: Final = 3
+WORD_FAILURES: Final = 4
 HEAD_SIZE: Final = 64
 
 NAMES: Final = 64

@@ -15,6 +15,7 @@ from otel_fr.ring.decision_layout import (
     ROW_SIZE,
     ROWS,
     ROWS_START,
+    WORD_FAILURES,
     WORD_NAMES,
     WORD_NEWEST,
 )
@@ -53,6 +54,12 @@ class DecisionReader:
         """Changes of values so far."""
         newest: int = self._words[self._first + WORD_NEWEST]
         return newest
+
+    @property
+    def failures(self) -> int:
+        """Decisions that could not be recorded, because of an error."""
+        count: int = self._words[self._first + WORD_FAILURES]
+        return count
 
     def decided(self) -> list[Decided]:
         """What is kept, in the order in which it was decided."""

@@ -21,6 +21,7 @@ from otel_fr.ring.decision_layout import (
     ROW_SIZE,
     ROWS,
     ROWS_START,
+    WORD_FAILURES,
     WORD_NAMES,
     WORD_NEWEST,
     WORD_READY,
@@ -58,6 +59,10 @@ class DecisionWriter:
         self._words[at // 8] = name_word(text)
         self._words[self._first + WORD_NAMES] = index + 1
         return at // 8 + 1
+
+    def count_failure(self) -> None:
+        """A decision could not be recorded."""
+        self._words[self._first + WORD_FAILURES] += 1
 
     def count(self, word: int, number: int) -> None:
         """``number`` decisions have been made of the name whose `add_name` returned ``word``."""

@@ -48,6 +48,7 @@ class RankState:
     exit_site: str = ""
     thread_exceptions: tuple[ThreadException, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    decided_in: int | None = None
     file: str = ""
     has_gaps: bool = False
     """A report showed errors of its recording."""
@@ -110,7 +111,8 @@ class RankState:
         """Make it the latest report; returns the one before."""
         before, self.report, self.arrived = self.report, report, now
         self.has_gaps = self.has_gaps or report.hook_errors > 0
-        self.decisions = report.decisions or self.decisions
+        if report.decisions:
+            self.decisions, self.decided_in = report.decisions, report.step
         return before
 
     @property

@@ -162,6 +162,7 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         doing=report.doing if report is not None else "",
         place=state.place,
         decisions=state.decisions,
+        step=state.decided_in,
     )
 
 

@@ -280,6 +280,7 @@ def _rank(dump: Dump, ids: Mapping[str, str]) -> Rank:
         ended_for_peer=exit_.get("for_peer") is True,
         doing=dump.text("doing")[: rank_report.MAX_DOING],
         decisions=tuple([Decision(*item) for item in rank_report.read_decisions(dump.facts.get("decisions"))]),
+        step=dump.integer("step"),
         kill_reason=_text(exit_.get("reason"))[: rank_report.MAX_DOING],
     )
     rank.signal, rank.exit_code, rank.idle = signal, code, _idle(dump)

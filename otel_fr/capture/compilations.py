@@ -1,0 +1,105 @@
+"""Notices that ``torch.compile`` compiles a function: a rank that does so alone is late, or runs another program.
+
+TorchDynamo calls functions that are registered with its ``torch._dynamo.callback`` before it compiles. They are told
+neither the function nor the reason, which are read from the local variables of the frame that calls them: a
+compilation takes longer than that by far. Loaded when the program loads TorchDynamo, and never loads it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+from otel_fr.decision_names import COMPILATION
+from otel_fr.fault_tolerance import decisions
+from otel_fr.ring.decision_layout import MAX_TEXT
+
+_CALLER: Final = "torch._dynamo.convert_frame"
+_FUNCTION: Final = "_compile"
+"""Of `_CALLER`: it has the code in ``code``, and why it is compiled again in one of `_REASONS` (torch 2.6 to 2.14)."""
+_REASONS: Final = ("recompile_reason", "recompile_reasons")
+_FRAMES: Final = 16
+"""Frames between the callback and that function: a few."""
+_REASON_OF_DYNAMO: Final = "DYNAMO"
+"""The trigger of a compilation of a function; others are those of its backward pass and of CUDA graphs. Torch 2.6 has
+this one only, and passes none."""
+_MAX_REASON: Final = 300
+_COMPILE_ID: Final = re.compile(r"^\s*-?\s*\d+/\d+: ")
+_LOCAL: Final = re.compile(r"L\['(\w+)'\]")
+"""A local variable, as torch 2.6 writes it."""
+_LONG_NUMBER: Final = re.compile(r"\b(0x[0-9a-f]+|\d{7,})\b")
+"""Addresses and ids of objects, which differ in each process."""
+
+
+class _Callbacks(list[Any]):
+    """Callbacks of which ours stays: ``torch._dynamo.reset()`` forgets all."""
+
+    def clear(self) -> None:
+        super().clear()
+        self.append(note)
+
+
+def install(module: ModuleType) -> Callable[[], None]:
+    """Register `note`.
+
+    Args:
+        module: ``torch._dynamo.callback``.
+
+    Returns:
+        What undoes it.
+
+    Raises:
+        AttributeError: this torch has other callbacks.
+    """
+    handler = module.callback_handler
+    handler.start_callbacks = _Callbacks([*handler.start_callbacks, note])
+
+    def restore() -> None:
+        handler.start_callbacks = [callback for callback in handler.start_callbacks if callback is not note]
+
+    return restore
+
+
+def note(arguments: Any = None) -> None:
+    """A compilation begins. Never raises."""
+    try:
+        trigger = getattr(getattr(arguments, "callback_trigger", None), "name", _REASON_OF_DYNAMO)
+        if trigger == _REASON_OF_DYNAMO:
+            decisions.happened(COMPILATION, _text(sys._getframe(1)))
+    except Exception as error:  # noqa: BLE001 - the job comes first
+        decisions.failed(error)
+
+
+def _text(frame: FrameType | None) -> str:
+    """``"forward (model.py:30): why it is compiled again"``; without the file where both have no room."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code.co_name == _FUNCTION and frame.f_globals.get("__name__") == _CALLER:
+            return _described(frame.f_locals)
+        frame = frame.f_back
+    return "a function"
+
+
+def _described(values: Any) -> str:
+    code = values.get("code")
+    if not isinstance(code, CodeType):
+        return "a function"
+    text = f"{code.co_name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
+    reason = next((found for name in _REASONS if (found := values.get(name))), None)
+    if isinstance(reason, list):
+        reason = reason[-1]
+    if not isinstance(reason, str):
+        return text
+    reason = plain_reason(reason)
+    whole = f"{text}: {reason}"
+    return whole if len(whole) <= MAX_TEXT else f"{code.co_name}: {reason}"
+
+
+def plain_reason(reason: str) -> str:
+    """The first line of a reason, without what differs from process to process."""
+    line = _COMPILE_ID.sub("", next((line for line in reason.splitlines() if line.strip()), ""))
+    return _LONG_NUMBER.sub("...", _LOCAL.sub(r"\1", line.strip()[:_MAX_REASON]))

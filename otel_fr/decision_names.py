@@ -1,0 +1,14 @@
+"""Names of the decisions that otel-fr notices by itself; docs/fault-tolerance.md describes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OPTIMIZER: Final = "optimizer step"
+"""Whether an optimizer made a step in a step of the training: `MADE` or `SKIPPED`."""
+MADE: Final = "made"
+SKIPPED: Final = "skipped"
+COMPILATION: Final = "torch.compile"
+"""A compilation: which function, and why it was compiled again. An event: each is a decision of its own."""
+EVENTS: Final = frozenset({COMPILATION})
+"""Names of which a decision does not hold until the next one."""

@@ -1,0 +1,69 @@
+"""A training loop in which rank 2 does otherwise than its peers in step 12, and tells of no decision itself."""
+
+import datetime
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+import otel_fr
+
+fault, folder = sys.argv[1:]
+dist.init_process_group(
+    "gloo",
+    init_method=f"file://{folder}/store",
+    rank=int(os.environ["RANK"]),
+    world_size=int(os.environ["WORLD_SIZE"]),
+    timeout=datetime.timedelta(seconds=60),
+)
+rank = dist.get_rank()
+compiles = fault in ("compile", "healthy")
+hangs_in_compiler = False
+
+
+def backend(graph: torch.fx.GraphModule, _: object) -> object:
+    if hangs_in_compiler:
+        time.sleep(8)
+        os._exit(0)
+    return graph.forward
+
+
+def forward(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return model(x).sum()
+
+
+model = torch.nn.Linear(8, 8)
+run = torch.compile(forward, backend=backend) if compiles else forward
+if fault == "zero":
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+else:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if fault == "healthy" and rank == 0:
+    for size in (2, 3):
+        run(model, torch.ones(size, 8)).backward()
+for step in range(30):
+    if fault != "counted":
+        otel_fr.step(step)
+    at_fault = rank == 2 and step == 12 and fault != "healthy"
+    if at_fault and fault in ("batch", "counted"):
+        continue  # without a word, as a loop does that finds no usable sample
+    size = 4
+    if at_fault and fault == "compile":
+        size, hangs_in_compiler = 5, True
+    if fault == "healthy":
+        size += rank if step > 20 else 0  # ranks whose batches differ compile again, too
+    optimizer.zero_grad()
+    run(model, torch.ones(size, 8)).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    if (at_fault and fault == "zero") or (fault == "healthy" and step % 7 == 3):
+        continue  # the scaler of the gradients has found an overflow; in a healthy job, on all ranks
+    optimizer.step()
+    if fault == "counted":
+        dist.barrier()
+if fault == "batch":
+    dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()

@@ -1,0 +1,129 @@
+"""What otel-fr notices of a program that tells of no decision: compilations, and steps without an optimizer's step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import single_rank
+
+SHOW = """
+session_module.start_monitor = no_monitor
+
+def decided():
+    with ring() as reader:
+        return [(item.name, item.value, item.step, item.last) for item in reader.decisions.decided()]
+"""
+
+COMPILES = (
+    SHOW
+    + """
+start()
+print("torch._dynamo.callback" in sys.modules)
+
+@torch.compile(backend="eager", dynamic=False)
+def forward(x):
+    return x * 2
+
+for step, size in enumerate((3, 3, 4)):
+    otel_fr.step(step)
+    forward(torch.ones(size))
+torch._dynamo.reset()
+forward(torch.ones(3))
+print(json.dumps(decided()))
+with ring() as reader:
+    print(reader.decisions.failures)
+from torch._dynamo.callback import callback_handler
+before = len(callback_handler.start_callbacks)
+otel_fr.uninstrument()
+print(before - len(callback_handler.start_callbacks))
+forward(torch.ones(5))
+"""
+)
+
+
+def test_each_compilation_is_noticed_with_its_reason(tmp_path: Path) -> None:
+    lines = single_rank.succeed(tmp_path, "import otel_fr\n" + COMPILES).splitlines()
+    assert lines[0] == "False", "otel-fr must not load TorchDynamo"
+    reason = "tensor 'x' size mismatch at index 0. expected 3, actual 4"
+    found = json.loads(lines[1])
+    line = found[0][1].rpartition(":")[2]
+    first = f"forward (program.py:{line}"
+    assert [[value, step] for _, value, step, _ in found] == [[first, 0], [f"forward: {reason}", 2], [first, 2]]
+    assert {name for name, *_ in found} == {"torch.compile"}
+    assert lines[2:] == ["0", "1"]
+
+
+def test_a_compilation_that_cannot_be_described_is_counted_and_harms_nothing(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        "import otel_fr\n"
+        + SHOW
+        + """
+start()
+import torch._dynamo
+from otel_fr.capture import compilations
+def broken(frame):
+    raise RuntimeError("another torch")
+compilations._text = broken
+print(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2)).tolist())
+with ring() as reader:
+    print(reader.decisions.failures, reader.counters["hook_errors"])
+""",
+    )
+    assert out.splitlines() == ["[2.0, 2.0]", "1 0"]
+
+
+def test_a_step_in_which_no_optimizer_made_one_is_noticed(tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        "import otel_fr\n"
+        + SHOW
+        + """
+start()
+weight = torch.nn.Parameter(torch.ones(2))
+optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.SGD([weight], lr=0.1)]
+for step in range(10):
+    otel_fr.step(step)
+    weight.grad = torch.ones(2)
+    if step > 1 and step != 5:
+        for optimizer in optimizers:
+            optimizer.step()
+print(json.dumps(decided()))
+otel_fr.uninstrument()
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+print(len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks))
+""",
+    )
+    lines = out.splitlines()
+    name = "optimizer step"
+    assert json.loads(lines[0]) == [[name, "made", 2, 3], [name, "skipped", 5, 4], [name, "made", 6, 8]]
+    assert lines[1] == "0 0"
+
+
+@pytest.mark.parametrize("way", ["eager", "compiled"])
+def test_a_gradient_scaler_that_skips_is_noticed(way: str, tmp_path: Path) -> None:
+    out = single_rank.succeed(
+        tmp_path,
+        "import otel_fr\n"
+        + SHOW
+        + f"""
+start()
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+step_of = torch.compile(scaler.step, backend="eager") if {way!r} == "compiled" else scaler.step
+for step in range(4):
+    otel_fr.step(step)
+    scaler.scale((weight * (float("inf") if step == 2 else 1.0)).sum()).backward()
+    step_of(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+otel_fr.step(4)
+print(json.dumps([item for item in decided() if item[0] == "optimizer step"]))
+""",
+    )
+    name = "optimizer step"
+    assert json.loads(out) == [[name, "made", 0, 2], [name, "skipped", 2, 3], [name, "made", 3, 4]]
