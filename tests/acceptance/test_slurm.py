@@ -12,6 +12,7 @@ from tests.support import torchrun
 from tests.support.collector_process import Collector
 from tests.support.external_programs import get
 from tests.support.paths import DEPLOY, JOBS
+from tests.support.ports import free_port
 from tests.support.slurm import Slurm, needs_slurm, slurm
 from tests.support.waiting import until
 
@@ -41,6 +42,7 @@ def submit(cluster: Slurm, to: Collector, folder: Path, launch: str, *job: str, 
     """Submit a script of the tests' jobs; the id of its Slurm job."""
     folder.mkdir()
     env = {**torchrun.base_environment(), **torchrun.endpoint(to, **settings), "RANKS_PER_NODE": "2"}
+    env["MASTER_PORT"] = str(free_port())  # the batch file's own would be that of another cluster's job of this id
     options = [f"--chdir={folder}", f"--output={folder}/job.log"]
     script, *arguments = job
     return cluster.submit(*options, *LAUNCHES[launch], str(JOBS / script), *arguments, env=env)
@@ -65,9 +67,8 @@ def test_a_healthy_job_raises_nothing_and_has_the_name_of_its_id(
 @launches
 def test_the_rank_that_hangs_a_job_is_named(cluster: Slurm, running: Collector, tmp_path: Path, launch: str) -> None:
     job = submit(cluster, running, tmp_path / "job", launch, "fault.py", "missing")
-    (incident,) = until(running.causes)
+    incident = running.wait_cause(lambda one: one["culprit_ranks"] and "in idle" in one["stacks"].get("1", ""))
     assert (incident["job"], incident["category"], incident["culprit_ranks"]) == (job, "missing_rank", [1])
-    running.wait_cause(lambda one: "in idle" in one["stacks"].get("1", ""))
     assert cluster.ended(job) == "FAILED"
     # The files are in the folder of the batch file's default, by the job's id.
     assert list((tmp_path / "job" / "flight-recorder" / job).glob("*"))
