@@ -41,8 +41,8 @@ from otel_fr_collector.process import CollectorProcess, Ports
 from otel_fr_collector.receive.intake import Limits
 from otel_fr_collector.service import Service
 from otel_fr_collector.settings import Settings
+from otel_fr_collector.storage.opening import open_store
 from otel_fr_collector.storage.retention import Retention
-from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 from otel_fr_collector.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def check(effective: Settings) -> None:
         lambda: _forward_headers(effective),
         lambda: _backend_tls(effective).context(),
     ]
-    checks += [lambda: _webhook_secret(effective), lambda: _grafana_token(effective)]
+    checks += [lambda: _webhook_secret(effective), lambda: _grafana_token(effective), lambda: _store_url(effective)]
     folders = (effective.data, effective.incidents and effective.incidents.parent)
     checks += [functools.partial(_check_folder, folder) for folder in folders if folder is not None]
     for one in checks:
@@ -119,9 +119,7 @@ async def _serve(effective: Settings, metrics: Metrics, out: Unblocked | None, e
         metrics.watch_certificate(lambda: tls.expires.timestamp())
     links = links_of(effective)
     retention = Retention(effective.retention_days * 86_400.0, effective.retention_size)
-    store = None
-    if effective.data is not None:
-        store = Store(SqliteBackend(effective.data, metrics, retention), metrics)
+    store = open_store(effective.data, _store_url(effective), metrics, retention)
     tokens = _tokens(effective)
     whose = tenant_of if tokens is None else tokens.tenant_of
     outlets = Outlets(
@@ -271,6 +269,13 @@ def _forward_headers(effective: Settings) -> dict[str, dict[str, str]]:
         return {}
     with _naming("forward-headers", effective.forward_headers):
         return read_headers(effective.forward_headers, effective.forward)
+
+
+def _store_url(effective: Settings) -> str | None:
+    if effective.store_file is None:
+        return effective.store_url()
+    with _naming("store-file", effective.store_file):
+        return effective.store_url()
 
 
 def _grafana_token(effective: Settings) -> str:

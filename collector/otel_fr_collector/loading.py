@@ -196,6 +196,8 @@ def _misfits(settings: Settings) -> list[str]:
                 found.append(f"--{given.replace('_', '-')} needs --{missing.replace('_', '-')}")
     if settings.tls_client_ca is not None and settings.tls_cert is None:
         found.append("--tls-client-ca needs --tls-cert and --tls-key")
+    if settings.store is not None and settings.store_file is not None:
+        found.append("--store and --store-file: only one of them can be given")
     if settings.max_queue_size < settings.max_request_size:
         found.append("--max-queue-size is smaller than --max-request-size, so the largest request never fits")
     if settings.client_queue_size < settings.max_request_size:

@@ -401,9 +401,9 @@ _PUBLISHING = (
     _gauge(
         "otel_fr_collector_store_up",
         "0 or 1",
-        "1: every incident is on disk; 0: some are in memory only.",
-        act="Act when it is 0: the disk of --data is full or broken (OtelFrStoreDown).",
-        needs="--data",
+        "1: every incident is on disk, or in the database of --store; 0: some are not.",
+        act="Act when it is 0: the disk of --data is full or broken, or the database away (OtelFrStoreDown).",
+        needs="--data or --store",
     ),
     _gauge(
         "otel_fr_collector_alerts",

@@ -160,7 +160,7 @@ class Service:
         """What does not work now, without names of files, because everybody may read it; the log has them."""
         found = []
         if self.store is not None and self.store.problem:
-            found.append("incidents cannot be written to the disk and are kept in memory")
+            found.append("incidents cannot be written to the store and wait")
         if self._forwarder is not None and not self._forwarder.is_up:
             found.append("requests for the backends cannot be written to the disk and are not accepted")
         if self.outlets.file is not None and self.outlets.file.problem:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.incidents.links import FIELDS, check_template
@@ -65,6 +65,15 @@ def _base_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is not an http:// or https:// URL")
+    return text
+
+
+def _postgres_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ValueError("it is not a postgresql:// URL")  # no part of it is shown: it may be a password
+    if "password" in parse_qs(parts.query):
+        raise ValueError("the password belongs before the host: postgresql://USER:PASSWORD@HOST/DATABASE")
     return text
 
 
@@ -284,18 +293,28 @@ class Settings:
     data: Path | None = _option(
         _STATE, Path, text="folder for incidents and forward queues, which then survive a restart", metavar="DIR"
     )
+    store: str | None = _option(
+        _STATE,
+        _postgres_url,
+        text="keep incidents in this PostgreSQL database, which several collectors may share, and under --data only"
+        " while the server is away; postgresql://USER@HOST:PORT/DATABASE",
+        metavar="URL",
+    )
+    store_file: Path | None = _option(
+        _STATE, Path, text="file with the URL of --store, if that has a password", metavar="FILE"
+    )
     retention_days: float = _option(
         _STATE,
         _number(0.01),
         default="90",
-        text="days for which resolved incidents are kept under --data",
+        text="days for which resolved incidents are kept",
         metavar="DAYS",
     )
     retention_size: int = _option(
         _STATE,
         parse_size,
         default="256MiB",
-        text="limit on the incidents under --data; beyond it the oldest resolved ones are dropped",
+        text="limit on the incidents under --data or in --store; beyond it the oldest resolved ones are dropped",
         metavar="SIZE",
     )
 
@@ -376,6 +395,14 @@ class Settings:
         text="lowest level that is logged",
         metavar="{debug,info,warning,error}",
     )
+
+    def store_url(self) -> str | None:
+        """The URL of the database; None: there is none.
+
+        Raises:
+            OSError, ValueError: the file with it cannot be read, or has other content.
+        """
+        return self.store if self.store_file is None else _postgres_url(self.store_file.read_text().strip())
 
     @property
     def straggler_limits(self) -> StragglerLimits:

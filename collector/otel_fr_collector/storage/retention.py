@@ -1,14 +1,8 @@
-"""How long resolved incidents and finished jobs stay in the store's file, and their deletion after that."""
+"""How long resolved incidents and finished jobs stay in the store."""
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
-
-PRUNE_BATCH = 100
-"""Incidents deleted in one transaction where the file is too large, so that the event loop is not blocked for long."""
-JOB_BATCH = 10
-"""The same of finished jobs, each of which takes up to 64 KiB."""
 
 
 @dataclass(frozen=True)
@@ -17,52 +11,4 @@ class Retention:
 
     seconds: float = 90 * 86_400.0
     size: int = 256 * 1024 * 1024
-    """Bytes of the file; where they are too many, finished jobs go first, then resolved incidents, the oldest first."""
-
-
-def prune(db: sqlite3.Connection, retention: Retention, wall: float) -> int:
-    """Delete resolved incidents beyond the retention; returns how many.
-
-    Args:
-        wall: Unix time in seconds.
-
-    Raises:
-        sqlite3.Error: the file cannot be written.
-    """
-    with db:
-        gone = db.execute(
-            "DELETE FROM incidents WHERE state = 'resolved' AND changed < ?",
-            (wall - retention.seconds,),
-        ).rowcount
-        old_jobs = db.execute("DELETE FROM jobs WHERE ended < ?", (wall - retention.seconds,)).rowcount
-    while _used(db) > retention.size:
-        with db:
-            batch = db.execute(
-                "DELETE FROM jobs WHERE rowid IN (SELECT rowid FROM jobs ORDER BY ended LIMIT ?)", (JOB_BATCH,)
-            ).rowcount
-        if not batch:
-            break
-        old_jobs += batch
-    while _used(db) > retention.size:
-        with db:
-            batch = db.execute(
-                "DELETE FROM incidents WHERE rowid IN"
-                " (SELECT rowid FROM incidents WHERE state = 'resolved' ORDER BY changed LIMIT ?)",
-                (PRUNE_BATCH,),
-            ).rowcount
-        if not batch:
-            break
-        gone += batch
-    if gone:
-        with db:
-            db.execute("DELETE FROM notes WHERE incident NOT IN (SELECT id FROM incidents)")
-    if gone or old_jobs:
-        db.executescript("PRAGMA incremental_vacuum")  # execute() would take one step of it, a page
-    return gone
-
-
-def _used(db: sqlite3.Connection) -> int:
-    pages, free, size = (
-        int(db.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (pages - free) * size
+    """Bytes of the database; where they are too many, finished jobs go first, then resolved incidents, oldest first."""

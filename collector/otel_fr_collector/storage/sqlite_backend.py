@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from otel_fr.encodable import load_json
 from otel_fr_collector import database_files as files
 from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
 from otel_fr_collector.incidents.incident import Incident
@@ -22,10 +21,10 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
 from otel_fr_collector.storage.batch import Batch, FinishedJob, of_incidents, of_notes
-from otel_fr_collector.storage.migrations import check_origin, migrate
-from otel_fr_collector.storage.reading import BUSY, Reading
-from otel_fr_collector.storage.retention import Retention, prune
-from otel_fr_collector.storage.serialization import load_incident, load_run
+from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.sqlite_migrations import check_origin, migrate
+from otel_fr_collector.storage.sqlite_prune import prune
+from otel_fr_collector.storage.sqlite_reading import BUSY, SqliteReading
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -38,8 +37,8 @@ CLOSE_RETRY = 0.1
 """Seconds between two attempts to write what is pending when the collector ends."""
 
 
-class SqliteBackend(Reading):
-    """The file. Used from one thread at a time; what `Reading` has may be called from any.
+class SqliteBackend(SqliteReading):
+    """The file. Used from one thread at a time; what `SqliteReading` has may be called from any.
 
     Args:
         folder: made if it is missing; one collector at a time uses it.
@@ -103,16 +102,7 @@ class SqliteBackend(Reading):
             self.broken(error)
             self._is_late = bool(self.problem)
             return saved
-        for memory, data in rows:
-            with self._skip_unreadable("incident"):
-                saved.incidents.append(load_incident(load_json(memory), load_json(data)))
-        saved.incidents.sort(key=lambda incident: incident.detected)
-        for text in runs:
-            with self._skip_unreadable("run"):
-                saved.runs.append(load_run(load_json(text[0])))
-        known = {incident.id for incident in saved.incidents}
-        saved.notes = {(outlet, number): value for outlet, number, value in notes if number in known}
-        return saved
+        return self._saved(rows, runs, notes)
 
     def put(self, batch: Batch) -> Collection[RunId]:
         """Write these in one transaction. What cannot be written now is written later, within the bounds of `Batch`.

@@ -14,7 +14,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import EVERYTHING, Access
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
-from otel_fr_collector.storage import migrations
+from otel_fr_collector.storage import sqlite_migrations as migrations
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_backend import FILE_NAME, SqliteBackend

@@ -14,7 +14,7 @@ from otel_fr_collector.incidents.incident import FIRING, RESOLVED, Incident
 from otel_fr_collector.jobs.ranks import DESTROYED, RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
-from otel_fr_collector.storage import migrations
+from otel_fr_collector.storage import sqlite_migrations as migrations
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
 from otel_fr_collector.storage.sqlite_backend import SqliteBackend

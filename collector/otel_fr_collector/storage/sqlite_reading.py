@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
-import logging
 import sqlite3
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
-from otel_fr.typed_json import typed
 from otel_fr_collector import database_files as files
-from otel_fr_collector.incidents.incident import FIRING
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import MAX_PAGE
 from otel_fr_collector.storage.batch import FinishedJob
-from otel_fr_collector.storage.serialization import load_incident
-
-_log = logging.getLogger(__name__)
+from otel_fr_collector.storage.stored_rows import StoredRows, finished_row, published_row
 
 BUSY = 0.2
 """Seconds for which a write waits for another process (sqlite3 in a shell) before it is postponed."""
-_OF_ANOTHER_FORM = (
-    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError),
-    *(gzip.BadGzipFile, EOFError, zlib.error),
-)
-"""What reading a row raises that no version of otel-fr has written, or that is damaged."""
 
 
-class Reading:
+class SqliteReading(StoredRows):
     """Queries of the file at ``path``; each raises sqlite3.Error if it cannot be read."""
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
 
     def __init__(self, path: Path, metrics: Metrics) -> None:
+        super().__init__(metrics, str(path))
         self.path = path
-        self._metrics = metrics
 
     def find(
         self,
@@ -76,7 +63,7 @@ class Reading:
         found = []
         for row in reversed(rows):
             with self._skip_unreadable("incident"):
-                found.append(_published(*row))
+                found.append(published_row(*row))
         return found
 
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
@@ -96,7 +83,7 @@ class Reading:
             row = db.execute(query, (number, prefix)).fetchone()
         if row:
             with self._skip_unreadable("incident"):
-                return _published(*row)
+                return published_row(*row)
         return None
 
     def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
@@ -115,7 +102,7 @@ class Reading:
         found = []
         for row in rows:
             with self._skip_unreadable("job"):
-                found.append(_finished(*row))
+                found.append(finished_row(*row))
         return found
 
     def finished_job(self, key: str) -> FinishedJob | None:
@@ -124,7 +111,7 @@ class Reading:
             row = db.execute("SELECT id, job, ended, summary, detail FROM jobs WHERE id = ?", (key,)).fetchone()
         if row:
             with self._skip_unreadable("job"):
-                return _finished(*row)
+                return finished_row(*row)
         return None
 
     def _reader(self) -> sqlite3.Connection:
@@ -135,37 +122,3 @@ class Reading:
             db.close()
             raise
         return db
-
-    @contextlib.contextmanager
-    def _skip_unreadable(self, what: str) -> Iterator[None]:
-        """One row that cannot be read must not cost the others."""
-        try:
-            yield
-        except _OF_ANOTHER_FORM as error:
-            self._metrics.errors.labels("store").inc()
-            _log.error("%s: one %s in it cannot be read and is left out: %r", self.path, what, error)
-
-
-def _finished(key: str, job: str, ended: float, summary: str, detail: bytes) -> FinishedJob:
-    """What a row says of its job.
-
-    Raises:
-        ValueError, TypeError, gzip.BadGzipFile, EOFError, zlib.error: it is of another form.
-    """
-    if not isinstance(load_json(summary), dict):
-        raise TypeError("the summary is no JSON object")
-    if detail:
-        gzip.decompress(detail)
-    return FinishedJob(key, job, ended, summary, detail)
-
-
-def _published(data: str, state: str, memory: str) -> CollectorIncidentData:
-    """What a row shows of its incident.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is of another form, or open and `Store.load` cannot read
-            it: the collector does not know of it and would never resolve it.
-    """
-    if state == FIRING:
-        return load_incident(load_json(memory), load_json(data)).data
-    return typed(CollectorIncidentData, load_json(data))

@@ -1,0 +1,53 @@
+"""Opens the store that the options ask for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.sqlite_backend import SqliteBackend
+from otel_fr_collector.storage.store import Store
+
+ID_FILE = "collector-id"
+
+
+def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention: Retention) -> Store | None:
+    """The store; None: incidents end with the process.
+
+    Args:
+        folder: of a SQLite file; with a URL, of what waits for the server.
+        url: of a PostgreSQL database.
+
+    Raises:
+        DataError: a newer otel-fr has written it.
+        OSError: the folder cannot be used.
+        ValueError: the URL cannot be used, or the packages for PostgreSQL are not installed.
+    """
+    if url is None:
+        return None if folder is None else Store(SqliteBackend(folder, metrics, retention), metrics)
+    try:
+        from otel_fr_collector.storage.local_spool import LocalSpool
+        from otel_fr_collector.storage.postgres_backend import PostgresBackend
+    except ImportError as error:
+        raise ValueError(f"--store needs psycopg: pip install 'otel-fr[collector,postgresql]' ({error})") from None
+    spool = None if folder is None else LocalSpool(folder, metrics, retention)
+    return Store(PostgresBackend(url, collector_id(folder), metrics, retention, spool), metrics)
+
+
+def collector_id(folder: Path | None) -> str:
+    """The id of a collector among those that share a database: the same after a restart, if it has a data folder."""
+    made = uuid.uuid4().hex
+    if folder is None:
+        return made
+    path = folder / ID_FILE
+    with contextlib.suppress(OSError, ValueError):
+        return uuid.UUID(path.read_text("ascii").strip()).hex
+    with contextlib.suppress(OSError):  # a full disk: another id after the next restart
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(made + "\n", "ascii")
+        os.replace(unfinished, path)
+    return made

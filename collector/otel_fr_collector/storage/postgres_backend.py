@@ -1,0 +1,287 @@
+"""The store as a PostgreSQL database, which several collectors share. Each writes what it has found of its own runs.
+
+While the server is away, rows wait on this machine's disk (with ``--data``), else in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import psycopg
+from psycopg_pool import PoolTimeout
+
+from otel_fr_collector.incidents.incident import Incident
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.backend import DataError, Saved
+from otel_fr_collector.storage.batch import Batch, FinishedJob, of_incidents, of_notes
+from otel_fr_collector.storage.local_spool import LocalSpool
+from otel_fr_collector.storage.postgres_connection import Connection, answering, connect
+from otel_fr_collector.storage.postgres_migrations import migrate
+from otel_fr_collector.storage.postgres_reading import PostgresReading, UnreachableError
+from otel_fr_collector.storage.postgres_writing import prune, write
+from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.throttle import Throttle
+
+_log = logging.getLogger(__name__)
+
+RETRY = 2.0
+"""Seconds before a server that could not be used is tried again."""
+PRUNE_EVERY = 600.0
+CLOSE_RETRY = 0.1
+"""Seconds between two attempts to write what is pending when the collector ends."""
+SPOOLED_AT_ONCE = 200
+"""Rows of one kind that are moved from the disk to the server in one transaction."""
+
+_OWN = """
+    SELECT memory, data FROM otel_fr.incidents AS one
+    WHERE EXISTS (SELECT 1 FROM otel_fr.owners WHERE collector = %s
+        AND (owners.job, owners.attempt, owners.run) = (one.job, one.attempt, one.run))
+    ORDER BY state = 'firing' DESC, detected DESC LIMIT %s
+"""
+_OWN_RUNS = """
+    SELECT memory FROM otel_fr.runs AS one
+    WHERE EXISTS (SELECT 1 FROM otel_fr.owners WHERE collector = %s
+        AND (owners.job, owners.attempt, owners.run) = (one.job, one.attempt, one.run))
+"""
+_NOTES = "SELECT outlet, incident, value FROM otel_fr.notes WHERE incident = ANY(%s)"
+
+
+class PostgresBackend(PostgresReading):
+    """The database. Used from one thread at a time; what `PostgresReading` has may be called from any.
+
+    Args:
+        url: of the database.
+        collector: the id of this collector, the same after its restart.
+        spool: where rows wait while the server is away; None: in memory.
+
+    Raises:
+        DataError: a newer otel-fr has made the tables.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        collector: str,
+        metrics: Metrics,
+        retention: Retention | None = None,
+        spool: LocalSpool | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(url, metrics)
+        self._url = url
+        self.collector = collector
+        self._retention = retention or Retention()
+        self._spool = spool
+        self._wall = wall
+        self._pending = Batch()
+        self._db: Connection | None = None
+        self._retry_at = self._prune_at = 0.0
+        self._log = Throttle()
+        self._is_new = self._is_closed = self._was_up = self._is_late = False
+        self._may_hold = spool is not None
+        """Rows may wait in the spool."""
+        if spool is None:
+            metrics.watch_store()
+        try:
+            self._connected()
+        except DataError:
+            raise
+        except psycopg.Error as error:
+            self._is_late = True
+            self._fail(error)
+        self._metrics.store_up.set(self._db is not None)
+
+    @property
+    def is_up(self) -> bool:
+        return self._db is not None and not self._pending
+
+    def load(self, limit: int) -> Saved:
+        """As `otel_fr_collector.storage.backend.Backend.load`; only of runs that are this collector's own."""
+        held = Saved() if self._spool is None else self._spool.load(limit)
+        if self._db is None:
+            return held
+        try:
+            self._flush(again=True)
+            with answering(self._db):
+                incidents = self._db.execute(_OWN, (self.collector, limit)).fetchall()
+                runs = self._db.execute(_OWN_RUNS, (self.collector,)).fetchall()
+                saved = self._saved(incidents, runs, ())
+                numbers = [incident.id for incident in saved.incidents]
+                notes = self._db.execute(_NOTES, (numbers,)).fetchall()
+        except psycopg.Error as error:
+            self.broken(error)
+            self._is_late = True
+            return held
+        saved.notes = {(outlet, number): value for outlet, number, value in notes}
+        return saved
+
+    def put(self, batch: Batch) -> Collection[RunId]:
+        self._pending.add(batch)
+        return self._flush()
+
+    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> Collection[RunId]:
+        """Write incidents and runs, as they are now."""
+        return self.put(of_incidents(incidents, runs, self._wall()))
+
+    def drop_run(self, run: RunId) -> None:
+        """The run has no open incident any more."""
+        self.put(Batch(runs={run: None}))
+
+    def note(self, outlet: str, values: Mapping[str, str]) -> None:
+        """Keep what an outlet has to remember of incidents, by their ids."""
+        self.put(of_notes(outlet, values))
+
+    def save_job(self, job: FinishedJob) -> None:
+        """Keep a job that is over."""
+        self.put(Batch(jobs=[job]))
+
+    def broken(self, error: Exception) -> None:
+        """A query has failed. The connection for writes shows whether the server has."""
+        if isinstance(error, (UnreachableError, psycopg.DataError)) or self._db is None:
+            return
+        if isinstance(error, (psycopg.OperationalError, PoolTimeout)):
+            try:
+                with answering(self._db):
+                    self._db.execute("")
+                return
+            except psycopg.Error as again:
+                error = again
+        self._fail(error)
+
+    def take_new(self) -> bool:
+        is_new, self._is_new = self._is_new, False
+        return is_new
+
+    def take_late(self) -> bool:
+        is_late, self._is_late = self._is_late and self._db is not None, self._is_late and self._db is None
+        return is_late
+
+    def step(self, now: float) -> None:
+        if self._is_closed:
+            return
+        if self._spool is not None:
+            self._spool.step(now)
+        if not self.is_up and now >= self._retry_at:
+            self._flush(again=True)
+        if self.is_up and self._db is not None and now >= self._prune_at:
+            self._prune_at = now + PRUNE_EVERY
+            try:
+                self.prune()
+            except psycopg.Error as error:
+                self._fail(error)
+
+    def prune(self) -> int:
+        """Delete what is beyond the retention; returns how many incidents and jobs.
+
+        Raises:
+            psycopg.Error: the server does not do it now.
+        """
+        if self._db is None:
+            return 0
+        with answering(self._db):
+            return prune(self._db, self._retention, self._wall())
+
+    def close(self, until: float = 0.0) -> None:
+        self._flush(again=True)
+        while not self.is_up and self._spool is None and time.monotonic() + CLOSE_RETRY < until:
+            time.sleep(CLOSE_RETRY)
+            self._flush(again=True)
+        if self._pending.incidents:
+            _log.error(
+                "%s: %d incidents could not be written before the end", self._where, len(self._pending.incidents)
+            )
+        self._is_closed = True
+        if self._db is not None:
+            with contextlib.suppress(psycopg.Error), answering(self._db):
+                self._db.execute("UPDATE otel_fr.owners SET expires = now() WHERE collector = %s", (self.collector,))
+        self._disconnect()
+        self._pool.close(timeout=0.0)
+        if self._spool is not None:
+            self._spool.close(until)
+
+    # ---- the connection
+
+    def _connected(self) -> Connection:
+        """The connection for writes.
+
+        Raises:
+            psycopg.Error: there is none now.
+            DataError: a newer otel-fr has made the tables.
+        """
+        if self._db is None:
+            db = connect(self._url)
+            try:
+                with answering(db):
+                    is_first = migrate(db)
+            except BaseException:
+                db.close()
+                raise
+            if self._pool.closed and not self._was_up:
+                self._pool.open()
+            self._is_new = self._is_new or (is_first and self._was_up)
+            self._was_up = True
+            self._db = db
+        return self._db
+
+    def _flush(self, *, again: bool = False) -> Collection[RunId]:
+        """Write all that waits, the disk's first. After a failure only ``again`` tries before `RETRY` is over."""
+        refused: Collection[RunId] = ()
+        if self._is_closed:
+            return refused
+        if again or time.monotonic() >= self._retry_at:
+            try:
+                db = self._connected()
+                self._unspool(db)
+                with answering(db):
+                    refused = write(db, self._pending, self.collector) if self._pending else ()
+            except (psycopg.Error, OSError) as error:
+                self._fail(error)
+            else:
+                self._pending.clear()
+                self._note_up()
+        if self._pending and self._spool is not None:
+            self._may_hold = True
+            self._spool.put(self._pending)
+            if self._spool.is_up:
+                self._pending.clear()
+            self._metrics.store_up.set(0)
+        return refused
+
+    def _unspool(self, db: Connection) -> None:
+        """Move what waits on the disk to the server. Raises psycopg.Error."""
+        if not self._may_hold or self._spool is None:
+            return
+        while not self._spool.is_empty():
+            held = self._spool.held(SPOOLED_AT_ONCE)
+            with answering(db):
+                write(db, held, self.collector, late=True)
+            self._spool.forget(SPOOLED_AT_ONCE)
+        self._may_hold = not self._spool.is_up
+
+    def _note_up(self) -> None:
+        self._retry_at = 0.0
+        if self.problem:
+            self.problem = ""
+            _log.warning("the database %s can be used again", self._where)
+        self._metrics.store_up.set(1)
+
+    def _fail(self, error: Exception) -> None:
+        now = time.monotonic()
+        self._retry_at = now + RETRY
+        self._metrics.store_up.set(0)
+        self._metrics.errors.labels("store").inc()
+        self.problem = " ".join(str(error).split())
+        self._disconnect()
+        if self._log.allows(self.problem, now):
+            where = "in memory" if self._spool is None else f"in {self._spool.path}"
+            _log.error("the database %s cannot be used (%s): incidents are kept %s", self._where, self.problem, where)
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._db.close()
+            self._db = None

@@ -1,0 +1,309 @@
+"""A real PostgreSQL server that is killed, stopped, away at the start, or shared: nothing is lost, nothing waits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+from otel_fr_collector.incidents.incident import FIRING, RESOLVED
+from otel_fr_collector.jobs.run import RunId
+from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage import postgres_backend, postgres_connection, postgres_migrations
+from otel_fr_collector.storage.backend import DataError, StoreError
+from otel_fr_collector.storage.local_spool import LocalSpool
+from otel_fr_collector.storage.opening import collector_id, open_store
+from otel_fr_collector.storage.postgres_backend import PostgresBackend
+from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.store import Store
+
+from tests.support.collector_process import start
+from tests.support.commands import otel_fr
+from tests.support.played_job import Job
+from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
+from tests.support.stores import sqlite_store
+from tests.support.waiting import until, wait_for
+from tests.unit.collector.test_store import NOW, RUN, incident
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as found:
+        yield found
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    return server.new_database()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was away is tried again with the next look."""
+    monkeypatch.setattr(postgres_backend, "RETRY", 0.05)
+
+
+def opened(url: str, folder: Path | None, name: str = "one") -> Store:
+    """A store of a collector of that id; ``folder``: where rows wait for the server."""
+    metrics = Metrics()
+    spool = None if folder is None else LocalSpool(folder, metrics)
+    return Store(PostgresBackend(url, name, metrics, spool=spool), metrics)
+
+
+def kept(url: str) -> dict[str, str]:
+    """By id, the states of the incidents in the database."""
+    with psycopg.connect(url) as db:
+        return dict(db.execute("SELECT id, state FROM otel_fr.incidents").fetchall())
+
+
+def moved(url: str, count: int) -> bool:
+    return len(kept(url)) == count
+
+
+@pytest.mark.parametrize("has_spool", [True, False])
+def test_a_server_that_is_killed_while_it_is_written_loses_nothing(
+    server: PostgresServer, url: str, tmp_path: Path, has_spool: bool
+) -> None:
+    store = opened(url, tmp_path if has_spool else None)
+    slowest = 0.0
+    for number in range(300):
+        if number == 100:
+            server.kill()
+        if number == 200:
+            server.start()
+        began = time.thread_time()
+        store.save([incident(number, FIRING)])
+        store.save([incident(number, RESOLVED)])
+        slowest = max(slowest, time.thread_time() - began)
+        time.sleep(0.002)  # so that the writes before, during and after the outage are many
+    assert wait_for(lambda: moved(url, 300))
+    assert wait_for(lambda: store.settled(1.0))
+    assert set(kept(url).values()) == {RESOLVED}
+    assert slowest < 0.5
+    store.close(time.monotonic() + 5.0)
+
+
+def test_what_waits_on_the_disk_survives_the_collector_and_is_known_to_the_next_one(
+    server: PostgresServer, url: str, tmp_path: Path
+) -> None:
+    store = opened(url, tmp_path)
+    store.save([incident(1, FIRING)])
+    store.note("hook", {f"{1:016x}": "1"})
+    assert store.settled(60.0)
+    server.kill()
+    store.save([incident(2, FIRING), incident(1, RESOLVED)])
+    assert not store.settled(60.0)
+    assert store.problem
+    store.close()  # without the server
+    again = opened(url, tmp_path)
+    assert {int(one.id, 16): one.state for one in again.load(10).incidents} == {1: RESOLVED, 2: FIRING}
+    assert again.take_late() is None
+    server.start()
+    late = until(again.take_late)
+    assert {int(one.id, 16): one.state for one in late.incidents} == {1: RESOLVED, 2: FIRING}
+    assert again.notes("hook") == {f"{1:016x}": "1"}
+    assert again.settled(60.0)
+    with sqlite3.connect(tmp_path / "incidents.db") as file:
+        assert file.execute("SELECT count(*) FROM incidents").fetchone() == (0,)
+    again.close(time.monotonic() + 5.0)
+
+
+def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
+    server: PostgresServer, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its processes are stopped: connections stay open, and nothing comes."""
+    store = opened(url, tmp_path)
+    store.save([incident(1)])
+    assert store.settled(60.0)
+    monkeypatch.setattr(postgres_connection, "ANSWER_SECONDS", 0.3)
+    server.send(signal.SIGSTOP)
+    try:
+        began = time.thread_time()
+        store.save([incident(2)])
+        assert time.thread_time() - began < 0.5
+        with pytest.raises(StoreError):
+            store.find(job=None, state=None)
+        assert wait_for(lambda: store.problem)
+    finally:
+        server.send(signal.SIGCONT)
+    assert wait_for(lambda: moved(url, 2))
+    assert wait_for(lambda: store.settled(1.0))
+    assert len(store.find(job=None, state=None)) == 2
+    store.close(time.monotonic() + 5.0)
+
+
+def test_collectors_that_start_at_once_make_the_tables_once(url: str) -> None:
+    barrier = threading.Barrier(8)
+
+    def start(number: int) -> bool:
+        barrier.wait()
+        backend = PostgresBackend(url, f"collector {number}", Metrics())
+        is_up = backend.is_up
+        backend.save([incident(number)])
+        backend.close()
+        return is_up
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(start, range(8)))
+    with psycopg.connect(url) as db:
+        assert db.execute("SELECT number FROM otel_fr.version").fetchall() == [(len(postgres_migrations.MIGRATIONS),)]
+
+
+def test_tables_of_an_older_version_are_brought_up_to_date_and_newer_ones_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = PostgresBackend(url, "one", Metrics())
+    old.save([incident(1)])
+    old.close()
+    newer = (*postgres_migrations.MIGRATIONS, "ALTER TABLE otel_fr.incidents ADD COLUMN more text DEFAULT 'no'")
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_migrations, "MIGRATIONS", newer)
+        PostgresBackend(url, "one", Metrics()).close()
+        with psycopg.connect(url) as db:
+            assert db.execute("SELECT id, more FROM otel_fr.incidents").fetchall() == [(f"{1:016x}", "no")]
+    with pytest.raises(DataError, match="newer otel-fr"):
+        PostgresBackend(url, "one", Metrics())
+
+
+def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PostgresBackend(url, "one", Metrics()).close()
+    half = "CREATE TABLE otel_fr.more (x text); INSERT INTO otel_fr.nowhere VALUES (1)"
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_migrations, "MIGRATIONS", (*postgres_migrations.MIGRATIONS, half))
+        assert not PostgresBackend(url, "one", Metrics()).is_up
+    again = PostgresBackend(url, "one", Metrics())
+    assert again.is_up
+    again.close()
+
+
+def test_incidents_of_a_collector_without_a_server_move_to_it(url: str, tmp_path: Path) -> None:
+    before = sqlite_store(tmp_path)
+    before.save([incident(number, FIRING if number < 3 else RESOLVED) for number in range(500)])
+    before.note("hook", {f"{1:016x}": "1"})
+    before.close(time.monotonic() + 60.0)
+    after = opened(url, tmp_path)
+    assert sum(one.is_open for one in after.load(1_000).incidents) == 3
+    assert after.notes("hook") == {f"{1:016x}": "1"}
+    assert moved(url, 500)
+    after.close(time.monotonic() + 5.0)
+
+
+def test_a_row_that_the_server_never_takes_costs_only_itself(url: str) -> None:
+    """Names come from clients: one of them is too long for an index."""
+    store = opened(url, None)
+    long = incident(2)
+    source = "".join(map(chr, range(0x100, 0x3000)))
+    long.run = RunId(source, 0, "run")
+    store.save([incident(1), long, incident(3)])
+    assert store.settled(60.0)
+    assert sorted(int(number, 16) for number in kept(url)) == [1, 3]
+    store.close(time.monotonic() + 5.0)
+
+
+def test_of_a_run_that_another_collector_owns_nothing_is_written(url: str) -> None:
+    first, second = (PostgresBackend(url, name, Metrics()) for name in ("first", "second"))
+    assert first.save([incident(1, FIRING)]) == set()
+    assert second.save([incident(1, RESOLVED), incident(2)]) == {RUN}
+    assert kept(url) == {f"{1:016x}": FIRING}
+    assert second.load(10).incidents == [], "each loads its own"
+    assert [one["state"] for one in second.find(job=None, state=None)] == [FIRING], "and shows all"
+    first.close()  # which gives its runs up
+    assert second.save([incident(1, RESOLVED), incident(2)]) == set()
+    assert kept(url) == {f"{1:016x}": RESOLVED, f"{2:016x}": RESOLVED}
+    assert len(second.load(10).incidents) == 2
+    second.close()
+
+
+def test_rows_that_waited_on_a_disk_replace_no_newer_ones(server: PostgresServer, url: str, tmp_path: Path) -> None:
+    """Another collector has taken the run meanwhile, and ended."""
+    first = PostgresBackend(url, "first", Metrics(), spool=LocalSpool(tmp_path, Metrics()))
+    first.save([incident(1, FIRING, changed=NOW)])
+    server.kill()
+    first.save([incident(1, FIRING, changed=NOW + 1), incident(2, FIRING, changed=NOW + 1)])
+    server.start()
+    with psycopg.connect(url) as db:
+        db.execute("UPDATE otel_fr.owners SET expires = now() - interval '1 s'")
+    second = PostgresBackend(url, "second", Metrics())
+    second.save([incident(1, RESOLVED, changed=NOW + 2)])
+    second.close()
+    first.step(float("inf"))
+    assert kept(url) == {f"{1:016x}": RESOLVED, f"{2:016x}": FIRING}
+    first.close()
+
+
+def test_the_id_of_a_collector_is_the_same_after_a_restart_and_no_other_has_it(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+    assert collector_id(one) == collector_id(one) != collector_id(other)
+    assert collector_id(None) != collector_id(None)
+    (one / "collector-id").write_text("damaged")
+    assert len(collector_id(one)) == 32
+
+
+def test_without_the_packages_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "otel_fr_collector.storage.postgres_backend", None)
+    with pytest.raises(ValueError, match=r"otel-fr\[collector,postgresql\]"):
+        open_store(None, "postgresql://server/database", Metrics(), Retention())
+
+
+def test_a_collector_that_is_killed_continues_with_what_the_server_has(
+    server: PostgresServer, url: str, tmp_path: Path
+) -> None:
+    """As with a file: an open incident is known at once, published once, and resolved by the next collector."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(start(tmp_path, 1, "--store", url))
+        job = stack.enter_context(Job(first, 3))
+        job.step()
+        waiting = job.skip(1)
+        opened = first.wait_cause()
+        assert kept(url) == {opened["id"]: FIRING}
+        first.kill()
+        second = stack.enter_context(start(tmp_path, 2, "--store", url))
+        listed = json.loads(second.get("/api/v1/incidents"))["incidents"]
+        assert [(one["id"], one["state"]) for one in listed] == [(opened["id"], FIRING)]
+        job.collector = second
+        job.all_reported()
+        for call in [*waiting, job.ranks[1].issue(job.world)]:
+            job.ranks[call.rank].complete(call)
+        closed = second.wait_cause(lambda one: one["state"] == RESOLVED)
+        assert closed["id"] == opened["id"]
+        assert len(second.lines()) == 1
+        assert wait_for(lambda: kept(url) == {opened["id"]: RESOLVED})
+
+
+def test_a_collector_works_while_the_server_is_away_and_never_shows_the_password(
+    server: PostgresServer, url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(url + "\n")
+    server.kill()
+    with start(tmp_path, 1, "--store-file", str(file)) as first, Job(first, 2) as job:
+        job.step()
+        job.skip(1)
+        opened = first.wait_cause()
+        assert "degraded" in first.get("/healthz")
+        assert first.metric("otel_fr_collector_store_up") == 0
+        server.start()
+        assert wait_for(lambda: first.metric("otel_fr_collector_store_up") == 1)
+        assert wait_for(lambda: kept(url) == {opened["id"]: FIRING})
+        said = first.err_file.read_text() + first.out_file.read_text() + first.get("/metrics")
+        command = Path(f"/proc/{first.process.pid}/cmdline").read_text()
+    checked = otel_fr("collector", "--check", "--store", url)
+    assert checked.returncode == 0
+    wrong = otel_fr("collector", "--check", "--store", url.replace("postgresql:", "mysql:"))
+    assert wrong.returncode == 2
+    said += command + checked.stdout + checked.stderr + wrong.stdout + wrong.stderr
+    assert "cannot be used" in said
+    assert PASSWORD not in said
+    assert quote(PASSWORD, safe="") not in said

@@ -1,0 +1,134 @@
+"""A real PostgreSQL server for tests, as Debian's package ``postgresql`` has it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from tests.support.ports import free_port
+from tests.support.waiting import until
+
+USER = "postgres"
+PASSWORD = "not-to-be-shown:/@"
+
+
+def binaries() -> Path | None:
+    """The folder of the server's programs: of ``OTEL_FR_POSTGRES_BIN``, of PATH, or Debian's newest."""
+    named = os.environ.get("OTEL_FR_POSTGRES_BIN")
+    found = shutil.which("initdb")
+    folders = [Path(named)] if named else []
+    folders += [Path(found).parent] if found else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((one for one in folders if (one / "postgres").exists() and (one / "initdb").exists()), None)
+
+
+class PostgresServer:
+    """One server with a folder of its own, which `kill` and `start` end and begin."""
+
+    def __init__(self, folder: Path, programs: Path) -> None:
+        self._folder = folder
+        self._programs = programs
+        self._count = 0
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+        secret = folder / "password"
+        secret.write_text(PASSWORD)
+        if os.getuid() == 0:
+            for path in (folder, secret):
+                shutil.chown(path, USER, USER)
+        folder.chmod(0o755)
+        options = ["-D", str(folder / "data"), "-U", USER, "-A", "scram-sha-256", "--pwfile", str(secret), "-E", "UTF8"]
+        self._run("initdb", *options, "--no-locale", "--no-sync")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*_as_user(), str(self._programs / program), *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._folder)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = {
+            "port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": self._folder,
+            "fsync": "off", "shared_buffers": "16MB", "max_connections": "60",
+        }  # fmt: skip
+        arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*_as_user(), str(self._programs / "postgres"), "-D", str(self._folder / "data"), *arguments],
+                stdout=log, stderr=log, start_new_session=True, cwd=self._folder,
+            )  # fmt: skip
+        until(self.answers)
+
+    def answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), connect_timeout=5):
+            return True
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL, to the server and to the processes of its connections: nothing is written any more."""
+        assert self.process is not None
+        self.send(signal.SIGKILL)
+        self.process.wait()
+        (self._folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+
+    def send(self, number: int) -> None:
+        """A signal to all of its processes, such as SIGSTOP."""
+        assert self.process is not None
+        main = self.process.pid  # each of the others has a group of its own
+        others = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        for one in [main, *map(int, others)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, number)
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        self._count += 1
+        name = f"test_{self._count}"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as db:
+            db.execute(f"CREATE DATABASE {name}".encode())
+        return self.url(name)
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+
+
+@contextlib.contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server that runs; skips the test if there is none on this machine."""
+    programs = binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL's server is not installed (Debian: postgresql), nor named by OTEL_FR_POSTGRES_BIN")
+    if os.getuid() == 0 and not _has_user():
+        pytest.skip(f"PostgreSQL's server refuses to run as root, and there is no user {USER}")
+    # Not pytest's folder, which only its own user may enter.
+    with tempfile.TemporaryDirectory(prefix="otel-fr-postgres-", ignore_cleanup_errors=True) as name:
+        server = PostgresServer(Path(name), programs)
+        server.start()
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(OSError):
+                server.kill()
+
+
+@functools.cache
+def _has_user() -> bool:
+    with contextlib.suppress(KeyError):
+        return bool(pwd.getpwnam(USER))
+    return False
+
+
+def _as_user() -> list[str]:
+    """The server refuses to run as root."""
+    return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"] if os.getuid() == 0 else []
