@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import random
 import sys
 import tempfile
 import time
@@ -35,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.collector import Server, collector
 from otel_fr import identity, semconv
 from otel_fr.config import STALL_SHARE
+from otel_fr.monitor.brief_reports import FULL_SECONDS, BriefReports
 from otel_fr.monitor.report_builder import log_record
 from otel_fr.monitor.rules import Situation, report_interval
 from otel_fr.monitor.span_builder import SCOPE
@@ -162,16 +164,29 @@ class Job:
             stack=STACK if told else "", records_creations=True, running_here=f"{first}-{first + 7}",
         )  # fmt: skip
 
-    def request(self, ranks: Iterable[int], event: str, *, skipped: bool = False, told: bool = False) -> bytes:
+    def request(
+        self, ranks: Iterable[int], event: str, *, skipped: bool = False, told: bool = False, brief: bool = False
+    ) -> bytes:
+        """``brief``: as it is once a full one has been sent."""
         request = ExportLogsServiceRequest()
         for rank in ranks:
-            record: LogRecord = log_record(event, self.report(rank, skipped=skipped, told=told), time.time_ns())
+            report = self.report(rank, skipped=skipped, told=told)
+            if brief:
+                form = BriefReports()
+                form.form(report._replace(in_flight=()), 0.0)
+                report = form.form(report, 1.0)
+            record: LogRecord = log_record(event, report, time.time_ns())
             values: dict[str, str | int] = {
-                semconv.SERVICE_NAME: "trainer", semconv.HOST_NAME: f"node-{rank // 8}",
-                semconv.PROCESS_PID: 4000 + rank, semconv.RANK: rank, semconv.LOCAL_RANK: rank % 8,
-                semconv.WORLD_SIZE: self.world, semconv.RUN_ID: self.run_id, semconv.JOB_ID: f"job-{self.world}",
+                semconv.SERVICE_NAME: "trainer",
+                semconv.HOST_NAME: f"node-{rank // 8}",
+                semconv.PROCESS_PID: 4000 + rank,
+                semconv.RANK: rank,
+                semconv.LOCAL_RANK: rank % 8,
+                semconv.WORLD_SIZE: self.world,
+                semconv.RUN_ID: self.run_id,
+                semconv.JOB_ID: f"job-{self.world}",
                 semconv.JOB_ATTEMPT: 0,
-            }  # fmt: skip
+            }
             scopes = [ScopeLogs(scope=SCOPE, log_records=[record])]
             request.resource_logs.append(
                 ResourceLogs(resource=Resource(attributes=attributes(values)), scope_logs=scopes)
@@ -188,7 +203,9 @@ class Batch:
         self.sent = self.bytes = 0
         is_culprit = ranks == (job.culprit,)
         told = semconv.EVENT_IDLE if is_culprit else semconv.EVENT_STALLED
-        self._steady = job.request(ranks, semconv.EVENT_PROGRESS)
+        self._full = job.request(ranks, semconv.EVENT_PROGRESS)
+        self._brief = job.request(ranks, semconv.EVENT_PROGRESS, brief=True)
+        self._full_due = 0.0
         self._skipped = job.request(ranks, semconv.EVENT_PROGRESS, skipped=True)
         self._told = job.request(ranks, told, skipped=True, told=True)
         self._is_told = False
@@ -206,7 +223,12 @@ class Batch:
             return  # a monitor, too, waits for the answer
         interval = report_interval(Situation(int(still * 1e9), 0), STALL)
         self.due = max(self.due + interval, now) if not event_due else now + interval
-        data = self._told if event_due else self._steady if skipped_at is None else self._skipped
+        data = self._told if event_due else self._skipped
+        if skipped_at is None:
+            data = self._brief if now < self._full_due else self._full
+        if data is self._full:  # the first time after half of it or more, as monitors do
+            share = random.uniform(0.5, 1.0) if not self._full_due else 1.0
+            self._full_due = now + share * FULL_SECONDS
         self._is_told = self._is_told or event_due
         self._number += 1
         self._calls += 20 if skipped_at is None else 0

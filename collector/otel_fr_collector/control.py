@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 
 from otel_fr.control.v1 import control_pb2
 from otel_fr_collector.jobs.origins import make_run_id
@@ -30,7 +30,8 @@ class TooManyWatchersError(Exception):
 class Watcher:
     """One monitor that watches; iterate over it for its commands, serialised."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
         self._commands: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_PENDING)
 
     def put(self, command: bytes) -> None:
@@ -81,7 +82,7 @@ class Control:
         if self._count >= MAX_WATCHERS:
             self._make_room(owner)
         run = run_id.job, run_id.run
-        watcher = Watcher()
+        watcher = Watcher(request.rank)
         self._watchers.setdefault(run, set()).add(watcher)
         self._by_owner.setdefault(owner, {})[watcher] = None
         self._held.add(owner)
@@ -132,6 +133,13 @@ class Control:
     def take_stacks(self, run: RunId) -> int:
         """Ask all monitors of a run for their ranks' stacks; returns how many monitors."""
         return self.send(run, control_pb2.Command(take_stacks=control_pb2.TakeStacks()))
+
+    def report(self, run: RunId, ranks: Container[int]) -> None:
+        """Ask the monitors of these ranks for a full report."""
+        data = control_pb2.Command(report=control_pb2.Report()).SerializeToString()
+        for watcher in self._watchers.get((run.job, run.run), ()):
+            if watcher.rank in ranks:
+                watcher.put(data)
 
     def send(self, run: RunId, command: control_pb2.Command) -> int:
         """Send all monitors of a run a command; returns how many monitors."""

@@ -225,6 +225,9 @@ class Service:
         self._grace.expire(now, self.runs.by_id)
         for known in self.runs.by_id.values():
             known.keep_sample(now)
+            if known.to_ask:
+                self.control.report(known.id, known.to_ask)
+                known.to_ask.clear()
             if now - known.last_seen > OVER_AFTER and known.last_seen != known.over_since and not known.is_live(now):
                 known.over_since = known.last_seen
                 self.on_over(known)

@@ -31,6 +31,7 @@ class Commands:
         dump: called with a reason to write the flight-recorder file.
         named_as_culprit: called if an incident names this rank.
         take_stacks: called to report the rank's stacks as they are now.
+        report: called to send a full report now.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Commands:
         dump: Callable[[str], None],
         named_as_culprit: Callable[[], None],
         take_stacks: Callable[[], None],
+        report: Callable[[], None],
         verdict: Verdict,
     ) -> None:
         self._control = control
@@ -51,6 +53,7 @@ class Commands:
         self._dump = dump
         self._named_as_culprit = named_as_culprit
         self._take_stacks = take_stacks
+        self._report = report
         self._verdict = verdict
         self._run_id = reporter.identity.run_id
         self._peers = PeerWatch(config.stall_seconds)
@@ -95,6 +98,8 @@ class Commands:
                 self._named_as_culprit()
         elif command.HasField("take_stacks"):
             self._take_stacks()
+        elif command.HasField("report"):
+            self._report()
         elif command.HasField("peer_failed"):
             self._take_failure(command.peer_failed)
         elif command.HasField("peer_recovered"):

@@ -20,6 +20,7 @@ from otel_fr.identity import encode_ranks
 from otel_fr.monitor import error_file, report_builder
 from otel_fr.monitor.activity_spans import ActivitySpans
 from otel_fr.monitor.activity_watch import ActivityWatch
+from otel_fr.monitor.brief_reports import BriefReports
 from otel_fr.monitor.device_calls import DeviceCalls, Tracked
 from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
@@ -63,6 +64,7 @@ class Reporter:
         self._stacks_of = 0
         # The rank looked before its monitor was started, which takes seconds on a busy machine.
         self._memory = OutOfMemory(reader.pid, first=reader.meta.get("memory") if is_first else None)
+        self._brief = BriefReports()
         self._had_exception = False
         self._error_file: ReportedException | None = None
         self._thread_exceptions: tuple[ReportedException, ...] = ()
@@ -145,6 +147,7 @@ class Reporter:
             self.send(names.EVENT_EXITED, exit=ReportedExit(code=0, signal=0, is_clean=True, is_known=False))
         self._started_ns = time.monotonic_ns()
         self._stacks = None
+        self._brief.forget()
         if self.recorder_calls is not None:
             self.recorder_calls.first = first
         self.tail = Tail(self._calls, first, self.devices)
@@ -360,7 +363,14 @@ class Reporter:
         )
         if event == names.EVENT_STARTED and not is_current:
             report = report._replace(groups=())
-        self._put(report_builder.log_record(event, report, time.time_ns()), progress=event == names.EVENT_PROGRESS)
+        is_progress = event == names.EVENT_PROGRESS
+        if is_progress:
+            report = self._brief.form(report, time.monotonic())
+        self._put(report_builder.log_record(event, report, time.time_ns()), progress=is_progress)
+
+    def forget_told(self) -> None:
+        """The next progress report is a full one (`otel_fr.monitor.brief_reports`)."""
+        self._brief.forget()
 
     def _is_current(self) -> bool:
         return self.recorder_calls is None or self.recorder_calls.may_report(time.monotonic_ns())

@@ -128,6 +128,7 @@ class Monitor:
             dump=lambda reason: self._dump(reason, of_fault=True),
             named_as_culprit=self._stacks.named_as_culprit,
             take_stacks=lambda: self._stacks.ask(names.EVENT_STACKS, time.monotonic()),
+            report=self._report_in_full,
             verdict=self._verdict,
         )
         self._log_error_at = float("-inf")
@@ -250,6 +251,10 @@ class Monitor:
             reporter.send_metrics()
         self._step_last_flush(now)
 
+    def _report_in_full(self) -> None:
+        self._reporter.forget_told()
+        self._report_at = 0.0
+
     def _step_verdict(self, situation: rules.Situation) -> None:
         if self._reporter.identity.run_id != self._run_id:
             self._run_id = self._reporter.identity.run_id
@@ -297,6 +302,7 @@ class Monitor:
             self._reporter.groups.refresh()
             self._reporter.follow(everything=True)
             self._recorder.step(time.monotonic(), at_once=True)
+            self._reporter.forget_told()
             self._reporter.send(names.EVENT_PROGRESS)
             self._reporter.send_metrics()
             self._exporter.hurry()

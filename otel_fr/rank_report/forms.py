@@ -167,10 +167,11 @@ SPLITS = Form(read_splits, None, "list of integers or null")
 
 
 def keys_of(section: type) -> tuple[tuple[Key, object], ...]:
-    """The key of each field of a section, and the field's default (None if it has none)."""
+    """The key of each field of a section, and the field's default (that of its form if it has none)."""
     hints = get_type_hints(section, include_extras=True)
     defaults: dict[str, object] = getattr(section, "_field_defaults", {})
-    return tuple((hint.__metadata__[0], defaults.get(name)) for name, hint in hints.items())
+    keys: dict[str, Key] = {name: hint.__metadata__[0] for name, hint in hints.items()}
+    return tuple((key, defaults.get(name, key.form.default)) for name, key in keys.items())
 
 
 def reader_of(section: type[_T]) -> Callable[[Json], _T]:

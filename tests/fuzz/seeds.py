@@ -90,6 +90,11 @@ def _add_requests(seeds: Seeds) -> None:
         for rank in job.ranks[:2]:
             rank.send_report(event, **more)
             seeds.reports.append((event, json.loads(json.dumps(rank.report(**more)))))
+    brief = job.ranks[0].report(inflight=[], failed=[], brief=True, creations=True, step=3, step_s=0.5, here="0-3")
+    del brief["last"]
+    for group in brief["groups"]:
+        del group["name"], group["desc"], group["ranks"], group["backend"]
+    seeds.reports.append((semconv.EVENT_PROGRESS, brief))
     point = NumberDataPoint(as_double=1.0, time_unix_nano=1)
     metric = Metric(name="requests", gauge=Gauge(data_points=[point]))
     metrics = ResourceMetrics(resource=job.ranks[0].resource(), scope_metrics=[ScopeMetrics(metrics=[metric])])

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.rank_report import MAX_PATH
+from otel_fr_collector.jobs import brief_reports
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.numbers import KeyReader, Numbers
 from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
@@ -50,9 +51,14 @@ class _Turns:
     def __init__(self) -> None:
         self._until = time.perf_counter() + TURN_SECONDS
 
+    @property
+    def is_over(self) -> bool:
+        """The last time that others ran was `TURN_SECONDS` ago."""
+        return time.perf_counter() > self._until
+
     async def next(self) -> None:
         """Let other tasks run if the last time was `TURN_SECONDS` ago."""
-        if time.perf_counter() > self._until:
+        if self.is_over:
             await asyncio.sleep(0)
             self._until = time.perf_counter() + TURN_SECONDS
 
@@ -121,7 +127,8 @@ class Ingest:
         Items of other senders and of unreadable resources are added to ``counts``; ``problems`` is then the reason.
         """
         for entry in request.entries:
-            await turns.next()
+            if turns.is_over:
+                await turns.next()
             try:
                 origin = self._sources.read(resource_of(entry)).origin
             except SourceError as error:
@@ -129,7 +136,6 @@ class Ingest:
                 problems[:] = [str(error)]
                 continue
             for scope in entry.scopes:
-                await turns.next()
                 if origin is None:
                     counts["other"] += len(scope.items)
                 else:
@@ -160,18 +166,23 @@ class Ingest:
 
     async def _logs(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
+        reports = {"accepted": 0, "late": 0, "invalid": 0}
         problems: list[str] = []
         turns = _Turns()
         async for origin, items in self._of_ranks(request, counts, problems, turns):
             for item in items:
                 try:
-                    counts["otel_fr" if await self._record(origin, item) else "other"] += 1
+                    counts["otel_fr" if await self._record(origin, item, reports) else "other"] += 1
                 except ValueError as error:
                     counts["invalid"] += 1
-                    self._metrics.rank_reports.labels("invalid").inc()
+                    reports["invalid"] += 1
                     problems[:] = [str(error)[:200]]
-                await turns.next()
+                if turns.is_over:
+                    await turns.next()
         self._count(LOGS, counts)
+        for result, count in reports.items():
+            if count:
+                self._metrics.rank_reports.labels(result).inc(count)
         response = ExportLogsServiceResponse()
         if problems:
             response.partial_success.error_message = problems[-1]
@@ -214,8 +225,11 @@ class Ingest:
             run.numbers.add(origin.rank, metric.name, self._keys.read(point.attributes), point)
         return True
 
-    async def _record(self, origin: Origin, item: bytes) -> bool:
+    async def _record(self, origin: Origin, item: bytes, reports: dict[str, int]) -> bool:
         """Take a log record of a rank. False: it is none of otel-fr's.
+
+        Args:
+            reports: rank reports are counted here, by what became of them.
 
         Raises:
             ValueError: it cannot be decoded, or is not a valid report.
@@ -229,15 +243,29 @@ class Ingest:
             return True
         if not event.startswith("torch."):
             return False
-        await self._event(origin, record, event)
+        text = record.body
+        taken = self._brief(origin, text) if event == names.EVENT_PROGRESS else None
+        if taken is None:
+            taken = await self._event(origin, record, event, text)
+        if taken is not None:
+            reports["accepted" if taken else "late"] += 1
         return True
 
-    async def _event(self, origin: Origin, record: LogRecord, event: str) -> None:
-        now, wall, text = self._clock(), self._wall(), record.body
+    def _brief(self, origin: Origin, text: str) -> bool | None:
+        """Take a brief report; False: it is late. None: it is to be taken as any other."""
+        given = brief_reports.read(text)
+        if given is None or given.rank != origin.rank:
+            return None
+        run = self._run(origin)
+        return None if run is None else run.add_brief(given, self._clock())
+
+    async def _event(self, origin: Origin, record: LogRecord, event: str, text: str) -> bool | None:
+        """Take a report. False: it is late; None: there is no room for its run."""
+        now, wall = self._clock(), self._wall()
         if len(text) > REPORT_ON_LOOP:
-            given = await decode_in_thread(functools.partial(rank_report.parse, text))
+            given = await decode_in_thread(functools.partial(rank_report.parse, text, brief_reports.load))
         else:
-            given = rank_report.parse(text)
+            given = rank_report.parse(text, brief_reports.load)
         report = keep_report(given, self._interner, now=now, wall=wall)
         if report.rank != origin.rank:
             raise ValueError(f"report of rank {report.rank} under a resource of rank {origin.rank}")
@@ -246,15 +274,15 @@ class Ingest:
             report.file = ""
         run = self._run(origin)
         if run is None:
-            return
+            return None
         held = len(report.inflight) + len(report.failed) + 1 + report.call_weight
         taken = run.add_report(report, now)
         self._runs.trim(held)
-        self._metrics.rank_reports.labels("accepted" if taken else "late").inc()
         if not taken:
             run.note_file(origin.rank, report.file)
         if event == names.EVENT_STACKS and run.asked_stacks is not None:
             run.asked_stacks.add(origin.rank, report.stack)
+        return taken
 
     def _run(self, origin: Origin) -> Run | None:
         """The run of an origin; None: there is no room for it."""

@@ -9,6 +9,7 @@ from sys import getsizeof
 from otel_fr import identity, rank_report
 from otel_fr.match import Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
 from otel_fr.match.endings import process_ending
+from otel_fr_collector.jobs.brief_reports import load
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
     UNIT,
@@ -86,6 +87,9 @@ class KeptReport:
     decisions: tuple[Decision, ...] = ()
     call_weight: int = 0
     """What its calls hold beyond one `UNIT` each."""
+    is_plain: bool = False
+    """It is brief and has no call: the next one like it changes counts only (`Run.add_brief`)."""
+    is_brief: bool = False
 
     def weight(self) -> int:
         """About how much memory it takes, in `UNIT`."""
@@ -124,7 +128,7 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
     Raises:
         ValueError: as `otel_fr.rank_report.parse`, or a group has too many members.
     """
-    return keep_report(rank_report.parse(text), interner, now=now, wall=wall)
+    return keep_report(rank_report.parse(text, load), interner, now=now, wall=wall)
 
 
 def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float, wall: float) -> KeptReport:
@@ -168,7 +172,17 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         _add_exception(report, given.exception)
     if given.exit is not None:
         _add_exit(report, given.exit)
+    report.is_brief = given.is_brief
+    report.is_plain = given.is_brief and _has_counts_only(given)
     return report
+
+
+def _has_counts_only(given: rank_report.RankReport) -> bool:
+    """It says nothing that `Run.add_brief` would not take."""
+    said = (given.in_flight, given.in_flight_more, given.failed, given.last, given.exit, given.exception)
+    texts = (given.stack, given.site, given.file, given.doing, given.exit_message, given.on_hang, given.decisions)
+    more = (given.python_blocked, given.is_exiting, given.thread_exceptions, given.activity)
+    return not any(said) and not any(texts) and more == (None, False, (), ())
 
 
 def _add_exception(report: KeptReport, given: rank_report.ReportedException) -> None:

@@ -72,6 +72,11 @@ class RankState:
         """No report for longer than `SILENCE`, and no known end. ``floor``: no silence is counted before this time."""
         return self.ended is None and now - max(self.arrived, floor) > SILENCE
 
+    @property
+    def has_outdated_texts(self) -> bool:
+        """It has ended, or has texts of a time when it did not move, which a report that shows it move ends."""
+        return self.ended is not None or self.python_blocked or bool(self.stack or self.site)
+
     def has_destroyed(self, group: str) -> bool:
         """It has destroyed a group that is in `progress`; a rank that has ended: it did not have the group any more."""
         last = self.progress[group][2]

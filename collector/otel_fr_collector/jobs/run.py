@@ -9,6 +9,7 @@ from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
+from otel_fr_collector.jobs.brief_reports import BriefReport
 from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
@@ -65,6 +66,7 @@ class Run:
         asked_stacks: the latest request for the stacks of all ranks, while it is kept.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
+        to_ask: ranks whose brief reports name groups of which nothing else is known.
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
         history: what its communication cost, over time.
@@ -93,6 +95,7 @@ class Run:
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
+    to_ask: set[int] = field(default_factory=set)
     steps: StepRate = field(default_factory=StepRate)
     numbers: Numbers | None = None
     history: History = field(default_factory=History)
@@ -326,6 +329,8 @@ class Run:
                 if group.uncompared:
                     self.behind[item.group.id] = group
                 own = self.note_progress(state, item.group.id, item.enqueued, item.completed)
+                if report.is_brief and not group.group.ranks and not item.group.ranks:
+                    self.to_ask.add(report.rank)
                 if own is not None:
                     own[2] = DESTROYED if item.is_destroyed else report.number
                     own[3:] = item.messages, -1 if item.is_destroyed else item.enqueued
@@ -345,6 +350,47 @@ class Run:
             self.note_bad_end(now)
         if is_news:
             self.note_bad_end(now)
+        return True
+
+    def add_brief(self, given: BriefReport, now: float) -> bool | None:
+        """Take a report that differs from the rank's latest in counts only, as `add_report` would.
+
+        Returns:
+            as `add_report`; None: it differs in more, or not everything is known that it refers to. Nothing was taken.
+        """
+        state = self.ranks.get(given.rank)
+        report = None if state is None else state.report
+        if state is None or report is None:
+            return None
+        if given.n <= report.number:
+            return False
+        same = (
+            report.is_plain
+            and report.stall == given.stall_s
+            and report.peer_timeout == given.peer_s
+            and report.running_here == given.here
+            and report.records_creations is given.creations
+        )
+        if not same or state.has_outdated_texts:
+            return None
+        progress, groups = state.progress, self.groups
+        found = []
+        for one in given.groups:
+            own, group = progress.get(one.id), groups.get(one.id)
+            if own is None or group is None or group.uncompared or not group.group.ranks:
+                return None
+            found.append((own, one))
+        for own, one in found:
+            if one.enq > own[0]:
+                own[0] = one.enq
+            if one.done > own[1]:
+                own[1] = one.done
+            own[2:] = (DESTROYED, one.p2p, -1) if one.gone else (given.n, one.p2p, one.enq)
+        report.number, report.idle, report.step = given.n, given.idle_s, given.step
+        state.arrived = self.last_seen = now
+        self.has_news = True
+        if given.step is not None:
+            self.steps.note(given.rank, given.step, now)
         return True
 
     def sample(self, now: float) -> Sample:

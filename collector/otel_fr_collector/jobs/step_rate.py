@@ -8,8 +8,8 @@ WINDOW = 60.0
 """Seconds that the rate is taken over."""
 EVERY = 2.0
 """Seconds between two samples, at least: ranks report each second."""
-STALE = 5.0
-"""Seconds without a report of the rank that is followed, after which another one is."""
+STALE = 8.0
+"""Seconds without a report of the rank that is followed, after which another one is: more than the longest interval."""
 LEAST = 2.0
 """Seconds of samples from which there is a rate."""
 

@@ -22,18 +22,20 @@ class WatchRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_name: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks")
+    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks", "report")
     DUMP_FIELD_NUMBER: _ClassVar[int]
     PEER_FAILED_FIELD_NUMBER: _ClassVar[int]
     PEER_RECOVERED_FIELD_NUMBER: _ClassVar[int]
     INSPECT_FIELD_NUMBER: _ClassVar[int]
     TAKE_STACKS_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     dump: Dump
     peer_failed: PeerFailed
     peer_recovered: PeerRecovered
     inspect: Inspect
     take_stacks: TakeStacks
-    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ...) -> None: ...
+    report: Report
+    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Dump(_message.Message):
     __slots__ = ("incident_id", "reason", "page_url")
@@ -54,6 +56,10 @@ class Inspect(_message.Message):
     def __init__(self, incident_id: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TakeStacks(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Report(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

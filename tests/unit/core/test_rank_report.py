@@ -39,7 +39,7 @@ PLAIN_CALL_JSON = (
 REPORT_JSON = (
     '{"v":1,"rank":1,"n":17,"stall_s":2.5,"groups":[{"id":"a1","name":"0","desc":"default_pg","ranks":"0-3",'
     '"backend":"gloo","enq":5,"done":4,"p2p":3,"issued":8,"ended":7,"gone":false,"idle_s":3.2},'
-    '{"id":"b2","name":"1","desc":"","ranks":"","backend":"nccl","enq":0,"done":0,"p2p":0,"issued":0,"ended":0,"gone":true}],'
+    '{"id":"b2","name":"1","desc":"tp","ranks":"0-1","backend":"nccl","enq":0,"done":0,"p2p":0,"issued":0,"ended":0,"gone":true}],'
     f'"inflight":[{PLAIN_CALL_JSON}],"inflight_more":9,"failed":[{CALL_JSON}],"idle_s":3.25,'
     '"dropped":{"spans":1,"reports":2,"records":3,"hook_errors":4},'
     f'"last":{PLAIN_CALL_JSON},"python_blocked":false,"site":"train.py:7 load","stack":"Thread 1",'
@@ -70,7 +70,7 @@ REPORT = RankReport(
     stall_s=2.5,
     groups=(
         ReportedGroup("a1", "0", "default_pg", "0-3", "gloo", 5, 4, 3, 8, 7, is_destroyed=False, idle_s=3.2),
-        ReportedGroup("b2", "1", "", "", "nccl", 0, 0, 0, 0, 0, is_destroyed=True),
+        ReportedGroup("b2", "1", "tp", "0-1", "nccl", 0, 0, 0, 0, 0, is_destroyed=True),
     ),
     in_flight=(PLAIN_CALL,),
     in_flight_more=9,
@@ -120,7 +120,7 @@ reports = st.builds(
     st.lists(st.builds(ReportedException, *[texts] * 5), max_size=4).map(tuple), texts, texts, texts,
     st.booleans(), texts, texts, st.booleans(), st.floats(*rank_report.PEER_TIMEOUTS),
     st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts, texts, texts,
-    st.lists(decisions, max_size=3).map(tuple),
+    st.lists(decisions, max_size=3).map(tuple), st.booleans(),
 )  # fmt: skip
 
 

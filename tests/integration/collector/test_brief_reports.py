@@ -1,0 +1,78 @@
+"""Brief rank reports to a real collector that does not know what they refer to, as after its restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from otel_fr.control.v1 import control_pb2
+from tests.support.collector_process import Collector, running
+from tests.support.grpc_calls import WATCH
+from tests.support.played_job import Job, RankPlayer
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[Collector]:
+    with running(tmp_path) as started:
+        yield started
+
+
+def send_brief(rank: RankPlayer) -> None:
+    counts = ("id", "enq", "done", "p2p", "issued", "ended", "gone")
+    groups = [{key: group[key] for key in counts} for group in rank.report()["groups"]]
+    last, rank.last = rank.last, None
+    rank.send_report(groups=groups, brief=True)
+    rank.last = last
+
+
+def the_job(collector: Collector) -> dict[str, Any]:
+    (job,) = json.loads(collector.get("/api/v1/jobs"))["jobs"]
+    found: dict[str, Any] = json.loads(collector.get(f"/api/v1/jobs/{job['id']}"))
+    return found
+
+
+def test_counts_are_taken_and_the_monitor_is_asked_for_the_rest(collector: Collector) -> None:
+    job = Job(collector, 2)
+    for rank in job.ranks:
+        rank.counts[job.world.id] = [7, 7, 0]
+    streams = [
+        iter(
+            collector.stream(WATCH)(
+                control_pb2.WatchRequest(job_id=job.id, run_id=job.run, rank=rank).SerializeToString()
+            )
+        )
+        for rank in (0, 1)
+    ]
+    send_brief(job.ranks[1])
+    command = control_pb2.Command.FromString(next(streams[1]))
+    assert command.WhichOneof("command") == "report"
+    (group,) = the_job(collector)["groups"]
+    assert (group["enqueued"], group["name"]) == ([7, 7], "")
+    job.ranks[1].send_report()
+    job.ranks[0].counts[job.world.id] = [8, 8, 0]
+    send_brief(job.ranks[0])
+    assert wait_for(lambda: the_job(collector)["groups"][0]["name"] == "0")
+    (group,) = the_job(collector)["groups"]
+    assert (group["enqueued"], group["completed"], group["ranks"]) == ([7, 8], [7, 8], "0,1")
+    assert collector.metric("otel_fr_collector_rank_reports_total", outcome="accepted") == 3
+
+
+def test_a_job_whose_reports_are_brief_is_judged_as_any_other(collector: Collector) -> None:
+    with Job(collector, 3) as job:
+        job.all_reported()
+        for _ in range(3):
+            job.step()
+            for rank in job.ranks:
+                send_brief(rank)
+        job.skip(1)
+        incident = collector.wait_cause()
+        assert (incident["category"], incident["culprit_ranks"], incident["waiting_ranks"]) == (
+            "missing_rank",
+            [1],
+            [0, 2],
+        )

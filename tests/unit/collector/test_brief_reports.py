@@ -1,0 +1,183 @@
+"""Brief rank reports in the collector: the short way leads where the general one does; what is not known is asked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otel_fr_collector.jobs import brief_reports
+from otel_fr_collector.jobs.calls import Interner
+from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.run import Run, RunId
+
+from otel_fr.encodable import load_json
+
+GROUPS = {
+    "a1": {"name": "0", "desc": "default_pg", "ranks": "0-3", "backend": "gloo"},
+    "b2": {"name": "1", "desc": "tp", "ranks": "0-1", "backend": "gloo"},
+}
+CALL = {
+    "g": "a1", "k": "collective", "seq": 6, "op_id": 6, "rec": 9, "i": 0, "op": "all_reduce", "be": "gloo",
+    "in": [[3]], "idt": ["Float"], "out": [[3]], "odt": ["Float"], "isp": None, "osp": None, "ro": "sum",
+    "root": None, "peer": None, "tag": None, "st": "scheduled", "timeout_ms": 600_000, "age_s": 0.1, "site": "t.py:1 f",
+}  # fmt: skip
+
+
+def body(
+    number: int, *, brief: bool = True, enqueued: int = 5, groups: tuple[str, ...] = ("a1", "b2"), **more: Any
+) -> str:
+    """A report of rank 1."""
+    counts = {"enq": enqueued, "done": enqueued, "p2p": 2, "issued": 2 * enqueued, "ended": enqueued, "gone": False}
+    own = [{"id": id_, **({} if brief else GROUPS[id_]), **counts} for id_ in groups]
+    found = {"v": 1, "rank": 1, "n": number, "stall_s": 5.0, "groups": own, "inflight": [], "inflight_more": 0}
+    found |= {"failed": [], "idle_s": 0.25, "creations": True, "here": "0-3", **more}
+    return json.dumps(found | {"brief": True} if brief else found, separators=(",", ":"))
+
+
+def new_run() -> Run:
+    return Run(RunId("job", 0, "run"), 0.0, 0.0, world_size=4)
+
+
+def take(run: Run, text: str, now: float, *, shortcut: bool) -> bool:
+    """As `Ingest` does."""
+    given_ = brief_reports.read(text) if shortcut else None
+    taken = None if given_ is None else run.add_brief(given_, now)
+    return run.add_report(parse_report(text, Interner(), now=now, wall=now), now) if taken is None else taken
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    """All that is known, without what only says by which way the last report came."""
+    known: dict[str, Any] = {"run": (run.last_seen, run.to_ask, dataclasses.asdict(run.usage), run.mismatch_since)}
+    for rank, state in run.ranks.items():
+        own = dataclasses.asdict(state)
+        known[str(rank)] = own
+    for id_, group in run.groups.items():
+        known[id_] = (group.group, group.size, group.call_count, group.weight)
+    known["step"] = run.steps.per_second(1e9), run.steps.per_second(run.last_seen)
+    return known
+
+
+values = st.fixed_dictionaries(
+    {"enqueued": st.integers(0, 2**63 - 1), "idle_s": st.floats(0, 9)},
+    optional={
+        "brief": st.booleans(),
+        "step": st.none() | st.integers(-3, 10**6),
+        "step_s": st.floats(0, 5),
+        "groups": st.sampled_from([("a1", "b2"), ("a1",), ("b2", "a1"), ()]),
+        "here": st.sampled_from(["0-3", "", "1-2"]),
+        "stall_s": st.sampled_from([5.0, 2.5]),
+        "peer_s": st.sampled_from([5.0, 9.0]),
+        "creations": st.booleans(),
+        "inflight": st.sampled_from([[], [CALL], [CALL | {"rec": 10, "age_s": 3.0}]]),
+        "inflight_more": st.integers(0, 2),
+        "failed": st.sampled_from([[], [CALL | {"st": "failed", "err": "timeout"}]]),
+        "last": st.sampled_from([CALL | {"st": "completed"}]),
+        "site": st.sampled_from(["a.py:1 f"]),
+        "stack": st.sampled_from(["Thread MainThread"]),
+        "python_blocked": st.booleans(),
+        "exit": st.just({"code": 0, "signal": 0, "clean": True, "known": True}),
+        "dropped": st.just({"spans": 0, "reports": 0, "records": 0, "hook_errors": 1}),
+        "activity": st.just([{"kind": "heartbeat", "age_s": 9.0, "limit_s": 5.0, "overdue": True}]),
+        "key_of_a_later_release": st.integers(),
+    },
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(values, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_short_way_leads_to_the_same_state_in_any_order_with_losses_and_duplicates(
+    reports: list[dict[str, Any]], rng: Any
+) -> None:
+    texts = [body(number, **report) for number, report in enumerate(reports)]
+    sent = [text for text in texts for _ in range(rng.choice([0, 1, 1, 1, 2]))]
+    if rng.random() < 0.5:
+        rng.shuffle(sent)
+    short, general = new_run(), new_run()
+    for now, text in enumerate(sent):
+        assert take(short, text, float(now), shortcut=True) == take(general, text, float(now), shortcut=False)
+        assert state_of(short) == state_of(general)
+
+
+def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
+    run = new_run()
+    assert take(run, body(1, brief=False), 1.0, shortcut=True)
+    assert take(run, body(2, enqueued=6), 2.0, shortcut=True)
+    given_ = brief_reports.read(body(3, enqueued=7, step=4))
+    assert given_ is not None
+    assert run.add_brief(given_, 3.0) is True
+    assert run.add_brief(given_, 3.0) is False, "a duplicate"
+    state = run.ranks[1]
+    assert (state.progress["a1"], state.arrived) == ([7, 7, 3, 2, 7], 3.0)
+    assert run.to_ask == set()
+
+
+def test_a_collector_that_restarted_asks_the_rank_and_takes_its_counts_meanwhile() -> None:
+    run = new_run()
+    assert take(run, body(8, enqueued=7), 1.0, shortcut=True)
+    assert (run.to_ask, run.groups["a1"].group.ranks, run.ranks[1].progress["a1"][:2]) == ({1}, (), [7, 7])
+    run.to_ask.clear()
+    assert take(run, body(9, enqueued=8), 2.0, shortcut=True)
+    assert run.to_ask == {1}, "the command may have been lost"
+    run.to_ask.clear()
+    assert take(run, body(10, brief=False, enqueued=9), 3.0, shortcut=True)
+    assert (run.groups["a1"].group.ranks, run.groups["b2"].group.description) == ((0, 1, 2, 3), "tp")
+    assert take(run, body(11, enqueued=9), 4.0, shortcut=True)
+    assert run.to_ask == set()
+
+
+BAD = [
+    '"rank":-1', '"rank":1000001', '"rank":1.5', '"rank":true', '"n":-1', '"n":9223372036854775808', '"n":"3"',
+    '"stall_s":0', '"stall_s":1e9', '"stall_s":null', '"groups":{}', '"groups":[{"id":""}]', '"groups":[7]',
+    '"groups":[{"id":"a","enq":-1,"done":0,"p2p":0,"issued":0,"ended":0,"gone":false}]',
+    '"groups":[{"id":"a","enq":1e300,"done":0,"p2p":0,"issued":0,"ended":0,"gone":false}]',
+    '"groups":[{"id":"a","enq":1,"done":0,"p2p":0,"issued":0,"ended":0,"gone":1}]',
+    '"idle_s":-1', '"idle_s":1e15', '"idle_s":NaN', '"idle_s":1e999', '"inflight":[{}]', '"inflight_more":1',
+    '"failed":[1]', '"here":7', '"step":9223372036854775808', '"step":1.5', '"brief":1', '"v":2',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_out_of_bounds_is_left_to_the_general_way(bad: str) -> None:
+    text = body(1)
+    assert brief_reports.read(text) is not None
+    key, _, value = bad.partition(":")
+    marked = json.dumps(json.loads(text) | {key.strip('"'): "#"}, separators=(",", ":"))
+    spoilt = marked.replace('"#"', value, 1)
+    assert f"{key}:{value}" in spoilt
+    assert brief_reports.read(spoilt) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"), [(body(1, here="7" * 1_025), "here"), (body(1, groups=("a1",)).replace("a1", "a" * 257), "id")]
+)
+def test_long_texts_are_left_to_the_general_way(text: str, limit: str) -> None:
+    assert brief_reports.read(text) is None, limit
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '"brief":true', '{"brief":true', "\ud800", body(1)[:-1], "7" * 5_000])
+def test_what_is_no_report_is_none(text: str) -> None:
+    assert brief_reports.read(text + ' "brief":true') is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(json_values, st.booleans())
+def test_json_is_read_as_the_standard_library_reads_it(value: Any, escaped: bool) -> None:
+    text = json.dumps(value, ensure_ascii=escaped)
+    assert brief_reports.load(text) == load_json(text)
+
+
+def test_what_only_the_standard_library_reads_is_read_too() -> None:
+    assert brief_reports.load('["\\ud800"]') == ["?"]
+    assert str(brief_reports.load("[NaN, 1e999]")) == "[nan, inf]"
+    with pytest.raises(RecursionError):
+        brief_reports.load("[" * 100_000)
