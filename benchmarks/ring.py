@@ -1,4 +1,4 @@
-"""What a record, a heartbeat, a section and a step cost, as ratios to a bare ``struct.pack_into`` on an mmap.
+"""What a record, a heartbeat, a section, a step and a decision cost: ratios to a bare ``struct.pack_into`` on an mmap.
 
     python benchmarks/ring.py [CALLS] [REPEATS]
 
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from otel_fr.fault_tolerance import sections
+from otel_fr.fault_tolerance import decisions, sections, steps
 from otel_fr.ring import GroupDef, RingReader, RingWriter, SignatureDef, SiteDef
 
 CAPACITY = 20_000
@@ -97,9 +97,32 @@ def main() -> None:
             for number in range(calls):
                 sections.step(number)
 
+        def noticed(calls: int) -> None:
+            """Steps of which it is noticed that an optimizer made one in each."""
+            sections.watch_ends_by(steps._step_ended)
+            for number in range(calls):
+                sections.step(number)
+                steps._begins(None, (), {})
+            sections.watch_ends_by(None)
+
+        decisions.attach(writer.decisions)
+
+        def same(calls: int) -> None:
+            for _ in range(calls):
+                decisions.decision("skip_batch", False)
+
+        def shape(calls: int) -> None:
+            for _ in range(calls):
+                decisions.decision("shape", (64, 2))
+
+        def other(calls: int) -> None:
+            for number in range(calls):
+                decisions.decision("batch", number)
+
         functions: dict[str, Callable[[int], None]] = {
             "loop": nothing, "pack_into": pack, "append": append, "complete": complete,
             "heartbeat": heartbeat, "section": section, "step": step,
+            "noticed": noticed, "same": same, "shape": shape, "other": other,
         }  # fmt: skip
         times = measure(functions, calls, repeats)
         loop = times.pop("loop")
@@ -108,6 +131,7 @@ def main() -> None:
             print(f"ring {name:10} {value - loop:8.0f} ns  x{(value - loop) / base:5.2f} of pack_into")
 
         print("(section: begun and ended, so two calls; together they are to take 2000 ns at most)")
+        print("(noticed: a step and an optimizer in it; same, shape: a decision as before; other: another value)")
         start = time.perf_counter_ns()
         with RingReader.open(writer.path) as reader:
             count = sum(1 for _ in reader.records())

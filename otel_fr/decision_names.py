@@ -12,3 +12,7 @@ COMPILATION: Final = "torch.compile"
 """A compilation: which function, and why it was compiled again. An event: each is a decision of its own."""
 EVENTS: Final = frozenset({COMPILATION})
 """Names of which a decision does not hold until the next one."""
+CALLS_IN: Final = "calls in "
+"""Followed by a process group: how many collectives a step of the training enqueued in it."""
+FIRST_CALL_IN: Final = "first call in "
+"""Followed by a process group: the first collective of a step in it, with its dtype and sizes."""

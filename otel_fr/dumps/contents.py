@@ -12,6 +12,7 @@ from otel_fr import rank_report
 from otel_fr.dumps import torchview
 from otel_fr.dumps.decisions import reported_decisions
 from otel_fr.dumps.device_times import DeviceTimes
+from otel_fr.dumps.step_calls import step_calls, steps_of
 from otel_fr.identity import STREAM_COLLECTIVE, STREAM_GROUP, STREAM_MONITORED, STREAM_P2P, encode_ranks
 from otel_fr.ring import KIND_GROUP, KIND_MONITORED, KIND_P2P, POSTED, STATE_TEXT, ProcessState, RecordState
 
@@ -25,11 +26,12 @@ FORMAT = 1
 """Version of the ``otel_fr`` keys that are added to it."""
 
 
-def _decided(reader: RingReader) -> dict[str, Any]:
+def _decided(reader: RingReader, records: Sequence[Record]) -> dict[str, Any]:
     """The present step, and what the program has decided."""
-    step = reader.activity.step() if reader.activity is not None else None
-    decisions = [rank_report.to_object(item) for item in reported_decisions(reader.decisions)]
-    return {**({"step": step.step} if step else {}), **({"decisions": decisions} if decisions else {})}
+    steps = steps_of(reader)
+    found = reported_decisions(reader.decisions, step_calls(records, steps))
+    decisions = [rank_report.to_object(item) for item in found]
+    return {**({"step": steps[-1].step} if steps else {}), **({"decisions": decisions} if decisions else {})}
 
 
 def _stream(kind: int) -> str:
@@ -121,7 +123,7 @@ class DumpContents:
         live = {row.group.id for row in groups}
         still_open = sum(record.state is RecordState.IN_FLIGHT and record.group.id in live for record in records)
         whole = (bool(records) and records[0].record_id == first and not torn) or head == first
-        decided = _decided(reader)
+        decided = _decided(reader, records)
         offset = reader.wall_offset_ns if wall_offset_ns is None else wall_offset_ns
         now = time.monotonic_ns()
         exception = info.get("exception") or reader.exception

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Final
+
 from otel_fr import rank_report
+from otel_fr.decision_names import EVENTS
 from otel_fr.rank_report import ReportedDecision
 from otel_fr.ring import Decided, DecisionReader
 
-RUNS = 4
+RUNS: Final = 4
 """Newest runs of equal values that are kept of each name: where ranks begin to differ, and what was before."""
+EVENTS_KEPT: Final = 8
+"""Newest ones of each name of events: a change of shapes compiles several functions again."""
+MAX_VALUE: Final = 80
+"""Characters of a value, as many as bytes in the ring."""
 
 
-def reported_decisions(reader: DecisionReader | None) -> tuple[ReportedDecision, ...]:
-    """The newest runs of each name, in the order in which they were decided; none if the ring has no decisions."""
-    if reader is None or not reader.newest():
-        return ()
+def reported_decisions(reader: DecisionReader | None, noticed: Sequence[Decided] = ()) -> tuple[ReportedDecision, ...]:
+    """The newest runs of each name, in the order in which they were decided.
+
+    Args:
+        reader: None: the ring has no decisions.
+        noticed: what is not in the ring as a decision (`otel_fr.dumps.step_calls`).
+    """
+    told = _newest(reader.decided() if reader is not None and reader.newest() else ())[-rank_report.MAX_DECISIONS :]
+    # What the program tells has precedence where there is not room for all.
+    room = rank_report.MAX_DECISIONS - len(told)
+    items = told + (_newest(noticed)[-room:] if room else [])
+    return tuple([_reported(item) for item in sorted(items, key=lambda item: item.decided_ns)])
+
+
+def _newest(items: Iterable[Decided]) -> list[Decided]:
     by_name: dict[str, list[Decided]] = {}
-    for item in reader.decided():
+    for item in items:
         by_name.setdefault(item.name, []).append(item)
-    kept = sorted((item for of in by_name.values() for item in of[-RUNS:]), key=lambda item: item.decided_ns)
-    return tuple([_reported(item) for item in kept[-rank_report.MAX_DECISIONS :]])
+    kept = (item for name, of in by_name.items() for item in of[-(EVENTS_KEPT if name in EVENTS else RUNS) :])
+    return sorted(kept, key=lambda item: item.decided_ns)
 
 
 def _reported(item: Decided) -> ReportedDecision:
     step = None if item.step < 0 else item.step
-    return ReportedDecision(item.name, item.value, item.digest, item.first, item.last, step)
+    return ReportedDecision(
+        item.name[: rank_report.MAX_DECIDED], item.value[:MAX_VALUE], item.digest, item.first, item.last, step
+    )

@@ -9,8 +9,8 @@ import contextlib
 import itertools
 import logging
 import os
-import time
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final
 
 from otel_fr.fault_tolerance import sections
@@ -90,8 +90,14 @@ def decided(name: str, value: str, step: int) -> None:
     """
     try:
         ring = _state.ring
-        if ring is not None:
-            _decide(ring, name, _state.names.get(name), value, step)
+        if ring is None:
+            return
+        known = _state.names.get(name)
+        if known is None or known.text != value:
+            _decide(ring, name, known, value, step)
+        elif known.word >= 0:
+            known.number += 1
+            ring.count(known.word, known.number)
     except Exception as error:  # noqa: BLE001
         failed(error)
 
@@ -129,23 +135,26 @@ def _decide(ring: DecisionWriter, name: str, known: _Name | None, value: object,
             known = _state.names[name] = _Name(_state.next_name())
             known.word = ring.add_name(known.index, name)
     kind = value.__class__
-    plain: object = value if kind in _PLAIN else None
-    if isinstance(value, (tuple, list)) and len(value) <= MAX_ITEMS and _PLAIN.issuperset(map(type, value)):
-        plain = tuple(value)
-        if known.kind is kind and known.value == plain and known.word >= 0:
-            known.number += 1
-            ring.count(known.word, known.number)
-            return
-    text = _text(value)
-    is_new = known.number == 0 or text != known.text
-    known.number += 1
-    known.kind, known.text = kind, text
-    known.value = plain
+    if kind in _PLAIN:
+        plain = value
+        text = value[:MAX_CHARACTERS] if isinstance(value, str) else str(value)
+    else:
+        plain = None
+        if isinstance(value, (tuple, list)) and len(value) <= MAX_ITEMS and _PLAIN.issuperset(map(type, value)):
+            plain = tuple(value)
+            if known.kind is kind and known.value == plain and known.word >= 0:
+                known.number += 1
+                ring.count(known.word, known.number)
+                return
+        text = _text(value)
+    is_new = text != known.text or known.number == 0
+    known.number = number = known.number + 1
+    known.kind, known.text, known.value = kind, text, plain
     if known.word < 0:
         return
     if is_new:
-        ring.change(known.index, known.number, step, time.monotonic_ns(), text)
-    ring.count(known.word, known.number)
+        ring.change(known.index, number, step, monotonic_ns(), text)
+    ring.count(known.word, number)
 
 
 def _text(value: object) -> str:

@@ -15,6 +15,7 @@ from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.dumps.contents import FrozenCalls
 from otel_fr.dumps.decisions import reported_decisions
+from otel_fr.dumps.step_calls import StepCalls
 from otel_fr.fault_tolerance.peers import EXIT_CODE
 from otel_fr.identity import encode_ranks
 from otel_fr.monitor import error_file, report_builder
@@ -33,7 +34,7 @@ from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail
 from otel_fr.out_of_memory import OutOfMemory
-from otel_fr.rank_report import DropCounts, RankReport, ReportedException, ReportedExit
+from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit
 from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
 from otel_fr.torch_recorder import CAPTURE_KEY
 
@@ -77,6 +78,7 @@ class Reporter:
         self.groups = report_builder.GroupTracker(self._calls, self.tail.reached)
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
+        self._step_calls = StepCalls(reader)
         self.on_hang = ""
         self.running_here: list[int] = []
         self.is_to_exit = False
@@ -329,8 +331,11 @@ class Reporter:
             records_creations=meta.get("creations") is True,
             peer_timeout=self._config.peer_timeout,
             running_here=encode_ranks(self.running_here) if len(self.running_here) > 1 else "",
-            decisions=reported_decisions(self._reader.decisions) if stacks or known is not None else (),
+            decisions=self._decisions() if stacks or known is not None else (),
         )
+
+    def _decisions(self) -> tuple[ReportedDecision, ...]:
+        return reported_decisions(self._reader.decisions, self._step_calls.decided())
 
     def send(
         self,

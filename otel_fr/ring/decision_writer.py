@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import zlib
 from collections.abc import Callable
+from zlib import crc32
 
 from otel_fr.ring.decision_layout import (
     MAX_NAME,
@@ -29,11 +29,13 @@ from otel_fr.ring.decision_layout import (
 )
 from otel_fr.ring.names import name_word, text_bytes
 
+_pack_into = ROW.pack_into
+
 
 class DecisionWriter:
     """Writes the section. Not for use after a fork."""
 
-    __slots__ = ("_first", "_map", "_next_ticket", "_rows_at", "_words")
+    __slots__ = ("_first", "_map", "_newest_at", "_next_ticket", "_rows_at", "_words")
 
     def __init__(self, mapping: mmap.mmap, start: int) -> None:
         """``start``: of the section in the file, all zeros."""
@@ -41,6 +43,7 @@ class DecisionWriter:
         self._words = memoryview(mapping).cast("Q")
         self._first = start // 8
         self._rows_at = start + ROWS_START
+        self._newest_at = self._first + WORD_NEWEST
         self._next_ticket: Callable[[], int] = itertools.count(1).__next__
         self._words[self._first + WORD_READY] = READY
 
@@ -75,12 +78,12 @@ class DecisionWriter:
             index: of the name. step: number of the training step, -1: none. now_ns: monotonic.
         """
         raw = value.encode("utf-8", "backslashreplace")
-        text = text_bytes(value, MAX_TEXT)
+        text = raw if len(raw) <= MAX_TEXT else text_bytes(value, MAX_TEXT)
         ticket = self._next_ticket()
         at = self._rows_at + ticket % ROWS * ROW_SIZE
-        words = self._words
+        words, word = self._words, at >> 3
         # A reader of the old content finds that it is gone, never a mixture.
-        words[at >> 3] = 0
-        ROW.pack_into(self._map, at + 8, number, step, now_ns, zlib.crc32(raw), index, len(text), text)
-        words[at >> 3] = ticket
-        words[self._first + WORD_NEWEST] = ticket
+        words[word] = 0
+        _pack_into(self._map, at + 8, number, step, now_ns, crc32(raw), index, len(text), text)
+        words[word] = ticket
+        words[self._newest_at] = ticket

@@ -23,6 +23,10 @@ FAULTS = {
     ),
     # An optimizer that would have called collectives.
     "zero": (DIFFERED + "optimizer step=skipped at step 12; ", " made"),
+    # A branch without one of the step's collectives. All meet one for another, up to the end of the loop.
+    "branch": (DIFFERED + "calls in default_pg (0)=1 at step 12; ", " 2"),
+    # The same, of an optimizer that counts the steps itself.
+    "counted": (DIFFERED + "calls in default_pg (0)=4 at step 12; ", " 2"),
 }
 
 

@@ -17,7 +17,8 @@ dist.init_process_group(
     init_method=f"file://{folder}/store",
     rank=int(os.environ["RANK"]),
     world_size=int(os.environ["WORLD_SIZE"]),
-    timeout=datetime.timedelta(seconds=60),
+    # Ranks whose calls do not match wait for it.
+    timeout=datetime.timedelta(seconds=20 if fault == "zero" else 60),
 )
 rank = dist.get_rank()
 compiles = fault in ("compile", "healthy")
@@ -35,7 +36,7 @@ def forward(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).sum()
 
 
-model = torch.nn.Linear(8, 8)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
 run = torch.compile(forward, backend=backend) if compiles else forward
 if fault == "zero":
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
@@ -47,9 +48,7 @@ if fault == "healthy" and rank == 0:
 for step in range(30):
     if fault != "counted":
         otel_fr.step(step)
-    at_fault = rank == 2 and step == 12 and fault != "healthy"
-    if at_fault and fault in ("batch", "counted"):
-        continue  # without a word, as a loop does that finds no usable sample
+    at_fault = rank == 2 and step == 12
     size = 4
     if at_fault and fault == "compile":
         size, hangs_in_compiler = 5, True
@@ -57,13 +56,17 @@ for step in range(30):
         size += rank if step > 20 else 0  # ranks whose batches differ compile again, too
     optimizer.zero_grad()
     run(model, torch.ones(size, 8)).backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-    if (at_fault and fault == "zero") or (fault == "healthy" and step % 7 == 3):
-        continue  # the scaler of the gradients has found an overflow; in a healthy job, on all ranks
+    for number, parameter in enumerate(model.parameters()):
+        if not (at_fault and fault == "branch" and number == 1):
+            dist.all_reduce(parameter.grad)
+    if at_fault and fault in ("zero", "counted"):
+        continue  # the scaler of the gradients has found an overflow
+    if fault == "healthy" and step % 7 == 3:
+        continue  # so it has on all ranks
     optimizer.step()
-    if fault == "counted":
-        dist.barrier()
-if fault == "batch":
-    dist.all_reduce(torch.ones(1))
+if fault in ("branch", "counted"):
+    if rank == 2:
+        time.sleep(8)
+        os._exit(0)
+    dist.all_reduce(torch.ones(8, 8))
 dist.destroy_process_group()

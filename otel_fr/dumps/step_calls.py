@@ -1,0 +1,150 @@
+"""What each step of the training enqueued in each process group: decisions that need no call and no hook.
+
+A rank that leaves a batch out enqueues fewer calls in that step. Nothing fails then: its calls meet those that its
+peers make for another batch, until one does not fit or is missing, maybe in the last step of all. The records of its
+calls and the times of its steps are in the ring.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from otel_fr.decision_names import CALLS_IN, FIRST_CALL_IN
+from otel_fr.presentation import group_text
+from otel_fr.ring import KIND_COLLECTIVE, Activity, Decided, Record, RingReader, SignatureDef
+
+MAX_RECORDS: Final = 4096
+"""Newest records that are read, so that a monitor has them in a few hundredths of a second."""
+MAX_GROUPS: Final = 4
+"""Groups used last whose calls are counted; more fill reports of ranks that have dozens."""
+_BY_ROOT: Final = frozenset({"gather", "scatter"})
+"""Operations whose tensors are those of the root alone."""
+
+
+@dataclass(slots=True)
+class _Used:
+    """The calls of one group. By index of the step: how many, and the first one."""
+
+    counts: dict[int, int] = field(default_factory=dict)
+    firsts: dict[int, Record] = field(default_factory=dict)
+    last: int = 0
+
+
+class StepCalls:
+    """Those of one ring, read again once there are new ones."""
+
+    def __init__(self, reader: RingReader) -> None:
+        self._reader = reader
+        self._of = (-1, -1)
+        self._found: list[Decided] = []
+
+    def decided(self) -> list[Decided]:
+        """As `step_calls`; of the newest `MAX_RECORDS` calls."""
+        reader = self._reader
+        head, activity = reader.head, reader.activity
+        if activity is None:
+            return []
+        now = head, activity.ended_count
+        if now != self._of:
+            start = reader.meta.get("first_record")
+            first = max(head - MAX_RECORDS, start if isinstance(start, int) else 0)
+            self._found = step_calls(list(reader.records(first)), steps_of(reader))
+            self._of = now
+        return self._found
+
+
+def steps_of(reader: RingReader) -> list[Activity]:
+    """The steps in a ring, the present one last; none: the program tells none and has no optimizer."""
+    activity = reader.activity
+    present = None if activity is None else activity.step()
+    if activity is None or present is None:
+        return []
+    ended = [item for item in activity.ended(0)[0] if item.is_step and item.number < present.number]
+    return [*sorted(ended, key=lambda item: item.number), present]
+
+
+def step_calls(records: Sequence[Record], steps: Sequence[Activity]) -> list[Decided]:
+    """The number of calls in each step that has ended, and the first call of each, by group.
+
+    Args:
+        records: oldest first. If older ones are missing, the step of the first one is left out.
+        steps: the last one has not ended.
+
+    Returns:
+        Their number, as decisions of a name, is that of the step plus one, so that it is the same on all ranks.
+    """
+    steps = _rising(steps)
+    if records and records[0].record_id > 0:
+        steps = [step for step in steps if step.began_ns > records[0].issued_ns]
+    found: list[Decided] = []
+    for label, used in _by_group(records, [step.began_ns for step in steps]):
+        begin = min(used.counts)
+        ended = [(at, str(used.counts.get(at, 0)), steps[at + 1].began_ns) for at in range(begin, len(steps) - 1)]
+        found += _runs(CALLS_IN + label, ended, steps)
+        firsts = [(at, _text(record.signature), record.issued_ns) for at, record in sorted(used.firsts.items())]
+        found += _runs(FIRST_CALL_IN + label, firsts, steps)
+    return sorted(found, key=lambda item: item.decided_ns)
+
+
+def _rising(steps: Sequence[Activity]) -> list[Activity]:
+    """The last steps whose numbers rise: a program may count each epoch from 0."""
+    kept: list[Activity] = []
+    for step in reversed(steps):
+        if step.step < 0 or (kept and step.step >= kept[-1].step):
+            break
+        kept.append(step)
+    return kept[::-1]
+
+
+def _by_group(records: Iterable[Record], begins: Sequence[int]) -> list[tuple[str, _Used]]:
+    """The groups used last, by what they are called."""
+    groups: dict[str, _Used] = {}
+    labels: dict[str, str] = {}
+    for record in records:
+        step = bisect_right(begins, record.issued_ns) - 1
+        if step < 0 or record.kind != KIND_COLLECTIVE:
+            continue
+        group = record.group
+        used = groups.get(group.id)
+        if used is None:
+            used = groups[group.id] = _Used()
+            labels[group.id] = group_text(group.name, group.description)
+        used.counts[step] = used.counts.get(step, 0) + 1
+        used.firsts.setdefault(step, record)
+        used.last = record.record_id
+    newest = sorted(groups.items(), key=lambda item: item[1].last)[-MAX_GROUPS:]
+    return [(labels[id_], used) for id_, used in newest]
+
+
+def _runs(name: str, values: Iterable[tuple[int, str, int]], steps: Sequence[Activity]) -> list[Decided]:
+    """Equal values of steps that follow each other, as one. ``values``: (index of the step, value, when)."""
+    found: list[Decided] = []
+    value, first, last, since = "", 0, -1, 0
+    for at, text, when in values:
+        number = steps[at].step
+        if last >= 0 and text == value:
+            last = number
+            continue
+        if last >= 0:
+            found.append(_decided(name, value, first, last, since))
+        value, first, last, since = text, number, number, when
+    if last >= 0:
+        found.append(_decided(name, value, first, last, since))
+    return found
+
+
+def _decided(name: str, value: str, first: int, last: int, when: int) -> Decided:
+    return Decided(name, first + 1, last + 1, first, value, zlib.crc32(value.encode("utf-8", "replace")), when)
+
+
+def _text(signature: SignatureDef) -> str:
+    """``"all_reduce sum Float [64, 2]"``."""
+    parts = [signature.operation, signature.reduce_op or ""]
+    if signature.operation not in _BY_ROOT:
+        parts += [", ".join(dict.fromkeys(signature.input_dtypes))]
+        parts += [" ".join(str(list(size)) for size in signature.input_sizes)]
+    return " ".join(part for part in parts if part)
