@@ -14,6 +14,7 @@ class DeviceTimes(NamedTuple):
         state: as the device shows it.
         began_ns: when PyTorch saw that the device had begun it; None: it has not, or that is not known.
         ended_ns: when PyTorch saw that it had ended; None: it has not.
+        shows_begins: the recorder shows when devices begin calls (``TORCH_NCCL_ENABLE_TIMING``).
         duration_s: by the device's clock, which PyTorch reads if ``TORCH_NCCL_ENABLE_TIMING`` is set; None: not known.
     """
 
@@ -21,3 +22,10 @@ class DeviceTimes(NamedTuple):
     began_ns: int | None = None
     ended_ns: int | None = None
     duration_s: float | None = None
+    shows_begins: bool = False
+
+    @property
+    def is_queued(self) -> bool:
+        """The device has not begun it, or had not when PyTorch gave it up."""
+        unended = self.state in (RecordState.IN_FLIGHT, RecordState.FAILED)
+        return unended and self.shows_begins and self.began_ns is None

@@ -95,7 +95,7 @@ def resolve_batches(entries: Entries, ends: Codes, *, wrapped: bool) -> Entries:
     batches = np.full(len(entries), NONE, np.int64)
     batches[parts] = record[ends_of]
     changes["batch"] = batches
-    for name in ("duration", "ended"):
+    for name in ("duration", "started", "ended"):
         column = getattr(entries, name)
         if column is not None:
             column = column.copy()

@@ -12,7 +12,8 @@ from otel_fr.match.instances import Completions, Instance, InstanceKey, has_join
 from otel_fr.match.joined import is_stalled, stragglers
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
-from otel_fr.match.waiting import Node, build
+from otel_fr.match.nodes import Node
+from otel_fr.match.waiting import build
 
 _BACKEND_EXCEPTION = "torch.distributed.DistBackendError"
 """What torch raises in a rank whose collective timed out or was aborted, also if its backend does not show an end."""
@@ -61,6 +62,7 @@ def _explained(
     stuck = stuck_devices(evidence, instances, nodes, calls_of, deaths, explaining)
     explaining.update(key for device in stuck for key in device.behind)
     explained = {device.rank for device in stuck}
+    explained.update(rank for node in nodes.values() if node.is_blocked_by_device for rank in node.not_begun)
     found = _leading_to(nodes, explaining)
     return aborted & explained.union(*(nodes[key].waiting for key in found))
 

@@ -28,9 +28,10 @@ from otel_fr.match.model import (
     Finding,
     Place,
 )
+from otel_fr.match.nodes import Node
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
-from otel_fr.match.waiting import Node, receivers
+from otel_fr.match.waiting import receivers
 from otel_fr.presentation import summary_text
 
 

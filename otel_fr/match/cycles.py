@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from otel_fr.match.instances import Instance, InstanceKey
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 
 
 def cycles(nodes: Mapping[InstanceKey, Node]) -> list[list[InstanceKey]]:

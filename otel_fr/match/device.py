@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from otel_fr.match.instances import NEEDS_EVERY_RANK, Completions, Instance, InstanceKey, is_waiting
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 
 MIN_BEHIND = 2
 """Calls that a rank without call ages must be behind, if ranks wait for it only in calls that it enqueued: one may come

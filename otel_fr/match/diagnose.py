@@ -7,6 +7,7 @@ from functools import cached_property
 from otel_fr.match import (
     consequences,
     ending_sentences,
+    not_begun,
     on_host,
     other_origins,
     out_of_step,
@@ -25,7 +26,8 @@ from otel_fr.match.misdirected import MisdirectedMessage, misdirected_message
 from otel_fr.match.mismatch import Mismatch, shift_of
 from otel_fr.match.model import Call, CallState, Category, Ending, Evidence, Finding, MessagePattern
 from otel_fr.match.new_groups import is_in_another_order, names_of
-from otel_fr.match.waiting import Node, precedes
+from otel_fr.match.nodes import Node
+from otel_fr.match.waiting import precedes
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
@@ -373,6 +375,7 @@ class _Diagnosis(Case):
             self.add(finding)
             for k in behind:
                 self.cause_of.setdefault(k, finding.key)
+        not_begun.name_devices(self)
 
     def _all_joined(self) -> None:
         stalled: list[InstanceKey] = []

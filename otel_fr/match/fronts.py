@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from otel_fr.match.instances import InstanceKey
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 
 
 def fronts(nodes: Mapping[InstanceKey, Node]) -> list[tuple[InstanceKey, list[InstanceKey]]]:

@@ -214,11 +214,14 @@ def has_joined(instance: Instance, rank: int, info: Rank | None) -> bool | None:
 def is_waiting(call: Call, window: float) -> bool:
     """In flight for longer than ``window`` seconds, or given up after having waited and not caught.
 
-    A message for which no thread waits (its age is 0) makes its rank wait nowhere, however short the window is.
+    A message for which no thread waits (its age is 0) makes its rank wait nowhere, however short the window is. A call
+    that its device has not begun makes its rank wait only where the window is 0, because a member has ended.
     """
     if call.state is CallState.FAILED:
         return not call.caught
     if call.stream == "p2p" and call.age == 0.0:
+        return False
+    if call.queued and window > 0:
         return False
     return call.state in (CallState.IN_FLIGHT, CallState.UNKNOWN) and (call.age is None or call.age >= window)
 

@@ -46,7 +46,7 @@ def stragglers(calls: list[Call], aborted: Container[int]) -> list[Call]:
 def _is_blocked(call: Call, window: float) -> bool:
     """It failed, or is known to have been in flight for longer than ``window`` seconds."""
     return call.state is CallState.FAILED or (
-        call.state is CallState.IN_FLIGHT and call.age is not None and call.age >= window
+        call.state is CallState.IN_FLIGHT and not call.queued and call.age is not None and call.age >= window
     )
 
 

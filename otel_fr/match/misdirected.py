@@ -9,7 +9,7 @@ from itertools import chain
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.legal import compare
 from otel_fr.match.model import Call
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 
 
 @dataclass(frozen=True, slots=True)

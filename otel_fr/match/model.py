@@ -103,6 +103,7 @@ class Call:
         error: error.type of a failed call (``"timeout"``).
         site: ``"file:line function"``; empty: unknown.
         batch: shared by the calls of one coalesced batch; None: not in a batch.
+        queued: its device has not begun it; False also if that is not known.
         caught: it failed, and its rank went on; set by the engine (`otel_fr.match.failures`).
     """
 
@@ -121,6 +122,7 @@ class Call:
     error: str | None = None
     site: str = ""
     batch: int | None = None
+    queued: bool = False
     caught: bool = False
 
 

@@ -9,7 +9,7 @@ from otel_fr.match.endings import stayed_away
 from otel_fr.match.instances import Instance
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 
 
 def are_blocked(case: Case, node: Node, culprits: Iterable[int]) -> bool:

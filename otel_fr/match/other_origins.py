@@ -13,7 +13,7 @@ from otel_fr.match.case import Case
 from otel_fr.match.device import OpenCalls
 from otel_fr.match.instances import has_joined, is_waiting
 from otel_fr.match.model import Call, CallState, Ending, Finding
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 
 
 def may_have_begun_elsewhere(case: Case, calls_of: Mapping[int, OpenCalls], unheard: Collection[int]) -> bool:

@@ -9,8 +9,8 @@ from otel_fr.match import sentences, step_sentences
 from otel_fr.match.case import Case
 from otel_fr.match.instances import Instance, InstanceKey
 from otel_fr.match.model import Category, Ending
+from otel_fr.match.nodes import Node
 from otel_fr.match.steps import Steps
-from otel_fr.match.waiting import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ def left_out(nodes: Mapping[InstanceKey, Node], cycle: list[InstanceKey], steps:
     places: dict[int, list[tuple[InstanceKey, InstanceKey]]] = {}
     for key in cycle:
         for rank, targets in nodes[key].next.items():
+            if rank in nodes[key].instance.calls:
+                continue  # It has joined it; its device has not begun it.
             for target in targets:
                 if len(key) == len(target) == 3 and target in inside:
                     places.setdefault(rank, []).append((key, target))

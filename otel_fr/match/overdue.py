@@ -70,7 +70,7 @@ def _may_be_cause(info: Rank) -> bool:
 
 def _in_calls(case: Case) -> set[int]:
     """The ranks with a call in flight that a thread may wait for."""
-    return {c.rank for c in case.evidence.calls if c.state is CallState.IN_FLIGHT and c.age != 0}
+    return {c.rank for c in case.evidence.calls if c.state is CallState.IN_FLIGHT and c.age != 0 and not c.queued}
 
 
 def _explain(case: Case, finding: Finding, overdue: Mapping[int, Overdue]) -> None:

@@ -333,6 +333,17 @@ def device_text(
     return f"{text}; {ranks_text(waiting)} {verb(waiting, 'waits', 'wait')}" if waiting else text, details
 
 
+def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], machines: Machines) -> str:
+    """Which ranks' devices have not begun a call that the devices of others have begun."""
+    return (
+        f"{machines.named(culprits)} {verb(culprits, 'is', 'are')} blocked on the device:"
+        f" {verb(culprits, 'it', 'they')} enqueued {instance_text(instance)}, and"
+        f" {verb(culprits, 'its device has not begun it and is', 'their devices have not begun it and are')} in no"
+        f" other collective; the {verb(waiting, 'device', 'devices')} of {ranks_text(waiting)}"
+        f" {verb(waiting, 'waits', 'wait')} in it"
+    )
+
+
 def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int], machines: Machines) -> str:
     """The only rank that is in all of ``count`` instances that do not complete."""
     return (

@@ -12,7 +12,7 @@ from otel_fr.match.device import open_calls
 from otel_fr.match.fronts import fronts
 from otel_fr.match.instances import InstanceKey, is_waiting
 from otel_fr.match.model import CallState, Evidence
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 from otel_fr.presentation import count_text, ranks_text, verb
 
 MAX_QUESTIONS = 4

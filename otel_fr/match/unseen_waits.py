@@ -8,7 +8,7 @@ from otel_fr.match import sentences
 from otel_fr.match.case import Case
 from otel_fr.match.instances import Instance, instance_key
 from otel_fr.match.model import Category, Ending
-from otel_fr.match.waiting import Node
+from otel_fr.match.nodes import Node
 
 
 def may_wait(case: Case, rank: int) -> bool:

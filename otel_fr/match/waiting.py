@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from otel_fr.match.endings import was_stopped
@@ -13,51 +12,13 @@ from otel_fr.match.joined import gave_up
 from otel_fr.match.mismatch import Mismatch
 from otel_fr.match.model import CallState, Ending, Evidence
 from otel_fr.match.new_groups import names_of
+from otel_fr.match.nodes import Node
 from otel_fr.match.patience import Patience
+from otel_fr.match.queues import Queues
 
 MAX_WAITS = 256
 """Instances in which one rank waits that are followed as what others wait for: those that it enqueued first. A rank's
 later calls wait behind these."""
-
-
-@dataclass(slots=True)
-class Node:
-    """An instance in which ranks wait.
-
-    Attributes:
-        waiting: the ranks that wait in it, ascending.
-        dead: members whose ending is a cause and blocks it.
-        idle: members that have not joined and wait nowhere.
-        silent: members about which nothing is known.
-        unrecorded: members of which it is not known what they called: their recording has gaps or, of a creation, their
-            recorder records none.
-        next: member that has not joined -> the instances in which it waits instead.
-        undecided: members that may still join (they made progress within the window).
-        behind: an instance that must end first: of the same group, or enqueued earlier by a rank that waits in both.
-        mismatch: the mismatch from which it follows.
-    """
-
-    instance: Instance
-    waiting: tuple[int, ...]
-    dead: list[int] = field(default_factory=list)
-    idle: list[int] = field(default_factory=list)
-    silent: list[int] = field(default_factory=list)
-    unrecorded: list[int] = field(default_factory=list)
-    next: dict[int, list[InstanceKey]] = field(default_factory=dict)
-    undecided: list[int] = field(default_factory=list)
-    behind: InstanceKey | None = None
-    mismatch: Mismatch | None = None
-
-    @property
-    def culprits(self) -> list[int]:
-        """Members that block it and wait for no rank: dead ones before others, and known ones before silent ones."""
-        return self.dead or self.idle or ([] if self.next else self.silent)
-
-    @property
-    def targets(self) -> list[InstanceKey]:
-        """The instances this one waits for, in the order of the members that wait there."""
-        ahead = [key for rank in sorted(self.next) for key in self.next[rank]]
-        return [*([self.behind] if self.behind else []), *ahead]
 
 
 def build(
@@ -95,7 +56,7 @@ def build(
     heads: dict[tuple[str, str], InstanceKey] = {}
     takes_any = _takes_any(evidence)
     in_any = receivers(evidence)
-    patience = Patience(evidence)
+    patience, queues = Patience(evidence), Queues(evidence, nodes)
     vague = {
         c.rank
         for c in evidence.calls
@@ -108,11 +69,11 @@ def build(
             continue
         no_later = node.instance.stream == "p2p" or _is_ahead(node.instance, reached)
         later = frozenset[InstanceKey]() if no_later else _JoinedLater(node, nodes, joined)
-        _sort_members(evidence, node, waits, deaths, takes_any, later, completions, patience)
+        _sort_members(evidence, node, waits, deaths, takes_any, later, completions, patience, queues)
         _spare_vague(node, vague)
         if node.instance.stream != "p2p":
             _spare_receivers(node, in_any)
-        if node.dead or node.idle or node.silent or node.next or node.undecided or node.unrecorded:
+        if node.culprits or node.silent or node.next or node.undecided or node.unrecorded:
             heads[stream_key] = key
     _put_behind(nodes, joined)
     return nodes
@@ -282,6 +243,7 @@ def _sort_members(
     later: Container[InstanceKey],
     completions: Completions,
     patience: Patience,
+    queues: Queues,
 ) -> None:
     instance = node.instance
     untold: list[int] = []
@@ -293,7 +255,7 @@ def _sort_members(
             if joined is not True or _was_in_it(instance, rank):
                 node.dead.append(rank)
         elif joined is True:
-            continue
+            queues.sort(node, rank, waits.get(rank, ()))
         elif info is not None and info.has_gaps:
             node.unrecorded.append(rank)
         elif info is None or info.ending is Ending.UNKNOWN:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -22,6 +22,8 @@ MAX_HELD: Final = 20_000
 unknown at once, as without the recorder."""
 _EARLIER_NS: Final = 100_000_000
 """An entry is written after the ring's record of its call; by how much it may seem earlier, for the clocks differ."""
+_AWAITED_NS: Final = 3_000_000_000
+"""For how long a call is awaited to be shown, at most: the recorder is asked once a second."""
 _VARIANTS: Final = ("_coalesced", "_into_tensor", "_tensor", "_single")
 """In names of operations: recorders' names tell some variants apart that ours do not, and the other way round."""
 
@@ -50,10 +52,13 @@ class DeviceCalls:
 
     Attributes:
         is_read: the recorder is being read; False: no further call is held.
+        connect: begins to read it if that is possible and was not tried just now; None: nothing does.
     """
 
     def __init__(self) -> None:
         self.is_read = False
+        self.connect: Callable[[], None] | None = None
+        self._is_over = False
         self._went_on: set[str] = set()
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._seen: OrderedDict[int, DeviceTimes] = OrderedDict()
@@ -68,14 +73,14 @@ class DeviceCalls:
         if not self.is_read and self._held:
             self._went_on.add(record.group.id)
             self._has_news = True
-        if (
-            not self.is_read
-            or record.state is not RecordState.UNKNOWN
-            or record.kind not in (KIND_COLLECTIVE, KIND_P2P)
-        ):
+        if record.state is not RecordState.UNKNOWN or record.kind not in (KIND_COLLECTIVE, KIND_P2P):
             return False
         handler = of_backend(record.signature.backend)
-        return handler is not None and handler.shows_ends and len(self._held) < MAX_HELD
+        if handler is None or not handler.shows_ends:
+            return False
+        if not self.is_read and self.connect is not None:
+            self.connect()
+        return self.is_read and len(self._held) < MAX_HELD
 
     def hold(self, item: Tracked) -> None:
         """Begin to hold a call."""
@@ -88,10 +93,15 @@ class DeviceCalls:
         self._asked_ns, self._wall_offset_ns = asked_ns, wall_offset_ns
         self._has_news = True
 
-    def lose(self) -> None:
+    def lose(self, *, is_over: bool = False) -> None:
         """The recorder is not read any more: of calls that were in flight when it was last read, that is still the last
-        that is known, until their group goes on; the others held are unknown."""
+        that is known, until their group goes on; the others held are unknown.
+
+        Args:
+            is_over: the rank has ended, so no device begins a call of it any more.
+        """
         self.is_read = False
+        self._is_over |= is_over
         self._entries = {}
         self._has_news = bool(self._held)
 
@@ -131,8 +141,11 @@ class DeviceCalls:
         item = held.item
         record = item.record
         if not self.is_read:
-            is_known = record.state is RecordState.IN_FLIGHT and record.group.id not in self._went_on
-            return item if is_known else None
+            if record.state is not RecordState.IN_FLIGHT or record.group.id in self._went_on:
+                return None
+            if item.device is None or self._is_over:
+                return item
+            return item._replace(device=item.device._replace(shows_begins=False))  # it may have begun it since
         entry = self._entries.get((record.group.name, record.kind == KIND_P2P, record.sequence_id))
         if entry is None or not self._is_of(entry, record):
             return None if self._asked_ns > held.since_ns else item
@@ -144,7 +157,8 @@ class DeviceCalls:
             return item
         waited = None if ended is not None else POSTED if began is None else max(began, POSTED + 1)
         record = replace(record, state=state, ended_ns=ended, waited_ns=waited)
-        return Tracked(record, item.gap_s, DeviceTimes(state, began, ended, entry.duration_s))
+        seen = DeviceTimes(state, began, ended, entry.duration_s, self._shows_begins)
+        return Tracked(record, item.gap_s, seen)
 
     def _is_of(self, entry: Entry, record: Record) -> bool:
         if entry.created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS:
@@ -160,9 +174,30 @@ class DeviceCalls:
 
     def undecided(self) -> Iterator[Tracked]:
         """The calls held that may be in flight, oldest first. It is not known that anything waits for them."""
-        for item, _ in self._held.values():
-            if item.record.state is RecordState.UNKNOWN:
-                yield item._replace(record=replace(item.record, waited_ns=POSTED))
+        for held in self._held.values():
+            if held.item.record.state is RecordState.UNKNOWN:
+                yield self._posted(held)
+
+    def is_awaited(self, record_id: int) -> bool:
+        """The recorder was not asked since the call is held: it is about to show whether the call has ended."""
+        held = self._held.get(record_id)
+        return held is not None and self._is_awaited(held)
+
+    def current(self, item: Tracked) -> Tracked:
+        """The call as the recorder shows it."""
+        held = self._held.get(item.record.record_id)
+        if held is None:
+            return item
+        return self._posted(held) if self._is_awaited(held) else held.item
+
+    def _is_awaited(self, held: _Held) -> bool:
+        is_young = time.monotonic_ns() - held.since_ns < _AWAITED_NS
+        return held.item.record.state is RecordState.UNKNOWN and self._asked_ns <= held.since_ns and is_young
+
+    def _posted(self, held: _Held) -> Tracked:
+        """Unknown calls of all members count as ended, so one that is awaited is not called unknown."""
+        state = RecordState.IN_FLIGHT if self._is_awaited(held) else RecordState.UNKNOWN
+        return held.item._replace(record=replace(held.item.record, state=state, waited_ns=POSTED))
 
     def open_by_group(self) -> Mapping[str, int]:
         """By group id, how many calls are held, which the ring counts as ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -12,6 +13,8 @@ from otel_fr.torch_recorder import HANDLERS, SOCKET_KEY
 
 _LOOK_SECONDS: Final = 1.0
 """Between two looks into the ring's meta, until it names the socket: the rank opens it with its first device group."""
+_CALL_LOOK_SECONDS: Final = 0.1
+"""The same where a call of a device is there: what is not known to be read is not held, and a first call may hang."""
 
 
 class RecorderWatch:
@@ -34,7 +37,8 @@ class RecorderWatch:
         self._calls = calls
         self._wake = wake
         self._client: RecorderClient | None = None
-        self._look_at = 0.0
+        self._look_at = self._call_look_at = 0.0
+        devices.connect = self._connect_for_call
 
     @property
     def is_busy(self) -> bool:
@@ -47,7 +51,10 @@ class RecorderWatch:
         Args:
             now: monotonic seconds. at_once: ask however short ago it was asked.
         """
-        client = self._client or self._connect(now)
+        if self._client is None and now >= self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._connect()
+        client = self._client
         if client is None:
             return
         self._take_results(client)
@@ -74,21 +81,24 @@ class RecorderWatch:
 
     def close(self) -> None:
         """The rank has ended."""
-        self._devices.lose()
+        self._devices.lose(is_over=True)
         if self._client is not None:
             self._take_results(self._client)
         self.settle()
 
-    def _connect(self, now: float) -> RecorderClient | None:
-        if now < self._look_at:
-            return None
-        self._look_at = now + _LOOK_SECONDS
+    def _connect_for_call(self) -> None:
+        now = time.monotonic()
+        if self._client is None and now >= self._call_look_at:
+            self._call_look_at = now + _CALL_LOOK_SECONDS
+            self._connect()
+
+    def _connect(self) -> None:
+        """Begin to read the recorder, if the ring names its socket."""
         path = self._meta().get(SOCKET_KEY)
         if not isinstance(path, str) or not path:
-            return None
+            return
         self._devices.is_read = self._calls is None
         if self._calls is None:
             self._client = RecorderClient(path, self._wake)
         else:
             self._client = RecorderClient(path, self._wake, HANDLERS, CALLS_SECONDS)
-        return self._client

@@ -68,6 +68,7 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         site=record.site.text,
         any_source=signature.any_source,
         is_posted=record.is_posted,
+        is_queued=item.device is not None and item.device.is_queued,
         wait_s=wait_s,
         duration_s=None if record.ended_ns is None else seconds_between(record.issued_ns, record.ended_ns),
         gap_s=None if item.gap_s is None else round(item.gap_s, 6),

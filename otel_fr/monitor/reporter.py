@@ -301,8 +301,12 @@ class Reporter:
         for id_ in [id_ for id_ in self.tail.uncertain if id_ not in live]:
             del self.tail.uncertain[id_]
         self.tail.forget(self.tail.reached.keys() - {group.id for group in groups})
+        devices, last = self.devices, self.tail.last
         in_flight, in_flight_more = report_builder.in_flight(
-            self.tail.in_flight, self.tail.uncertain, self.devices.undecided(), now_ns
+            self.tail.in_flight,
+            {id_: item for id_, item in self.tail.uncertain.items() if not devices.is_awaited(item.record.record_id)},
+            devices.undecided(),
+            now_ns,
         )
         known = self.known_stacks()
         step = self.activity.step
@@ -316,7 +320,7 @@ class Reporter:
             failed=tuple([report_builder.reported_call(item, now_ns) for item in self.tail.failed]),
             idle_s=report_builder.seconds_between(self.moved_ns, now_ns),
             dropped=self.dropped(),
-            last=None if self.tail.last is None else report_builder.reported_call(self.tail.last, now_ns),
+            last=None if last is None else report_builder.reported_call(devices.current(last), now_ns),
             python_blocked=None if known is None else known.python_blocked,
             site="" if known is None else known.site,
             stack=known.text if known is not None and stacks else "",

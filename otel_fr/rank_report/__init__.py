@@ -167,6 +167,10 @@ class ReportedCall(NamedTuple):
     run_s: Annotated[
         float | None, Key("run_s", SECONDS, "how long the device executed it, if that is known", optional=True)
     ] = None
+    is_queued: Annotated[
+        bool,
+        Key("queued", flag(False), "true: its device has not begun it; absent: it may have", optional=True),
+    ] = False
 
 
 _GROUP_ID = "id"

@@ -44,7 +44,9 @@ class RankCall(NamedTuple):
         enqueued_wall: Unix time at which it was enqueued, by the rank's clock; None: not known.
         enqueued_at: when it was enqueued, on the collector's monotonic clock, or since when a thread waits for it
             where a report says that; only for calls that a report shows.
-        age: seconds from enqueueing to the rank's end, for a call in flight when its rank ended; see `is_posted`.
+        age: seconds from enqueueing to the rank's end, for a call in flight when its rank ended, or to the report that
+            says that its device has not begun it; see `is_posted`.
+        is_queued: a report says that.
     """
 
     rank: int
@@ -63,11 +65,12 @@ class RankCall(NamedTuple):
     enqueued_wall: float | None = None
     enqueued_at: float | None = None
     age: float | None = None
+    is_queued: bool = False
 
     @property
     def is_posted(self) -> bool:
-        """A report says that no thread waits for it: it does not age."""
-        return self.state in UNENDED and self.enqueued_at is None and self.age == 0.0
+        """A report says that nothing waits for it: it does not age."""
+        return self.state in UNENDED and self.enqueued_at is None and (self.age == 0.0 or self.is_queued)
 
     def as_call(self, now: float) -> Call:
         """The match engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
@@ -89,6 +92,7 @@ class RankCall(NamedTuple):
             timeout=self.timeout,
             error=self.error,
             site=self.site,
+            queued=self.is_queued,
         )
 
     def key(self) -> InstanceKey | None:

@@ -109,7 +109,10 @@ def merge(old: RankCall, new: RankCall) -> RankCall:
     posted = other.is_posted and enqueued_at is None and newer.state in UNENDED
     return newer._replace(
         enqueued_at=enqueued_at,
-        age=0.0 if posted else newer.age,
+        age=other.age if posted and not other.is_queued else newer.age,
+        # A span does not say it.
+        is_queued=newer.is_queued
+        or (other.is_queued and newer.enqueued_at is None and newer.state is not CallState.COMPLETED),
         gap=newer.gap if newer.gap is not None else other.gap,
         duration=newer.duration if newer.duration is not None else other.duration,
         timeout=newer.timeout if newer.timeout is not None else other.timeout,

@@ -293,5 +293,6 @@ class _CallReader:
             gap=given.gap_s,
             enqueued_wall=None if age is None else self._wall - age,
             enqueued_at=None if waited is None else self._now - waited,
-            age=0.0 if given.is_posted else None,
+            age=None if not given.is_posted else age if given.is_queued else 0.0,
+            is_queued=given.is_queued,
         )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, UNKNOWN, Indices, Mask
+from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, NONE, UNKNOWN, Indices, Mask
 from otel_fr.dumps.model import Dump
 from otel_fr.match.instances import NEEDS_EVERY_RANK
 from otel_fr.match.legal import is_even, own_difference
@@ -103,6 +103,17 @@ class RunColumns:
             np.maximum.at(best, group[which], entries.sequence_id[which])
             by[best > before] = dump.rank
         return {id_: (int(best[index]), int(by[index])) for index, id_ in enumerate(self.groups) if by[index] >= 0}
+
+
+def showing_begins(dumps: Iterable[Dump]) -> frozenset[str]:
+    """The backends whose recorder shows when devices begin calls: of some call in these files it does."""
+    found: set[str] = set()
+    for dump in dumps:
+        entries = dump.entries
+        if entries.started is not None:
+            begun = np.unique(entries.label[entries.started != NONE])
+            found.update(entries.labels[index].backend for index in begun.tolist())
+    return frozenset(found - {""})
 
 
 def _is_sound(size: int, signature: Signature) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,12 @@ from otel_fr.analyze.assemble.message_numbers import number_messages
 from otel_fr.analyze.assemble.message_patterns import kept_patterns
 from otel_fr.analyze.assemble.messages import Messages
 from otel_fr.analyze.assemble.only_open import complete_open_only
-from otel_fr.analyze.assemble.run_columns import RunColumns
+from otel_fr.analyze.assemble.run_columns import RunColumns, showing_begins
 from otel_fr.analyze.assemble.unseen_ends import complete_joined
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.config import DEFAULT_STALL_SECONDS, STALL_SHARE
 from otel_fr.dumps.columns import COMPLETED, P2P, Mask
+from otel_fr.dumps.entry import Entry
 from otel_fr.dumps.model import Dump, GroupInfo, Problem
 from otel_fr.dumps.read import MAX_RANKS
 from otel_fr.match import overdue
@@ -136,13 +137,14 @@ def _run(job: str, attempt: int, run_id: str, dumps: list[Dump]) -> Run:
     calls: list[Call] = []
     ranks: dict[int, Rank] = {}
     columns = RunColumns(dumps, ids, groups)
+    showing = showing_begins(dumps)
     for dump, of_rank, decided in zip(dumps, messages, columns.decided(), strict=True):
         ranks[dump.rank] = _rank(dump, ids[dump.rank])
         if dump.partial and not any(info.ranks for info in dump.groups.values()):
             # Its groups are known only from its calls, of which some were overwritten: it may have used others.
             unseen = [id_ for id_, group in groups.items() if dump.rank in group.ranks]
             ranks[dump.rank].progress = {**{id_: Progress() for id_ in unseen}, **ranks[dump.rank].progress}
-        calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions))
+        calls.extend(_calls(dump, of_rank, ids[dump.rank], decided, has_completions, showing))
     reported_size = max((dump.integer("world_size") or 0 for dump in dumps), default=0)
     world_size = reported_size if 0 < reported_size <= MAX_RANKS else None
     absent = {rank for group in groups.values() for rank in group.ranks}.union(range(world_size or 0)) - set(ranks)
@@ -209,8 +211,19 @@ def _groups(dumps: Sequence[Dump]) -> tuple[dict[str, Group], dict[int, dict[str
 # Calls.
 
 
-def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask, has_completions: bool) -> list[Call]:
-    """The calls that the match engine must see: those that are not decided, and the newest."""
+def _calls(
+    dump: Dump,
+    messages: Messages,
+    ids: Mapping[str, str],
+    decided: Mask,
+    has_completions: bool,
+    showing: Container[str],
+) -> list[Call]:
+    """The calls that the match engine must see: those that are not decided, and the newest.
+
+    Args:
+        showing: `showing_begins`.
+    """
     entries, pairs = dump.entries, messages.entries
     newest = int(entries.record[~_destroys(dump)].max(initial=-1))  # the engine sets those aside
     is_over = bool(decided[entries.record == newest].any() or messages.decided[pairs.record == newest].any())
@@ -223,6 +236,7 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask
         state = entry.state if has_completions or entry.state is not CallState.IN_FLIGHT else CallState.UNKNOWN
         if is_over and entry.record == newest and state is CallState.UNKNOWN:  # the peers' calls are not taken
             state = CallState.COMPLETED
+        queued = entry.started_ns is None and entry.backend in showing and entry.stream == "collective"
         found.append(
             Call(
                 rank=dump.rank,
@@ -233,16 +247,24 @@ def _calls(dump: Dump, messages: Messages, ids: Mapping[str, str], decided: Mask
                 signature=entry.signature,
                 state=state,
                 pair_index=entry.pair_index or 0,
-                age=entry.age,
+                age=_since(dump, entry) if queued else entry.age,
                 duration=entry.duration,
                 gap=entry.gap,
                 timeout=entry.timeout,
                 error=entry.error,
                 site=entry.site,
                 batch=entry.batch,
+                queued=queued,
             )
         )
     return found
+
+
+def _since(dump: Dump, entry: Entry) -> float | None:
+    """Seconds from the enqueueing of a call to the writing of the file. (`Entry.age` of a call that its device has not
+    begun is 0.)"""
+    written = dump.integer("written_at")
+    return None if written is None or entry.created_ns is None else max(0.0, (written - entry.created_ns) / 1e9)
 
 
 # Ranks.

@@ -69,6 +69,11 @@ class Rank:
         return [call._asdict() for call in report.in_flight]
 
     @property
+    def last_state(self) -> str | None:
+        last = self.reporter.build(time.monotonic_ns()).last
+        return None if last is None else last.state
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """Enqueued, completed, and calls that ended."""
         (group,) = self.reporter.build(time.monotonic_ns()).groups
@@ -105,6 +110,7 @@ def test_a_call_that_its_device_has_begun_is_in_flight_since_then(rank: Rank) ->
     (call,) = rank.in_flight()
     assert call["state"] == "scheduled"
     assert not call["is_posted"]
+    assert not call["is_queued"]
     assert 6 <= call["wait_s"] < call["age_s"]
     situation = rank.reporter.situation(time.monotonic_ns())
     assert stalled_call(situation, 5.0) == 0
@@ -118,8 +124,22 @@ def test_a_call_that_its_device_has_not_begun_waits_for_nobody(rank: Rank) -> No
     rank.poll()
     assert [item.record.record_id for item in rank.show(ended(1), entry(2))] == [0]
     (call,) = rank.in_flight()
-    assert call["is_posted"]
+    assert (call["is_posted"], call["is_queued"]) == (True, True)
     assert rank.reporter.situation(time.monotonic_ns()).oldest is None
+
+
+def test_a_call_that_the_recorder_is_about_to_show_has_not_ended_although_the_ring_does_not_know(rank: Rank) -> None:
+    """The collector takes a collective for ended once all members say that they do not know."""
+    rank.issue()
+    rank.poll()
+    assert [(call["state"], call["is_posted"], call["is_queued"]) for call in rank.in_flight()] == [
+        ("scheduled", True, False)
+    ]
+    assert rank.last_state == "scheduled"
+    rank.show(begun(1))
+    assert rank.last_state == "scheduled"
+    rank.show(ended(1))
+    assert rank.last_state == "completed"
 
 
 def test_without_timing_the_newest_call_of_a_group_may_be_in_flight_as_without_the_recorder(rank: Rank) -> None:

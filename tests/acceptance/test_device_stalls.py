@@ -1,0 +1,109 @@
+"""Jobs on NCCL whose devices stand still: real monitors of played ranks, and a real collector.
+
+NCCL needs GPUs, so what PyTorch's recorder in each rank shows is made, in the form that it has (`worker_server`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGABRT
+from typing import Any
+
+import pytest
+
+from tests.support.collector_process import Collector, start
+from tests.support.monitored_rank import Played, play
+from tests.support.rings import RANKS
+from tests.support.waiting import wait_for
+from tests.support.worker_server import FakeWorkerServer, begun, ended, entry, worker_server
+
+STALL = "2"
+
+
+@dataclass
+class Job:
+    ranks: list[Played]
+    recorders: list[FakeWorkerServer]
+    collector: Collector
+
+    def enqueue(self, n: int, ranks: tuple[int, ...] = RANKS) -> None:
+        for rank in ranks:
+            self.ranks[rank].do("issue", n=n, complete="unknown", backend="nccl")
+
+    def show(self, *shown: dict[str, Any], ranks: tuple[int, ...] = RANKS) -> None:
+        """What the recorders of these ranks hold from now on: also of calls that are about to be enqueued."""
+        later = time.time_ns() + 60_000_000_000
+        for rank in ranks:
+            self.recorders[rank].show(*[{**item, "time_created_ns": later} for item in shown])
+
+    def cause(self) -> dict[str, Any]:
+        return self.collector.wait_cause(lambda incident: incident["state"] == "firing")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with contextlib.ExitStack() as stack:
+        collector = stack.enter_context(start(tmp_path, 0))
+        job = Job([], [], collector)
+        for rank in RANKS:
+            folder = tmp_path / f"rank{rank}"
+            folder.mkdir()
+            job.recorders.append(stack.enter_context(worker_server(folder / "recorder")))
+            env = {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.grpc}",
+                "RANK": str(rank),
+                "BACKEND": "nccl",
+                "RECORDER": str(folder / "recorder"),
+                "OTEL_FR_STALL_SECONDS": STALL,
+            }
+            job.ranks.append(stack.enter_context(play(folder, env)))
+        assert wait_for(lambda: collector.metric("otel_fr_collector_ranks") == len(RANKS))
+        yield job
+
+
+def test_a_collective_that_all_devices_have_begun_and_none_completes_has_stalled(job: Job) -> None:
+    job.show(ended(1), begun(2))
+    job.enqueue(2)
+    cause = job.cause()
+    assert (cause["category"], cause["culprit_ranks"]) == ("stalled_collective", [])
+    assert (cause["sequence_id"], cause["waiting_ranks"]) == (2, [0, 1, 2, 3])
+    job.show(ended(1), ended(2))
+    assert wait_for(lambda: job.collector.lines()[-1]["state"] == "resolved")
+
+
+def test_the_rank_whose_device_does_not_begin_what_the_others_wait_in_is_named(job: Job) -> None:
+    job.show(ended(1), begun(2), ranks=(0, 1, 2))
+    job.show(ended(1), entry(2), ranks=(3,))
+    job.enqueue(2)
+    cause = job.cause()
+    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("rank_stuck", [3], "device")
+    assert cause["waiting_ranks"] == [0, 1, 2]
+    for rank in RANKS:  # as NCCL's watchdogs end ranks at the timeout
+        job.ranks[rank].end("die", number=int(SIGABRT))
+    told = "ranks 0-2 were aborted by signal 6 (SIGABRT) while they waited"
+    assert wait_for(lambda: told in job.collector.causes()[0]["details"])
+    (cause,) = job.collector.causes()
+    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("rank_stuck", [3], "device")
+
+
+def test_the_rank_whose_device_does_not_complete_what_the_others_completed_is_named(job: Job) -> None:
+    job.show(ended(1), begun(2), ranks=(0, 1, 2))
+    job.show(begun(1), entry(2), ranks=(3,))
+    job.enqueue(2)
+    cause = job.cause()
+    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("rank_stuck", [3], "device")
+    assert cause["sequence_id"] == 1
+
+
+def test_a_rank_that_has_not_come_is_named_whatever_its_device_does(job: Job) -> None:
+    job.show(ended(1), begun(2), ranks=(0, 1, 2))
+    job.show(begun(1), ranks=(3,))
+    job.enqueue(1)
+    job.show(ended(1), ranks=(3,))
+    job.enqueue(1, ranks=(0, 1, 2))
+    cause = job.cause()
+    assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("missing_rank", [3], "host")
