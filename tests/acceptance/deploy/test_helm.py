@@ -1,0 +1,198 @@
+"""The Helm chart, rendered by helm: valid, locked down, equal to what is checked in, and clear about wrong values."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.support.external_programs import OTELCOL, collector_help, load, needs_otelcol
+from tests.support.paths import DEPLOY
+
+BIN = Path(sys.executable).parent
+HELM = os.environ.get("HELM_BIN") or shutil.which("helm", path=f"{BIN}{os.pathsep}{os.environ['PATH']}")
+CHART = DEPLOY / "helm" / "otel-fr"
+EXAMPLES = DEPLOY / "helm" / "examples"
+RENDERED = DEPLOY / "helm" / "rendered"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+OPERATOR = {"ServiceMonitor", "PrometheusRule"}
+"""Kinds of the Prometheus Operator: Kubernetes' own schemas do not know them."""
+
+pytestmark = pytest.mark.skipif(not HELM, reason="no Helm here (neither HELM_BIN nor helm on PATH)")
+
+Objects = dict[tuple[str, str], Any]
+
+
+def helm(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(HELM), *args], capture_output=True, text=True)
+
+
+def template(*args: str) -> str:
+    done = helm("template", "otel-fr", str(CHART), "--namespace", "otel-fr", *args)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(text: str) -> Objects:
+    return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(text) if one is not None}
+
+
+def example(name: str) -> Objects:
+    return objects(template("--values", str(EXAMPLES / f"{name}.yaml")))
+
+
+def collector(found: Objects) -> dict[str, Any]:
+    container: dict[str, Any] = found["StatefulSet", "otel-fr-collector"]["spec"]["template"]["spec"]["containers"][0]
+    return container
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_passes_lint(name: str) -> None:
+    done = helm("lint", "--strict", str(CHART), "--values", str(EXAMPLES / f"{name}.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_checked_in_is_what_the_chart_renders(name: str) -> None:
+    rendered = template("--values", str(EXAMPLES / f"{name}.yaml"))
+    assert (RENDERED / f"{name}.yaml").read_text() == rendered, "run `make helm-examples`"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_objects_fit_the_published_schemas_and_are_in_the_namespace_of_the_release(name: str) -> None:
+    for (kind, _), one in example(name).items():
+        assert one["metadata"]["namespace"] == "otel-fr"
+        if kind in OPERATOR:
+            assert one["apiVersion"] == "monitoring.coreos.com/v1"
+        else:
+            kubernetes_validate.validate(one, desired_version="1.31", strict=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pods_are_locked_down_and_mount_what_they_have(name: str) -> None:
+    found = example(name)
+    pods = [one["spec"]["template"] for (kind, _), one in found.items() if kind in {"StatefulSet", "Deployment"}]
+    assert pods
+    for pod in pods:
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert not spec["automountServiceAccountToken"]
+        (container,) = spec["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
+        assert re.search(r":v?\d+\.\d+\.\d+$", container["image"])
+        assert container["resources"]["limits"]["memory"]
+        mounts = {one["name"] for one in container["volumeMounts"]}
+        claims = {
+            claim["metadata"]["name"]
+            for (kind, _), one in found.items()
+            if kind == "StatefulSet" and one["spec"]["template"] is pod
+            for claim in one["spec"]["volumeClaimTemplates"]
+        }
+        assert mounts == {one["name"] for one in spec["volumes"]} | claims
+        labels = pod["metadata"]["labels"].items()
+        policies = [one["spec"] for (kind, _), one in found.items() if kind == "NetworkPolicy"]
+        assert any(one["podSelector"]["matchLabels"].items() <= labels for one in policies), "any pod may connect"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_services_lead_to_ports_that_pods_have(name: str) -> None:
+    found = example(name)
+    for (kind, service), one in found.items():
+        if kind != "Service":
+            continue
+        pods = [
+            other["spec"]["template"]
+            for (kind, _), other in found.items()
+            if kind in {"StatefulSet", "Deployment"}
+            and one["spec"]["selector"].items() <= other["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        (pod,) = pods
+        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in one["spec"]["ports"]} <= ports, service
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_collector_takes_the_options_that_the_chart_gives_it(name: str) -> None:
+    options = {option.split("=")[0] for option in collector(example(name))["args"]}
+    assert options
+    assert options <= set(re.findall(r"--[a-z][a-z-]+", collector_help()))
+
+
+def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) -> None:
+    args = [re.sub(r"^--data=.*", f"--data={tmp_path}", one) for one in collector(example("one"))["args"]]
+    done = subprocess.run([str(BIN / "otel-fr"), "collector", "--check", *args], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 'alertmanager = ["http://alertmanager-operated.monitoring.svc:9093"]' in done.stdout
+    assert 'trace-url = "https://jaeger.example.org/trace/{trace_id}"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("replica=2", "Additional property replica is not allowed"),
+        ("replicas=0", "replicas: Must be greater than or equal to 1"),
+        ("replicas=2", "set store.postgresql.existingSecret"),
+        ("options.grpc=0.0.0.0:1", "options.grpc is set by the chart"),
+        ("persistence.size=ten", "persistence.size"),
+        ("image.pullPolicy=Sometimes", "image.pullPolicy"),
+        ("replicas=2,store.postgresql.existingSecret=db,tls.existingSecret=tls", "passes no TLS and no tokens on"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(value: str, says: str) -> None:
+    done = helm("template", "otel-fr", str(CHART), "--set", value)
+    assert done.returncode != 0
+    assert says in done.stderr
+
+
+def test_options_of_every_type_reach_the_collector_unchanged(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    options = {
+        "client-rate": 12500000,
+        "straggler-share": 0.9,
+        "quiet": False,
+        "alertmanager": ["http://a", "http://b"],
+    }
+    values.write_text(yaml.safe_dump({"options": options}))
+    args = collector(objects(template("--values", str(values))))["args"]
+    for expected in ("--client-rate=12500000", "--straggler-share=0.9", "--no-quiet", "--alertmanager=http://b"):
+        assert expected in args
+
+
+@needs_otelcol
+def test_the_load_balancer_is_configured_for_the_real_collector(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    found = example("many")
+    config.write_text(found["ConfigMap", "otel-fr-loadbalancer"]["data"]["config.yaml"])
+    done = subprocess.run([str(OTELCOL), "validate", "--config", str(config)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    resolver = yaml.safe_load(config.read_text())["exporters"]["loadbalancing"]["resolver"]["dns"]
+    service, namespace, *_ = resolver["hostname"].split(".")
+    assert found["Service", service]["metadata"]["namespace"] == namespace
+    assert found["Service", service]["spec"]["clusterIP"] == "None"
+
+
+def test_the_rules_are_those_of_prometheus_with_the_runbooks_of_this_site() -> None:
+    rule = example("one")["PrometheusRule", "otel-fr"]["spec"]
+    text = yaml.safe_dump(load("prometheus/otel_fr.rules.yml"))
+    expected = yaml.safe_load(text.replace("http://localhost:8080/runbooks", "https://otel-fr.example.org/runbooks"))
+    assert rule == expected
+
+
+def test_every_dashboard_is_found_by_grafanas_sidecar() -> None:
+    found = objects(template("--set", "grafanaDashboards.enabled=true,grafanaDashboards.namespace=monitoring"))
+    maps = [one for (kind, _), one in found.items() if kind == "ConfigMap"]
+    files = {path.name: path.read_text() for path in (DEPLOY / "grafana" / "dashboards").glob("*.json")}
+    assert {name: text for one in maps for name, text in one["data"].items()} == files
+    for one in maps:
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert one["metadata"]["namespace"] == "monitoring"
+        kubernetes_validate.validate(one, desired_version="1.31", strict=True)
