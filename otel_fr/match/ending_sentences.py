@@ -51,16 +51,27 @@ def overdue_text(overdue: Mapping[int, Overdue], ranks: Mapping[int, Rank], mach
 
 
 def endings_text(ranks: list[int], evidence: Evidence, machines: Machines) -> tuple[str, list[str]]:
-    """How ranks ended, the first `MAX_ENDINGS` one by one, and details."""
-    shown = ranks[:MAX_ENDINGS]
-    names = machines.each([[rank] for rank in shown])
-    parts = [
-        f"{name} {describe_ending(evidence.ranks[rank])}{_raised_at(evidence.ranks[rank])}"
-        for name, rank in zip(names, shown, strict=True)
+    """How ranks ended, those that ended alike together, the first `MAX_ENDINGS` ways; and details."""
+    alike: dict[str, list[int]] = {}
+    for rank in ranks:
+        text = f"{describe_ending(evidence.ranks[rank])}{_raised_at(evidence.ranks[rank])}"
+        alike.setdefault(text, []).append(rank)
+    shown = list(alike.items())[:MAX_ENDINGS]
+    names = machines.each([own for _, own in shown])
+    parts = [f"{name} {_of_several(text, own)}" for name, (text, own) in zip(names, shown, strict=True)]
+    more = len(ranks) - sum(len(own) for _, own in shown)
+    if more:
+        parts.append(f"and {more} more")
+    detailed = [rank for _, own in shown for rank in own][:MAX_ENDINGS]
+    return "; ".join(parts), [
+        f"rank {rank}: {text}" for rank in detailed for text in thread_texts(evidence.ranks[rank])
     ]
-    if len(ranks) > MAX_ENDINGS:
-        parts.append(f"and {len(ranks) - MAX_ENDINGS} more")
-    return "; ".join(parts), [f"rank {rank}: {text}" for rank in shown for text in thread_texts(evidence.ranks[rank])]
+
+
+def _of_several(predicate: str, ranks: list[int]) -> str:
+    first, _, rest = predicate.partition(" ")
+    plural = {"was": "were", "is": "are", "has": "have"}.get(first, first)
+    return predicate if len(ranks) == 1 else f"{plural} {rest}"
 
 
 def _raised_at(info: Rank) -> str:

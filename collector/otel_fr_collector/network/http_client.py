@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import email.utils
+import http.client
 import queue
 import ssl
 import threading
@@ -89,12 +90,33 @@ class HttpClient:
             found = bounded_body(response)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             reached = not isinstance(error, urllib3.exceptions.ConnectTimeoutError)  # all errors of connecting are this
-            raise HttpError(f"{type(error).__name__}: {error}", reached=reached) from error
+            raise HttpError(_problem(error), reached=reached) from error
         return Answer(response.status, found, read_retry_after(response.headers.get("retry-after"), time.time()))
 
     def close(self) -> None:
         """Close the connections that are not in use."""
         self._pool.clear()
+
+
+def _problem(error: BaseException) -> str:
+    """Why there is no response, without the pool, the address and the function names of urllib3's own texts."""
+    if isinstance(error, urllib3.exceptions.NameResolutionError):
+        return "the host name has no address"
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        cause = error.__cause__
+        return cause.strerror if isinstance(cause, OSError) and cause.strerror else "no connection could be made"
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
+        return "no connection in time"
+    if isinstance(error, urllib3.exceptions.ReadTimeoutError):
+        return "no response in time"
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return f"TLS: {error}"
+    cause = error.args[-1] if isinstance(error, urllib3.exceptions.ProtocolError) and error.args else None
+    if isinstance(cause, OSError):
+        return cause.strerror or "the connection was closed"
+    if isinstance(cause, http.client.HTTPException):
+        return "the response is not HTTP"
+    return f"{type(error).__name__}: {error}"
 
 
 def read_retry_after(text: str | None, now: float) -> float | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from otel_fr.match import Call, CallState, Ending, Group, Progress, Rank, Signature, ThreadException
+from otel_fr.match import Call, CallState, Category, Ending, Group, Progress, Rank, Signature, ThreadException
 from otel_fr.presentation import MAX_MESSAGE, MAX_SUMMARY, message_text
-from tests.support.verdicts import judge
+from tests.support.verdicts import causes, judge
 
 SUM = Signature("all_reduce", ((4,),), ((4,),), ("Float",), ("Float",), "sum")
 TRACEBACK = """RuntimeError: Caught OSError in DataLoader worker process 0.
@@ -64,3 +66,19 @@ def test_names_and_sizes_do_not_make_a_summary_endless() -> None:
     (found,) = judge(waiting, ranks, [group], 3)
     assert len(found.summary) == MAX_SUMMARY
     assert "\n" not in found.summary
+
+
+def test_ranks_that_ended_alike_are_named_together() -> None:
+    """As when a configuration that all ranks read is wrong: not one sentence for each rank."""
+    world = Group("w", "0", "default_pg", tuple(range(64)))
+    wrong: dict[str, Any] = {
+        "ending": Ending.RAISED,
+        "exception": "KeyError: 'lr'",
+        "exception_site": "train.py:8 main",
+    }
+    ranks = [Rank(r, idle=0.1, progress={"w": Progress(9, 9)}, **wrong) for r in range(62)]
+    ranks += [Rank(r, idle=0.1, progress={"w": Progress(9, 9)}, ending=Ending.KILLED, signal=11) for r in (62, 63)]
+    (found,) = causes(judge([], ranks, (world,)))
+    assert found.category is Category.RANK_DEAD
+    both = "ranks 62, 63 were killed by signal 11 (SIGSEGV)"
+    assert found.summary == f"ranks 0-61 raised KeyError: 'lr' at train.py:8 main; {both}"
