@@ -10,6 +10,7 @@ from otel_fr.match import decisions, ending_sentences, sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.aftermath import first_mismatches
 from otel_fr.match.destroyed import set_aside
+from otel_fr.match.device_sync import DeviceSyncs
 from otel_fr.match.endings import describe_ending
 from otel_fr.match.failures import mark_caught
 from otel_fr.match.gaps import without_gaps
@@ -29,6 +30,7 @@ from otel_fr.match.model import (
     Place,
 )
 from otel_fr.match.nodes import Node
+from otel_fr.match.queues import is_queued
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import receivers
@@ -89,6 +91,22 @@ class Case:
     def receivers(self) -> frozenset[int]:
         """The ranks that receive from any source: which rank should send is not known."""
         return receivers(self.evidence)
+
+    @cached_property
+    def syncs(self) -> DeviceSyncs:
+        """Which ranks' threads wait for their devices."""
+        return DeviceSyncs(self.evidence)
+
+    def sync_texts(self, ranks: Iterable[int]) -> list[str]:
+        """Of the first of these ranks whose threads wait for their devices, in what, and what these have not begun."""
+        found: list[str] = []
+        for rank in ranks:
+            what = self.syncs.of(rank)
+            if what and len(found) < sentences.MAX_ENDINGS:
+                queued = [call for call in self.evidence.calls if call.rank == rank and is_queued(call)]
+                first = min(queued, key=lambda call: call.record, default=None)
+                found.append(sentences.sync_text(self.evidence, rank, what, first))
+        return found
 
     @property
     def lasting(self) -> list[Finding]:

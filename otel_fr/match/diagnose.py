@@ -146,6 +146,7 @@ class _Diagnosis(Case):
                 culprits = minority[0] if minority is not None else in_cycle
                 category, summary = Category.DEADLOCK, sentences.deadlock_text(steps, minority, self.machines)
             waiting = sorted({rank for key in keys for rank in self.nodes[key].waiting})
+            details += self.sync_texts(rank for rank, _, _ in steps)
             finding = self.finding(instance, category, culprits, waiting, summary, details)
             self.add(finding)
             self.cause_of.update(dict.fromkeys(keys, finding.key))
@@ -320,7 +321,10 @@ class _Diagnosis(Case):
                 finding.caused_by = finding.caused_by or self.lasting[0].key
             if self.unheard.issuperset(culprits):
                 finding.details += (sentences.only_unheard_text(node.waiting),)
-            if not node.dead and on_host.are_blocked(self, node, culprits):
+            if category is Category.MISSING_RANK and all(self.syncs.of(rank) for rank in culprits):
+                finding.stuck_on = "device"
+                finding.details += tuple(self.sync_texts(culprits))
+            elif not node.dead and on_host.are_blocked(self, node, culprits):
                 finding.stuck_on = "host"
                 finding.details += (ending_sentences.host_text(self.evidence, culprits),)
             self.add(finding)

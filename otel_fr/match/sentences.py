@@ -344,6 +344,16 @@ def not_begun_text(instance: Instance, culprits: list[int], waiting: list[int], 
     )
 
 
+def sync_text(evidence: Evidence, rank: int, what: str, queued: Call | None) -> str:
+    """``"rank 3 waits there for its device (.item()), which has not begun all_reduce number 7 of group tp (1)"``.
+
+    Args:
+        what: `device_sync.sync_of` its stack. queued: its first call that its device has not begun; None: not known.
+    """
+    text = f"rank {rank} waits for its device ({message_text(what)})"
+    return text if queued is None else f"{text}, which has not begun {call_text(evidence, queued)}"
+
+
 def common_text(rank: int, first: Instance, count: int, waiting: Iterable[int], machines: Machines) -> str:
     """The only rank that is in all of ``count`` instances that do not complete."""
     return (

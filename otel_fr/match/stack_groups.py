@@ -39,14 +39,26 @@ def group_stacks(stacks: Iterable[tuple[int, str]]) -> tuple[StackGroup, ...]:
 
 def _main_thread(text: str) -> str:
     """The part of the first thread, without its name and id; it says which end of its frames is the innermost."""
+    part = first_thread(text)
+    if part is text and not part.startswith(_HEADS):
+        return text
+    head, _, frames = part.partition("\n")
+    return f"{_NEWEST_FIRST if _NEWEST_FIRST in head else ''}\n{frames.strip()}"
+
+
+def is_newest_first(thread: str) -> bool:
+    """Its heading says that the first frame is the innermost."""
+    return _NEWEST_FIRST in thread.partition("\n")[0]
+
+
+def first_thread(text: str) -> str:
+    """The part of the first thread, from its heading; without a heading all of the text."""
     starts = [at for head in _HEADS for at in _lines_with(text, head)]
     if not starts:
         return text
     first = min(starts)
     later = [at for at in starts if at > first]
-    part = text[first : min(later)] if later else text[first:]
-    head, _, frames = part.partition("\n")
-    return f"{_NEWEST_FIRST if _NEWEST_FIRST in head else ''}\n{frames.strip()}"
+    return text[first : min(later)] if later else text[first:]
 
 
 def _lines_with(text: str, head: str) -> list[int]:

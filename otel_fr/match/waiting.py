@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
+from otel_fr.match.device_sync import DeviceSyncs
 from otel_fr.match.endings import was_stopped
 from otel_fr.match.instances import Completions, Instance, InstanceKey, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
@@ -35,8 +36,9 @@ def build(
         for m in reversed(mismatches)
         if m.instance.stream != "p2p" and not m.is_over
     }
+    syncs = DeviceSyncs(evidence)
     for key, instance in instances.items():
-        waiting = _waiting_in(evidence, instance, deaths)
+        waiting = _waiting_in(evidence, instance, deaths, syncs)
         if waiting and not _was_cancelled(evidence, instance, waiting, deaths):
             nodes[key] = Node(instance, waiting)
             bad = lasting.get((instance.group.id, instance.stream))
@@ -195,14 +197,15 @@ def _reached_from(nodes: Mapping[InstanceKey, Node], start: InstanceKey) -> set[
     return seen
 
 
-def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int]) -> tuple[int, ...]:
+def _waiting_in(evidence: Evidence, instance: Instance, deaths: frozenset[int], syncs: DeviceSyncs) -> tuple[int, ...]:
     """The ranks that wait in it. If a member is dead, no minimum wait applies."""
     window = 0.0 if any(rank in deaths for rank in instance.members) else evidence.window
     waiting = []
     for rank in sorted(instance.calls):
         info = evidence.ranks.get(rank)
         clean = info is not None and info.ending is Ending.CLEAN
-        if rank in deaths or clean or not is_waiting(instance.call(rank), window):
+        call = instance.call(rank)
+        if rank in deaths or clean or not (is_waiting(call, window) or syncs.waits_in(call)):
             continue
         if not _is_served(instance, rank):
             waiting.append(rank)

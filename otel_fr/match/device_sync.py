@@ -1,0 +1,90 @@
+"""Ranks whose thread waits for their device, seen in its stack: such a rank waits for what the device waits for."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from otel_fr.match.model import Call, CallState, Ending, Evidence
+from otel_fr.match.stack_groups import first_thread, is_newest_first
+
+_NATIVE: Final = "\nNative stacks, by py-spy:\n"
+"""Before the part with native frames, which comes last (`otel_fr.stacks.NATIVE_HEADING`)."""
+_FRAME: Final = re.compile(
+    r'^[ ]*File "(?P<file>[^"\n]+)", line \d+,? in (?P<name>[^\n]+)(?:\n[ ]{4}(?P<source>[^\n]*))?', re.MULTILINE
+)
+_NATIVE_WAIT: Final = re.compile(
+    r"\b((?:cuda|hip)(?:Device|Stream|Event)Synchronize|cu(?:Ctx|Stream|Event)Synchronize|_local_scalar_dense)"
+)
+_DEVICE_MODULE: Final = re.compile(r"(?:^|/)torch(?:_\w+)?/(?P<device>\w+)/(?P<module>__init__|streams)\.py$")
+_PRINTING: Final = re.compile(r"(?:^|/)torch/(?:_tensor_str\.py$)")
+_C10D: Final = re.compile(r"(?:^|/)torch/distributed/distributed_c10d\.py$")
+_SOURCE: Final = re.compile(
+    r"\.(?P<method>item|tolist|cpu|numpy|nonzero|masked_select|synchronize)\("
+    r"|\.to\(\s*(?:device\s*=\s*)?(?:torch\.device\(\s*)?(?P<cpu>['\"]cpu['\"])"
+)
+"""Calls of torch that return once the device has done what was enqueued before: of a tensor on a device, these copy it
+or its size to the host."""
+
+
+def sync_of(stack: str) -> str:
+    """What the first thread of a rank's stacks waits in for its device: ``"torch.cuda.synchronize"``, ``".item()"``.
+
+    ``""`` if it is in nothing of that kind, or that is not seen: methods of tensors are C++ code, so only the line of
+    Python shows them, or the native frames. A condition on a tensor (``if loss > 3:``) is not recognised.
+
+    Args:
+        stack: text of `faulthandler`, or of `traceback` with the lines of code; native frames may follow.
+    """
+    python, _, native = f"\n{stack}".partition(_NATIVE)
+    thread = first_thread(python)
+    frames = list(_FRAME.finditer(thread))
+    if frames:
+        found = _of_frame(frames[0 if is_newest_first(thread) else -1])
+        if found:
+            return found
+    wait = _NATIVE_WAIT.search(native.partition("\nThread ")[0])
+    return wait[1] if wait is not None else ""
+
+
+def _of_frame(frame: re.Match[str]) -> str:
+    """What the innermost frame is in."""
+    file, name = frame["file"], frame["name"].strip()
+    module = _DEVICE_MODULE.search(file)
+    if module is not None and name == "synchronize":
+        return f"torch.{module['device']}{'.synchronize' if module['module'] == '__init__' else ': stream or event'}"
+    if _PRINTING.search(file):
+        return "printing a tensor"
+    if _C10D.search(file):
+        return "torch.distributed.barrier" if name == "barrier" else ""
+    source = _SOURCE.search(frame["source"] or "")
+    if source is None:
+        return ""
+    return '.to("cpu")' if source["cpu"] else f".{source['method']}()"
+
+
+class DeviceSyncs:
+    """Which ranks wait for their device, for one judgement. Stacks are read only of the ranks that are asked for."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._known: dict[int, str] = {}
+
+    def of(self, rank: int) -> str:
+        """`sync_of` the rank's stacks, if it has not moved since they were taken, nor for the window."""
+        if rank not in self._known:
+            info = self._evidence.ranks.get(rank)
+            still = info is not None and info.ending is Ending.RUNNING and not info.python_blocked
+            if info is None or not still or not info.stack or (info.idle or 0.0) < self._evidence.window:
+                self._known[rank] = ""
+            else:
+                self._known[rank] = sync_of(info.stack)
+        return self._known[rank]
+
+    def waits_in(self, call: Call) -> bool:
+        """The call may be what the rank's device is in, and its thread waits for the device.
+
+        Its backend does not show when it ends, so only the newest such call of a group has an age.
+        """
+        is_message = call.stream == "p2p"
+        return call.state is CallState.UNKNOWN and not call.queued and not is_message and bool(self.of(call.rank))
