@@ -32,6 +32,7 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.peer_failures import PeerFailures
+from otel_fr_collector.storage.ownership import Ownership
 from otel_fr_collector.storage.persistence import Persistence
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store, Written
@@ -51,6 +52,8 @@ OVER_AFTER = 5.0
 """Seconds without telemetry of a run after which it is kept as over, if none of its ranks is heard of."""
 PATIENCE = 0.5
 """Seconds that an incident change waits for the store before it is published; mostly that takes some milliseconds."""
+SHARED_PATIENCE = 2.0
+"""The same where other collectors use the store, which knows whether one of them publishes the incident."""
 DEAD_RESOLVE = 600.0
 """Seconds without telemetry of a run after which its incidents are resolved."""
 
@@ -109,7 +112,8 @@ class Service:
         self._wall = wall
         self._faults = Faults(metrics)
         self._last_tick = self._cleaned_at = clock()
-        self._grace = RestartGrace(clock())
+        self.ownership = Ownership(store, clock(), self.links.page)
+        self._grace = RestartGrace(clock(), self.ownership.may_judge)
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
         self._asked: list[RunId] = []
@@ -222,6 +226,7 @@ class Service:
 
     def _clean_up(self, now: float) -> bool:
         """False: it is to be called again, because more incidents are to be resolved than one step does."""
+        self._share(now)
         self._grace.expire(now, self.runs.by_id)
         for known in self.runs.by_id.values():
             known.keep_sample(now)
@@ -230,19 +235,40 @@ class Service:
                 known.to_ask.clear()
             if now - known.last_seen > OVER_AFTER and known.last_seen != known.over_since and not known.is_live(now):
                 known.over_since = known.last_seen
-                self.on_over(known)
+                if not self.ownership.is_foreign(known.id):
+                    self.on_over(known)
         if self._traces is not None:
             self._traces.step()
         for run in self.runs.drop_ended(now):
             if not self.book.open_of(run.id):
                 self.book.drop_run(run.id)
-            self.on_dropped(run)
+            if not self.ownership.is_foreign(run.id):
+                self.on_dropped(run)
         if not self._resolve_ended_runs(now):
             return False
         self.book.drop_old(self._wall() - self._retention.seconds)
         if self._persistence is not None:
             self._persistence.step()
         return True
+
+    def _share(self, now: float) -> None:
+        """Exchange with the collectors that use the same database: take runs over, and hand runs over."""
+        found = self.ownership.step(self.runs.by_id.values(), self.book.runs(), now)
+        if found is None or self._persistence is None:
+            return
+        shared, lost = found
+        for run in lost:
+            self._hand_over(run)
+        if shared.taken.incidents or shared.taken.runs:
+            self._persistence.take(shared.taken)
+        for data in shared.changed:
+            self.outlets.event_stream.repeat(data)
+
+    def _hand_over(self, run: RunId) -> None:
+        """Another collector judges the run, and has its incidents: they go on there."""
+        self.ownership.lose(run)
+        if self.book.hand_over(run):
+            self.outlets.forget(run)
 
     def _resolve_ended_runs(self, now: float) -> bool:
         """Resolve the incidents of runs that are gone, replaced by a newer attempt, or silent for long.
@@ -298,7 +324,7 @@ class Service:
         self.outlets.resume(incidents)
 
     def _take_changes(self, changes: list[IncidentChange], now: float) -> None:
-        """Publish changes once they are in the store, in their order; without waiting for it longer than `PATIENCE`."""
+        """Publish changes once they are in the store, in their order; without waiting for it for long."""
         if not changes:
             return
         written = None
@@ -307,13 +333,18 @@ class Service:
                 written = self._persistence.save(changes)
             # The book goes on with its incidents; what is published is what was written.
             changes = [IncidentChange(one.kind, copy.copy(one.incident), one.data) for one in changes]
-        self._to_publish.append(_Unpublished(changes, written, now + PATIENCE))
+        patience = SHARED_PATIENCE if self.ownership.is_shared else PATIENCE
+        self._to_publish.append(_Unpublished(changes, written, now + patience))
         self._publish_written()
 
     def _publish_written(self) -> None:
         now = self._clock()
         while self._to_publish and self._to_publish[0].is_due(now):
-            self._publish(self._to_publish.popleft().changes, now)
+            due = self._to_publish.popleft()
+            refused = set(() if due.written is None else due.written.refused)
+            for run in refused:
+                self._hand_over(run)
+            self._publish([one for one in due.changes if one.incident.run not in refused], now)
 
     def _publish(self, changes: list[IncidentChange], now: float) -> None:
         """Each receiver is notified whatever becomes of the others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from otel_fr_collector.jobs.run import Run, RunId
 
@@ -23,10 +23,12 @@ class RestartGrace:
 
     Args:
         started: monotonic time of the collector's start.
+        may_judge: whether this collector judges a run at all, at a monotonic time; others may.
     """
 
-    def __init__(self, started: float) -> None:
+    def __init__(self, started: float, may_judge: Callable[[Run, float], bool] = lambda *_: True) -> None:
         self._started = started
+        self._may_judge = may_judge
         self._until: dict[RunId, float | None] = {}
         """Monotonic time at which the wait ends; None: no rank of the run has reported yet."""
         self._checked: set[RunId] = set()
@@ -36,7 +38,9 @@ class RestartGrace:
         self._until[run.id] = None
 
     def waits_for(self, run: Run, now: float) -> bool:
-        """Whether ranks of the run may still be reconnecting."""
+        """Whether ranks of the run may still be reconnecting, or it is another collector's."""
+        if not self._may_judge(run, now):
+            return True
         if run.id not in self._checked:
             self._check_age(run, now)
         if run.id not in self._until:

@@ -15,6 +15,7 @@ from otel_fr.presentation import place_text, rank_list
 from otel_fr.printable import printable
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.alert_lane import HOLD, AlertLane
@@ -116,6 +117,15 @@ class Alertmanager:
         for incident in incidents:
             if incident.is_open and incident.cause is None:
                 self._fire(incident)
+
+    def forget(self, run: RunId) -> None:
+        """The alerts go on: another collector posts them, or Alertmanager resolves them after `HOLD`."""
+        for key in [key for key in self._of_incident if key[0] == run]:
+            alert = self._alerts.get(self._of_incident.pop(key))
+            if alert is not None:
+                alert.sources.discard(key)
+                if not alert.sources:
+                    self._drop(alert)
 
     def _fire(self, incident: Incident) -> None:
         if not self._lanes:

@@ -7,7 +7,8 @@ import json
 from collections import Counter
 from typing import NamedTuple
 
-from otel_fr_collector.incidents.incident import IncidentChange
+from otel_fr.incident import CollectorIncidentData
+from otel_fr_collector.incidents.incident import ChangeKind, IncidentChange
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import Access
 
@@ -79,6 +80,14 @@ class EventStream:
         if self._listeners:
             event = Event("incident", json.dumps({"change": change.kind.value, "incident": change.data}))
             self._send(event, [one for one in self._listeners if one.access.may_see(change.incident.run.job)])
+
+    def repeat(self, data: CollectorIncidentData) -> None:
+        """Send an incident as another collector has published it."""
+        if self._listeners:
+            kind = ChangeKind.RESOLVED if data["resolved_at"] else ChangeKind.OPENED
+            kind = ChangeKind.UPDATED if kind is ChangeKind.OPENED and data["revision"] > 1 else kind
+            event = Event("incident", json.dumps({"change": kind.value, "incident": data}))
+            self._send(event, [one for one in self._listeners if one.access.may_see(data["job"])])
 
     def jobs(self, data: str, access: Access) -> None:
         """Send a changed list of jobs to the listeners with this access."""

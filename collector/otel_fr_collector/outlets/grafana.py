@@ -17,6 +17,7 @@ from otel_fr.incident import told
 from otel_fr.printable import one_line, printable
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Answer
 from otel_fr_collector.network.tokens import tenant_of
@@ -93,6 +94,9 @@ class Grafana:
             behind = incident.is_open if known is None else known[1] < incident.revision
             if behind and (known is not None or incident.cause is None):
                 self._put(incident)
+
+    def forget(self, run: RunId) -> None:
+        pass
 
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from otel_fr.identity import encode_ranks
 from otel_fr.incident import machines_of
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ class LogLines:
         _log.warning("%s", text)
 
     def resume(self, incidents: Sequence[Incident]) -> None:
+        pass
+
+    def forget(self, run: RunId) -> None:
         pass
 
     async def stop(self, seconds: float) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.shares import Owner
 
 
@@ -26,7 +27,13 @@ class Outlet(Protocol):
         """Publish one change."""
 
     def resume(self, incidents: Sequence[Incident]) -> None:
-        """Restore the incidents known from before the restart, oldest first; called before `start`."""
+        """Restore incidents known from before a restart, or published by another collector before, oldest first.
+
+        Called before `start`, and, where collectors share a database, later.
+        """
+
+    def forget(self, run: RunId) -> None:
+        """Another collector publishes the run's incidents from now on; nothing is published about that."""
 
     async def stop(self, seconds: float) -> None:
         """Deliver what is still pending, within ``seconds`` seconds."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from otel_fr_collector.faults import Faults
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.outlets.event_stream import EventStream
 from otel_fr_collector.outlets.file import IncidentsFile
@@ -49,6 +50,12 @@ class Outlets:
         for outlet in self.others:
             with self._caught(outlet.name):
                 outlet.resume(incidents)
+
+    def forget(self, run: RunId) -> None:
+        """Another collector publishes the run's incidents from now on."""
+        for outlet in self.others:
+            with self._caught(outlet.name):
+                outlet.forget(run)
 
     def publish(self, change: IncidentChange, now: float, *, has_files: bool) -> None:
         """Publish one change, to the file first.

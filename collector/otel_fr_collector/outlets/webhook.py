@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from otel_fr_collector.incidents.incident import ChangeKind, Incident, IncidentChange
 from otel_fr_collector.incidents.links import Links
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.outlets.delivery import Attempt, DeliveryQueue, Outcome, attempt_of, make_client
@@ -128,6 +129,9 @@ class Webhook:
             self._put(kind if incident.is_open else ChangeKind.RESOLVED, incident)
         if skipped:
             self._store.note(self._outlet, skipped)
+
+    def forget(self, run: RunId) -> None:
+        pass
 
     async def stop(self, seconds: float) -> None:
         await self._queue.stop(seconds)

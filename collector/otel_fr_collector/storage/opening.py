@@ -35,7 +35,8 @@ def open_store(folder: Path | None, url: str | None, metrics: Metrics, retention
     except ImportError as error:
         raise ValueError(f"--store needs psycopg: pip install 'otel-fr[collector,postgresql]' ({error})") from None
     spool = None if folder is None else LocalSpool(folder, metrics, retention)
-    return Store(PostgresBackend(url, collector_id(folder), metrics, retention, spool), metrics)
+    backend = PostgresBackend(url, collector_id(folder), metrics, retention, spool)
+    return Store(backend, metrics, sharing=backend)
 
 
 def collector_id(folder: Path | None) -> str:

@@ -47,9 +47,10 @@ class Persistence:
 
     def restore(self) -> None:
         """Go on where the collector ended before the restart; nothing is published."""
-        self._take(self._store.load(MAX_INCIDENTS))
+        self.take(self._store.load(MAX_INCIDENTS))
 
-    def _take(self, saved: Saved) -> None:
+    def take(self, saved: Saved) -> None:
+        """Go on with incidents and runs from before a restart, or of another collector."""
         now, wall = self._clock(), self._wall()
         self._book.restore(saved.incidents, now, wall)
         for known in saved.runs:
@@ -76,7 +77,7 @@ class Persistence:
         """Bring the store up to date."""
         late = self._store.take_late()
         if late is not None:
-            self._take(late)
+            self.take(late)
         if self._store.take_new():
             self._saved.clear()
             self._store.save(self._book.known())

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import psycopg
 from psycopg_pool import PoolTimeout
 
 from otel_fr_collector.incidents.incident import Incident
+from otel_fr_collector.incidents.kept import MAX_INCIDENTS
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
@@ -21,9 +22,11 @@ from otel_fr_collector.storage.batch import Batch, FinishedJob, of_incidents, of
 from otel_fr_collector.storage.local_spool import LocalSpool
 from otel_fr_collector.storage.postgres_connection import Connection, answering, connect
 from otel_fr_collector.storage.postgres_migrations import migrate
-from otel_fr_collector.storage.postgres_reading import PostgresReading, UnreachableError
+from otel_fr_collector.storage.postgres_reading import UnreachableError
+from otel_fr_collector.storage.postgres_sharing import PostgresSharing
 from otel_fr_collector.storage.postgres_writing import prune, write
 from otel_fr_collector.storage.retention import Retention
+from otel_fr_collector.storage.sharing import Claim, Shared
 from otel_fr_collector.throttle import Throttle
 
 _log = logging.getLogger(__name__)
@@ -50,7 +53,7 @@ _OWN_RUNS = """
 _NOTES = "SELECT outlet, incident, value FROM otel_fr.notes WHERE incident = ANY(%s)"
 
 
-class PostgresBackend(PostgresReading):
+class PostgresBackend(PostgresSharing):
     """The database. Used from one thread at a time; what `PostgresReading` has may be called from any.
 
     Args:
@@ -122,6 +125,24 @@ class PostgresBackend(PostgresReading):
     def put(self, batch: Batch) -> Collection[RunId]:
         self._pending.add(batch)
         return self._flush()
+
+    def share(self, claims: Sequence[Claim], page: str) -> Shared | None:
+        """Claim runs, and look at what the other collectors have.
+
+        Args:
+            page: the URL of this collector's page.
+
+        Returns:
+            None: the server does not answer now.
+        """
+        if self._db is None:
+            return None
+        try:
+            with answering(self._db):
+                return self._share(self._db, claims, self.collector, page, MAX_INCIDENTS)
+        except psycopg.Error as error:
+            self._fail(error)
+            return None
 
     def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> Collection[RunId]:
         """Write incidents and runs, as they are now."""

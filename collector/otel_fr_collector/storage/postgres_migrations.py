@@ -22,8 +22,10 @@ MIGRATIONS: tuple[str, ...] = (
         changed double precision NOT NULL,
         data text NOT NULL,
         memory text NOT NULL,
+        written timestamptz NOT NULL DEFAULT now(),
         PRIMARY KEY (id, job, attempt, run)
     );
+    CREATE INDEX incidents_by_writing ON otel_fr.incidents (written);
     CREATE INDEX incidents_by_time ON otel_fr.incidents (detected);
     CREATE INDEX incidents_by_change ON otel_fr.incidents (changed);
     CREATE INDEX incidents_by_run ON otel_fr.incidents (job, attempt, run);

@@ -35,7 +35,7 @@ _INCIDENT = """
     INSERT INTO otel_fr.incidents AS known VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
     ON CONFLICT (id, job, attempt, run) DO UPDATE SET state = excluded.state, category = excluded.category,
     cause = excluded.cause, detected = excluded.detected, changed = excluded.changed, data = excluded.data,
-    memory = excluded.memory
+    memory = excluded.memory, written = now()
 """
 _NEWER_ONLY = " WHERE known.changed <= excluded.changed"
 _RUN = """

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from otel_fr.incident import CollectorIncidentData
 from otel_fr_collector.incidents.incident import Incident
@@ -15,6 +15,7 @@ from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import Backend, Saved, StoreError
 from otel_fr_collector.storage.batch import MAX_NOTES, Batch, FinishedJob, NoteKey, of_incidents, of_notes
+from otel_fr_collector.storage.sharing import Claim, Shared, Sharing
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -40,17 +41,35 @@ class Written:
         self.refused: Collection[RunId] = ()
 
 
+class Answer(NamedTuple):
+    """What was claimed, and what came of it; None: the database did not answer."""
+
+    claims: Sequence[Claim]
+    shared: Shared | None
+
+
 class Store:
     """A database and the thread that writes it. All methods but the queries are for the thread that made it.
 
     Only `load` and `close` wait for the database. The order of writes is that of the calls.
 
+    Args:
+        sharing: the backend, if other collectors may use the database, too.
+
     Attributes:
         on_written: called, in the writing thread, after each write.
     """
 
-    def __init__(self, backend: Backend, metrics: Metrics, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        metrics: Metrics,
+        wall: Callable[[], float] = time.time,
+        *,
+        sharing: Sharing | None = None,
+    ) -> None:
         self._backend = backend
+        self._sharing = sharing
         self._metrics = metrics
         self._wall = wall
         self._changed = threading.Condition()
@@ -59,6 +78,8 @@ class Store:
         self._batch = Batch()
         self._waiting: list[Written] = []
         self._errors: list[Exception] = []
+        self._claims: tuple[Sequence[Claim], str] | None = None
+        self._answer: Answer | None = None
         self._is_busy = False
         self._end: float | None = None
         self._is_new = False
@@ -68,6 +89,11 @@ class Store:
         self.on_written: Callable[[], None] = lambda: None
 
     # ---- what is written
+
+    @property
+    def is_shared(self) -> bool:
+        """Other collectors may use the database, too."""
+        return self._sharing is not None
 
     @property
     def problem(self) -> str:
@@ -142,6 +168,26 @@ class Store:
         while len(self._notes) > MAX_NOTES:
             del self._notes[next(iter(self._notes))]
 
+    # ---- what is shared with other collectors
+
+    def share(self, claims: Sequence[Claim], page: str) -> None:
+        """Claim runs, and ask what the other collectors have; `take_shared` has the answer once it has come.
+
+        Args:
+            page: the URL of this collector's page.
+        """
+        with self._changed:
+            self._claims = (claims, page)
+            self._wake()
+
+    def take_shared(self) -> Answer | None:
+        """Return the answer to the last claims once."""
+        with self._changed:
+            answer, self._answer = self._answer, None
+        if answer is not None and answer.shared is not None:
+            self._remember(answer.shared.taken.notes)
+        return answer
+
     # ---- queries, which may be called from any thread, and raise StoreError
 
     def find(self, **query: Any) -> list[CollectorIncidentData]:
@@ -209,13 +255,17 @@ class Store:
     def _is_idle(self) -> bool:
         return not (self._is_busy or self._batch or self._errors)
 
+    def _has_work(self) -> bool:
+        return bool(self._batch or self._errors or self._claims) or self._end is not None
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: not self._is_idle() or self._end is not None, STEP_SECONDS)
+                self._changed.wait_for(self._has_work, STEP_SECONDS)
                 batch, self._batch = self._batch, Batch()
                 waiting, self._waiting = self._waiting, []
                 errors, self._errors = self._errors, []
+                claims, self._claims = self._claims, None
                 end = self._end
                 self._is_busy = True
             refused: Collection[RunId] = ()
@@ -233,8 +283,22 @@ class Store:
                 self._changed.notify_all()
             if waiting:
                 self.on_written()
+            if claims is not None and self._sharing is not None:
+                self._exchange(self._sharing, *claims)
             if end is not None:
                 return
+
+    def _exchange(self, sharing: Sharing, claims: Sequence[Claim], page: str) -> None:
+        """Ask what other collectors have. Queries do not wait for this: nothing of this collector's is missing."""
+        shared = None
+        try:
+            with self._using:
+                shared = sharing.share(claims, page)
+        except Exception:  # noqa: BLE001  as in `_run`
+            self._metrics.errors.labels("store").inc()
+            _log.exception("what collectors share could not be exchanged")
+        with self._changed:
+            self._answer = Answer(claims, shared)
 
     def _work(self, batch: Batch, errors: Sequence[Exception], end: float | None) -> Collection[RunId]:
         backend = self._backend

@@ -25,6 +25,7 @@ from otel_fr_collector.network.tokens import Access
 from otel_fr_collector.outlets.event_stream import Listener, TooManyListenersError
 from otel_fr_collector.service import Service
 from otel_fr_collector.storage.backend import MAX_PAGE, StoreError
+from otel_fr_collector.storage.sharing import SharedJob
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, owner_of
 from otel_fr_collector.web.finished import Finished
@@ -126,6 +127,7 @@ class Api:
         self._cache: dict[str, tuple[float, bytes, bytes]] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._ticker: asyncio.Task[None] | None = None
+        service.ownership.describe = lambda run: json.dumps(summary(run, service.book, time.monotonic(), time.time()))
 
     async def jobs(self, request: Request) -> Response:
         state = request.query_params.get("state")
@@ -142,6 +144,9 @@ class Api:
         key = request.path_params["key"]
         run = self._run(key)
         if run is None:
+            elsewhere = self._elsewhere(key, _access(request))
+            if elsewhere is not None:
+                return _json(request, *await self._packed(json.dumps(elsewhere).encode()))
             return await self._finished_job(request, key)
         if not _access(request).may_see(run.id.job):
             raise ApiError(404, NO_JOB)
@@ -184,7 +189,15 @@ class Api:
         return _json(request, *await self._packed(json.dumps(found).encode()))
 
     def _run(self, key: str) -> Run | None:
-        return next((run for run in self._service.runs.by_id.values() if job_key(run.id) == key), None)
+        """The run of that name in URLs that this collector judges."""
+        known = self._service.runs.by_id.values()
+        run = next((run for run in known if job_key(run.id) == key), None)
+        return None if run is None or self._service.ownership.is_foreign(run.id) else run
+
+    def _elsewhere(self, key: str, access: Access) -> dict[str, object] | None:
+        """The run of that name, as the collector that judges it has it in its list of jobs."""
+        found = (job for job in self._service.ownership.jobs if job.summary.get("id") == key)
+        return next((_from_elsewhere(job) for job in found if access.may_see(job.job)), None)
 
     async def _finished_job(self, request: Request, key: str) -> Response:
         async with self._answers.making(owner_of(request.scope)):
@@ -224,7 +237,9 @@ class Api:
             raise ApiError(404, "no such incident; incidents are dropped some time after their end")
         consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         key = job_key(RunId(found["job"], found["attempt"], found["run_id"]))
-        is_known = self._run(key) is not None or await self._finished.is_kept(key, _access(request))
+        access = _access(request)
+        is_known = self._run(key) is not None or self._elsewhere(key, access) is not None
+        is_known = is_known or await self._finished.is_kept(key, access)
         started, ended = (unix(found[name]) for name in ("started_at", "resolved_at"))
         detected = unix(found["detected_at"]) or time.time()
         more = {
@@ -294,10 +309,13 @@ class Api:
         # In a stable order: runs with faults first, then the newest.
         runs = sorted(self._service.runs.by_id.values(), key=lambda run: (not book.open_of(run.id), -run.first_seen))
         for run in runs:
-            if not access.may_see(run.id.job):
+            if not access.may_see(run.id.job) or self._service.ownership.is_foreign(run.id):
                 continue
             found.append(summary(run, book, time.monotonic(), time.time()))
             await asyncio.sleep(0)
+        known = {one["id"] for one in found}
+        elsewhere = [one for one in self._service.ownership.jobs if access.may_see(one.job)]
+        found += [_from_elsewhere(one) for one in elsewhere if one.summary.get("id") not in known]
         return json.dumps({"jobs": found}).encode()
 
     async def _fresh(self, key: str, make: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
@@ -317,6 +335,10 @@ class Api:
 def _access(request: Request) -> Access:
     found: Access = request.state.access
     return found
+
+
+def _from_elsewhere(job: SharedJob) -> dict[str, object]:
+    return {**job.summary, "collector_page": job.page}
 
 
 async def _pack(body: bytes) -> bytes:

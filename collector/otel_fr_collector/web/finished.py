@@ -67,6 +67,7 @@ class Finished:
         """The newest ``limit`` jobs that ended before a Unix time, newest first, as in the list of jobs."""
         store = self._service.store
         live = {job_key(run) for run in self._service.runs.by_id}
+        live |= {str(one.summary.get("id")) for one in self._service.ownership.jobs}
         found: list[FinishedJob] | None = None
         if store is not None:
             query = functools.partial(store.finished, before=before, prefix=access.prefix, limit=limit + len(live))

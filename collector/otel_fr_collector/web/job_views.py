@@ -57,6 +57,7 @@ def summary(run: Run, book: IncidentBook, now: float, wall: float) -> Json:
     open_causes = [i for i in book.open_of(run.id) if i.cause is None]
     return {
         "id": job_key(run.id),
+        "collector_page": None,
         "job": run.id.job,
         "job_title": run.title,
         "attempt": run.id.attempt,

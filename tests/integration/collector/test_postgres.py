@@ -57,7 +57,8 @@ def opened(url: str, folder: Path | None, name: str = "one") -> Store:
     """A store of a collector of that id; ``folder``: where rows wait for the server."""
     metrics = Metrics()
     spool = None if folder is None else LocalSpool(folder, metrics)
-    return Store(PostgresBackend(url, name, metrics, spool=spool), metrics)
+    backend = PostgresBackend(url, name, metrics, spool=spool)
+    return Store(backend, metrics, sharing=backend)
 
 
 def kept(url: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from otel_fr_collector import loading
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
 from otel_fr_collector.jobs.calls import Interner
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.jobs.span_reader import SpanReader
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.metrics import Metrics
@@ -46,6 +47,9 @@ class Kept:
     def resume(self, incidents: Sequence[Incident]) -> None:
         if self.broken:
             raise RuntimeError("no")
+
+    def forget(self, run: RunId) -> None:
+        pass
 
     async def stop(self, seconds: float) -> None:
         pass

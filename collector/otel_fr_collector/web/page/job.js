@@ -81,8 +81,9 @@ export function jobView(id) {
     const over = causes.filter((one) => one.state !== "firing").reverse().slice(0, PAST);
     pastHead.hidden = !over.length;
     incidentList(past, over, own);
-    stacks.node.hidden = Boolean(job.is_finished);
-    if (!job.is_finished && !document.hidden) communication.update();
+    const here = !job.is_finished && job.collector_page === null;
+    stacks.node.hidden = !here;
+    if (here && !document.hidden) communication.update();
     ranks.hidden = !job.lanes; // of a very large job that is over, only its line in the list is kept
     if (ranks.hidden) return;
     grid.update(job, state.incidents ?? []);

@@ -63,7 +63,7 @@ function makeFinished(changed) {
 }
 
 function makeJob(job) {
-  return h("li", {}, h("a", { href: `#/jobs/${job.id}`, "data-item": job.id },
+  return h("li", {}, h("a", { "data-item": job.id },
     h("span"), h("span", { class: "name" }), h("span", { class: "side" }), h("span", { class: "text" }),
     h("span", { class: "text quiet" })));
 }
@@ -71,6 +71,8 @@ function makeJob(job) {
 function fillJob(node, job, summaries) {
   const item = node.firstChild;
   setClass(item, `item ${job.state}`);
+  // Of a job of another collector, that one's page has the ranks.
+  item.href = `${job.collector_page || ""}#/jobs/${job.id}`;
   const [badge, name, side, fault, text] = item.children;
   setText(name, jobTitle(job));
   setClass(badge, `badge ${job.state}`);

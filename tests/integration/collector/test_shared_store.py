@@ -1,0 +1,237 @@
+"""Two real collectors that share a real PostgreSQL database: each incident is published once, whoever dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.support.collector_process import Collector, running
+from tests.support.incident_receivers import AlertSink, Receiver
+from tests.support.played_job import Job
+from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.waiting import until, wait_for
+
+TAKEN_WITHIN = 15.0
+"""Seconds after which the job of a collector that was killed is judged by another, at the latest."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with postgres_server() as found:
+        yield found
+
+
+class Site:
+    """Collectors with one database, and what their receivers get."""
+
+    def __init__(self, folder: Path, url: str, stack: contextlib.ExitStack) -> None:
+        self._folder, self._url, self._stack = folder, url, stack
+        self.alerts, self.hook = AlertSink(), Receiver()
+        stack.callback(self.alerts.close)
+        stack.callback(self.hook.close)
+        self.collectors: list[Collector] = []
+
+    def start(self, *options: str) -> Collector:
+        number = len(self.collectors)
+        given: tuple[str, ...] = ("--store", self._url, "--data", str(self._folder / f"data-{number}"))
+        given += ("--external-url", f"http://collector-{number}.example")
+        given += ("--alertmanager", self.alerts.url, "--webhook", self.hook.url + "/in", *options)
+        made = self._stack.enter_context(running(self._folder / f"collector-{number}", *given))
+        self.collectors.append(made)
+        return made
+
+    def posted(self, state: str) -> list[str]:
+        """The ids of the webhook posts of incidents in that state; a receiver drops those that it knows."""
+        return list(dict.fromkeys(number for number, one in self._posts() if one["incident"]["state"] == state))
+
+    def openings(self) -> list[str]:
+        return [one["incident"]["id"] for _, one in self._posts() if one["change"] == "opened"]
+
+    def _posts(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(headers["webhook-id"], json.loads(body)) for _, _, headers, body in list(self.hook.requests)]
+
+
+@pytest.fixture
+def site(tmp_path: Path, server: PostgresServer) -> Iterator[Site]:
+    with contextlib.ExitStack() as stack:
+        yield Site(tmp_path, server.new_database(), stack)
+
+
+class All:
+    """Sends each request to several collectors, as a network does that is configured wrongly."""
+
+    def __init__(self, *collectors: Collector) -> None:
+        self._collectors = collectors
+
+    def send(self, method: str, data: bytes, **options: Any) -> bytes:
+        return [one.send(method, data, **options) for one in self._collectors][-1]
+
+
+def listed(collector: Collector, **query: str) -> list[tuple[str, str]]:
+    text = "&".join(f"{name}={value}" for name, value in query.items())
+    found = json.loads(collector.get(f"/api/v1/incidents?{text}"))["incidents"]
+    return [(one["id"], one["state"]) for one in found]
+
+
+def jobs(collector: Collector) -> dict[str, dict[str, Any]]:
+    return {one["job"]: one for one in json.loads(collector.get("/api/v1/jobs"))["jobs"]}
+
+
+def judges(collector: Collector) -> bool:
+    return collector.metric("otel_fr_collector_judgement_duration_seconds_count") >= 1
+
+
+def finish(job: Job, waiting: list[Any]) -> None:
+    """The rank that was missing joins."""
+    for call in [*waiting, job.ranks[1].issue(job.world)]:
+        job.ranks[call.rank].complete(call)
+
+
+def test_an_incident_goes_on_in_another_collector_when_its_own_is_killed(site: Site) -> None:
+    first, second = site.start(), site.start()
+    with Job(first, 3) as job:
+        job.step()
+        waiting = job.skip(1)
+        opened = first.wait_cause()
+        assert wait_for(lambda: site.openings() and site.alerts.posts)
+        fired = site.alerts.posts[-1][0]
+        first.kill()
+        site.alerts.posts.clear()
+        job.collector = second
+        began = time.monotonic()
+        assert wait_for(lambda: judges(second))
+        assert time.monotonic() - began < TAKEN_WITHIN
+        assert wait_for(lambda: site.alerts.posts)
+        assert site.alerts.posts[0][0]["labels"] == fired["labels"]
+        assert site.alerts.posts[0][0]["startsAt"] == fired["startsAt"]
+        assert listed(second) == [(opened["id"], "firing")]
+        finish(job, waiting)
+        closed = second.wait_cause(lambda one: one["state"] == "resolved")
+        assert closed["id"] == opened["id"]
+        assert wait_for(lambda: site.posted("resolved"))
+        assert site.openings() == [opened["id"]]
+        assert len(site.posted("resolved")) == 1
+        assert wait_for(lambda: site.alerts.posts[-1][0]["endsAt"] < fired["endsAt"])
+        assert [one["state"] for one in second.lines() if one["caused_by"] is None][-1:] == ["resolved"]
+
+
+def test_a_fault_that_shows_after_its_collector_was_killed_is_found_by_another(site: Site) -> None:
+    first, second = site.start(), site.start()
+    with Job(first, 3) as job:
+        job.step()
+        assert wait_for(lambda: "job-7" in jobs(second)), "the first has told of it"
+        first.kill()
+        job.collector = second
+        job.skip(1)
+        began = time.monotonic()
+        opened = second.wait_cause()
+        assert time.monotonic() - began < TAKEN_WITHIN
+        assert (opened["culprit_ranks"], opened["waiting_ranks"]) == ([1], [0, 2])
+        assert wait_for(site.openings)
+        assert site.openings() == [opened["id"]]
+
+
+def test_a_job_that_two_collectors_hear_has_one_incident_which_is_published_once(site: Site) -> None:
+    first, second = site.start(), site.start()
+    with Job(All(first, second), 3) as job:
+        job.step()
+        waiting = job.skip(1)
+        opened = until(lambda: [*first.causes(), *second.causes()])[0]
+        job.all_reported()
+        assert wait_for(lambda: listed(first) == listed(second) == [(opened["id"], "firing")])
+        finish(job, waiting)
+        assert wait_for(lambda: site.posted("resolved"))
+        assert site.openings() == [opened["id"]]
+        assert len(site.posted("resolved")) == 1
+        published = [one for one in (first, second) if one.lines()]
+        assert len(published) == 1
+
+
+def test_a_job_that_moves_takes_its_incident_along(site: Site) -> None:
+    """As when a collector is added behind a load balancer. The one that it leaves is well, and resolves nothing."""
+    first, second = site.start(), site.start()
+    with Job(first, 3) as job:
+        job.step()
+        waiting = job.skip(1)
+        opened = first.wait_cause()
+        job.collector = second
+        assert wait_for(lambda: judges(second))
+        assert wait_for(lambda: json.loads(first.get("/api/v1/jobs"))["jobs"][0]["collector_page"] is not None)
+        finish(job, waiting)
+        closed = second.wait_cause(lambda one: one["state"] == "resolved")
+        assert closed["id"] == opened["id"]
+        assert [one["state"] for one in first.lines()].count("resolved") == 0
+        assert wait_for(lambda: listed(first) == [(opened["id"], "resolved")])
+        assert site.openings() == [opened["id"]]
+
+
+def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_another(site: Site) -> None:
+    """Nobody hears of the job any more; its next attempt reports to the other collector."""
+    first, second = site.start(), site.start()
+    with Job(first, 2) as job:
+        job.step()
+        job.skip(1)
+        opened = first.wait_cause()
+        assert wait_for(lambda: site.alerts.posts)
+        first.kill()
+    site.alerts.posts.clear()
+    assert wait_for(lambda: site.alerts.posts), "the alert would end else, and the fault has not"
+    assert listed(second) == [(opened["id"], "firing")]
+    with Job(second, 2, attempt=1) as again:
+        again.step()
+        closed = second.wait_cause(lambda one: one["state"] == "resolved")
+    assert closed["id"] == opened["id"]
+    assert site.openings() == [opened["id"]]
+
+
+def test_each_collector_shows_the_jobs_and_incidents_of_all_to_those_who_may_see_them(
+    site: Site, tmp_path: Path
+) -> None:
+    tokens = tmp_path / "tokens"
+    write, all_jobs, own = "w" * 20, "a" * 20, "o" * 20
+    tokens.write_text(f"{write} write *\n{all_jobs} read *\n{own} read team-a/\n")
+    options = ("--tokens", str(tokens))
+    first, second = site.start(*options), site.start(*options)
+
+    def read(collector: Collector, path: str, token: str) -> Any:
+        answer = collector.fetch(path, Authorization=f"Bearer {token}")
+        return json.loads(answer.body) if answer.status == 200 else answer.status
+
+    class Sender:
+        def send(self, method: str, data: bytes, **options: Any) -> bytes:
+            return first.send(method, data, metadata=(("authorization", f"Bearer {write}"),), **options)
+
+    events = Request(second.http + "/api/v1/events", headers={"Authorization": f"Bearer {own}"})
+    with (
+        urlopen(events, timeout=100) as stream,
+        Job(Sender(), 2, "team-a/train") as one,
+        Job(Sender(), 2, "team-b/train") as other,
+    ):
+        for job in (other, one):
+            job.step()
+            job.skip(1)
+        a, b = sorted(first.wait_causes(2), key=lambda item: str(item["job"]))
+        assert wait_for(lambda: len(read(second, "/api/v1/incidents", all_jobs)["incidents"]) == 2)
+        assert [found["id"] for found in read(second, "/api/v1/incidents", own)["incidents"]] == [a["id"]]
+        assert read(second, f"/api/v1/incidents/{b['id']}", own) == 404
+        assert read(second, f"/api/v1/incidents/{b['id']}", all_jobs)["summary"] == b["summary"]
+        assert wait_for(lambda: len(read(second, "/api/v1/jobs", all_jobs)["jobs"]) == 2)
+        page = "http://collector-0.example"
+        (seen,) = wait_for(lambda: [job for job in read(second, "/api/v1/jobs", own)["jobs"] if job["incidents"]])
+        assert (seen["job"], seen["incidents"], seen["collector_page"]) == ("team-a/train", [a["id"]], page)
+        assert read(second, f"/api/v1/jobs/{seen['id']}", own)["world_size"] == 2
+        hidden = next(job for job in read(second, "/api/v1/jobs", all_jobs)["jobs"] if job["job"] == "team-b/train")
+        assert read(second, f"/api/v1/jobs/{hidden['id']}", own) == 404
+        assert read(first, "/api/v1/jobs", all_jobs)["jobs"][0]["collector_page"] is None
+        text = ""
+        while '"change"' not in text:  # the stream is open until the test ends
+            text = stream.readline().decode()
+        shown = json.loads(text.removeprefix("data: "))
+        assert (shown["change"], shown["incident"]["id"]) == ("opened", a["id"])
