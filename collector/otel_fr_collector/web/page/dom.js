@@ -52,11 +52,16 @@ export function number(value) {
   return value.toLocaleString("en");
 }
 
+// Without all of them the hour of a time with a zone has no leading zero.
+const TIME = {
+  year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+};
+
 // "2026-11-22 14:03:12 UTC": in the reader's time zone, which is named.
 export function when(text) {
   if (!text) return "";
   const time = new Date(text);
-  return Number.isNaN(time.getTime()) ? text : time.toLocaleString("sv-SE", { timeZoneName: "short" });
+  return Number.isNaN(time.getTime()) ? text : time.toLocaleString("sv-SE", TIME);
 }
 
 export function secondsSince(text) {
