@@ -7,6 +7,7 @@ from signal import SIGABRT
 
 from otel_fr.match.cycles import cycles
 from otel_fr.match.device import OpenCalls, open_calls, stuck_devices
+from otel_fr.match.device_errors import is_device_error
 from otel_fr.match.endings import culprit_deaths, raised_ranks
 from otel_fr.match.instances import Completions, Instance, InstanceKey, has_joined, instance_key, last_calls
 from otel_fr.match.joined import is_stalled, stragglers
@@ -104,6 +105,7 @@ def aborted_ranks(evidence: Evidence, instances: Mapping[InstanceKey, Instance])
     """
     ended = {r for r, info in evidence.ranks.items() if _ended_as_aborted(info)}
     ended |= _raised_in_a_wait(evidence, instances)
+    ended -= {r for r in ended if is_device_error(evidence.ranks[r].exception)}
     times: dict[int, list[float | None]] = {}
     for call in evidence.calls if ended else ():
         if call.rank in ended and call.state is not CallState.COMPLETED and not call.caught:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
+from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGTERM
 
+from otel_fr.match.device_errors import is_device_error
 from otel_fr.match.instances import Instance, has_joined, is_waiting
 from otel_fr.match.joined import gave_up
 from otel_fr.match.model import Call, CallState, Ending, Evidence, Rank
@@ -23,6 +24,8 @@ _STOP_EXCEPTIONS = ("KeyboardInterrupt", "SignalException", "SystemExit: 0")
 _STORE_EXCEPTIONS = ("torch.distributed.DistStoreError", "torch.distributed.DistNetworkError")
 """What torch raises in a rank that timed out waiting for others at the job's store, as when a group is created."""
 
+
+_UNENDED = (CallState.IN_FLIGHT, CallState.UNKNOWN)
 
 KILL_GRACE = 2.0
 """Seconds that launchers wait at least between SIGTERM and SIGKILL; torchrun, Slurm and Kubernetes wait for 30 s."""
@@ -83,13 +86,17 @@ def was_stopped(info: Rank) -> bool:
 
 
 def _failed_by_itself(info: Rank, calls: Iterable[Call]) -> bool:
-    """Killed, or raised without a failed call that it did not catch (its exception only shows another rank's fault)."""
+    """Killed, or raised without a failed call that it did not catch (its exception only shows another rank's fault),
+    or by an error of its own device."""
     if info.ending is Ending.KILLED:
         return not was_stopped(info)
     if info.ending in (Ending.RAISED, Ending.GONE):
         if gave_up_at_store(info) or ended_for_peer(info):
             return False
-        return not was_stopped(info) and not any(call.state is CallState.FAILED and not call.caught for call in calls)
+        if was_stopped(info):
+            return False
+        failed = any(call.state is CallState.FAILED and not call.caught for call in calls)
+        return not failed or is_device_error(info.exception)
     return False
 
 
@@ -234,6 +241,7 @@ def culprit_deaths(
     left = {r for r in candidates if _left_in_order(evidence.ranks[r], by_rank.get(r, ()))}
     candidates -= left - _awaited(evidence, instances, left)
     candidates -= reraised(evidence, candidates, by_rank)
+    candidates -= _ended_for_others(evidence, candidates, by_rank)
     if not candidates:
         stopped = {r for r, info in evidence.ranks.items() if was_stopped(info)}
         if before := _stopped_first(evidence, instances, stopped, by_rank):
@@ -250,7 +258,25 @@ def culprit_deaths(
         blamed = {r for r in first if r in instance.members and has_joined(instance, r, evidence.ranks.get(r)) is False}
         if blamed:
             victims |= {r for r in waiting if r in instance.calls and _open_calls(instance.calls[r])}
-    return frozenset(candidates - victims)
+    return frozenset(candidates - {r for r in victims if not is_device_error(evidence.ranks[r].exception)})
+
+
+def _ended_for_others(evidence: Evidence, candidates: set[int], by_rank: Mapping[int, list[Call]]) -> set[int]:
+    """Those that ended in a call, as NCCL ends a rank soon after a peer has gone, where a member ended by itself.
+
+    NCCL's watchdog aborts the process, or the caller gets an exception of communication (``ncclRemoteError``), while
+    the call is in flight. Of ranks that ended in no other way, none is known to be the first.
+    """
+    groups: dict[int, set[str]] = {}
+    for r in candidates:
+        info = evidence.ranks[r]
+        aborted = info.ending is Ending.KILLED and info.signal == SIGABRT
+        told = info.ending is Ending.RAISED and is_communication(info.exception)
+        if (aborted or told) and not is_device_error(info.exception):
+            groups[r] = {call.group for call in by_rank.get(r, ()) if call.state in _UNENDED}
+    by_themselves = candidates - groups.keys()
+    shared = {id_ for id_, group in evidence.groups.items() if not by_themselves.isdisjoint(group.ranks)}
+    return {r for r, own in groups.items() if own & shared}
 
 
 def _stopped_first(

@@ -6,6 +6,7 @@ NCCL needs GPUs, so what PyTorch's recorder in each rank shows is made, in the f
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,6 +40,12 @@ class Job:
         later = time.time_ns() + 60_000_000_000
         for rank in ranks:
             self.recorders[rank].show(*[{**item, "time_created_ns": later} for item in shown])
+
+    def states(self) -> dict[str, int]:
+        """How many ranks are in each state."""
+        (job,) = json.loads(self.collector.get("/api/v1/jobs"))["jobs"]
+        found: dict[str, int] = job["ranks"]
+        return found
 
     def cause(self) -> dict[str, Any]:
         return self.collector.wait_cause(lambda incident: incident["state"] == "firing")
@@ -107,3 +114,20 @@ def test_a_rank_that_has_not_come_is_named_whatever_its_device_does(job: Job) ->
     job.enqueue(1, ranks=(0, 1, 2))
     cause = job.cause()
     assert (cause["category"], cause["culprit_ranks"], cause["stuck_on"]) == ("missing_rank", [3], "host")
+
+
+def test_the_rank_whose_device_failed_is_named_and_those_that_nccl_ended_for_it_are_not(job: Job) -> None:
+    job.show(ended(1), begun(2))
+    job.enqueue(2)
+    assert job.cause()["category"] == "stalled_collective"
+    failed = job.ranks[2]
+    failed.do("record_exception", type="torch.AcceleratorError", message="CUDA error: misaligned address")
+    failed.end("leave", code=1)
+    for rank in (0, 1, 3):
+        job.ranks[rank].end("die", number=int(SIGABRT))
+    assert wait_for(lambda: job.states() == {"raised": 1, "killed": 3})
+    cause = job.collector.wait_cause(lambda one: one["category"] == "rank_dead")
+    assert (cause["category"], cause["culprit_ranks"]) == ("rank_dead", [2])
+    assert "CUDA error: misaligned address" in cause["summary"]
+    (last,) = [one for one in job.collector.causes() if one["state"] == "firing"]
+    assert last["culprit_ranks"] == [2]

@@ -143,9 +143,9 @@ class Player:
         self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
-    def record_exception(self, message: str) -> None:
+    def record_exception(self, message: str, type: str = "ValueError") -> None:
         self.writer.set_exception(
-            {"type": "ValueError", "message": message, "stack": "Traceback ...", "site": "train.py:9 load"}
+            {"type": type, "message": message, "stack": "Traceback ...", "site": "train.py:9 load"}
         )
 
     def record_thread_exception(self, message: str) -> None:
