@@ -1,11 +1,13 @@
 """What the collector ingests: spans per second and core, and its memory, compared with a do-nothing OTLP sink.
 
-    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward]
+    python benchmarks/collector.py [--spans 160000] [--rounds 3] [--forward] [--metrics on|off]
 
 Sender processes replay the requests of real monitors (512 spans of one rank each) over gRPC, to a real collector
 process and to a sink: OTLP's generated gRPC service, which decodes each request and returns. Both are sent requests as
 fast as they answer. CPU time is read from /proc, so "per core" is right on a shared machine too. ``--forward`` also
-measures the collector with the sink as its backend. The targets: 50,000 spans/s per core, half of the sink's rate, and
+measures the collector with the sink as its backend. With ``--metrics on`` only the collector is measured, in turn
+without the ranks' metrics and with them: a request of 10 kinds of calls for as many spans as a rank has in 15 s at 300
+calls a second. The targets: 50,000 spans/s per core, half of the sink's rate, and
 memory that grows neither with the number of jobs nor with the number of spans.
 """
 
@@ -18,6 +20,7 @@ import multiprocessing
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,12 +32,14 @@ from dataclasses import dataclass, replace
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
 from otel_fr.monitor.export import BATCH_SPANS, spans_request
+from otel_fr.monitor.metrics import RankMetrics
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
@@ -49,6 +54,11 @@ AT_ONCE = 4
 """Requests that one sender has in flight."""
 OVERLOAD = 10
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+SPANS_PER_METRICS = 4_500
+"""Of one rank in `otel_fr.config.DEFAULT_METRIC_INTERVAL` at 300 calls a second."""
+KINDS = 10
+"""Of calls in a rank's metrics."""
 
 _SINK = """
 import sys, time
@@ -66,12 +76,13 @@ server.start(); time.sleep(3600)
 
 @dataclass(frozen=True)
 class Load:
-    """``requests`` of ``batch`` spans from each sender, ``at_once`` of them in flight."""
+    """``requests`` of each sender, of ``batch`` spans, ``at_once`` in flight; ``metrics``: with those of the ranks."""
 
     jobs: int
     batch: int
     requests: int
     at_once: int = AT_ONCE
+    metrics: bool = False
 
     @classmethod
     def of(cls, jobs: int, spans: int) -> Load:
@@ -149,7 +160,14 @@ def _signature(shape: int) -> SignatureDef:
     )
 
 
-def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
+class Request(NamedTuple):
+    """``spans``: how many; 0: it is of metrics."""
+
+    data: bytes
+    spans: int
+
+
+def batches(jobs: int, batch: int, sender: int, metrics: bool = False) -> Iterator[Request]:
     """Requests of this sender's ranks in turn, endlessly: forty signatures, ten call sites, one group for each job."""
     ranks = tuple(range(WORLD))
     group = GroupDef(identity.group_id("0", ranks), "0", "default_pg", ranks, "nccl", 0)
@@ -163,7 +181,7 @@ def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
             600_000, "MainThread", group, signature, site,
         )  # fmt: skip
 
-    builders: list[tuple[SpanBuilder, Resource]] = []
+    builders: list[tuple[SpanBuilder, Resource, RankMetrics]] = []
     for job in range(jobs):
         run = identity.run_id(f"job-{job}", 0, "benchmark")
         for rank in ranks[sender::SENDERS]:
@@ -173,31 +191,49 @@ def batches(jobs: int, batch: int, sender: int) -> Iterator[bytes]:
                 semconv.JOB_ID: f"job-{job}", semconv.JOB_ATTEMPT: 0,
             }  # fmt: skip
             resource = Resource(attributes=attributes(values))
-            builders.append((SpanBuilder(run, rank, time.time_ns()), resource))
+            builders.append((SpanBuilder(run, rank, time.time_ns()), resource, RankMetrics(run, rank, time.time_ns())))
+    kinds = [replace(record(number), signature=replace(signatures[0], operation=f"operation{number}"))
+             for number in range(KINDS)]  # fmt: skip
     for first in itertools.count(1, batch):
-        for builder, resource in builders:
+        is_due = metrics and first // SPANS_PER_METRICS != (first + batch) // SPANS_PER_METRICS
+        for builder, resource, of_rank in builders:
             spans = (builder.encode(record(number)) for number in range(first, first + batch))
-            yield spans_request(resource, [b"".join(spans)]).SerializeToString()
+            yield Request(spans_request(resource, [b"".join(spans)]).SerializeToString(), batch)
+            if is_due:
+                for kind in kinds:
+                    of_rank.add(kind)
+                found = of_rank.request(resource, ())
+                assert found is not None
+                yield Request(found.SerializeToString(), 0)
 
 
 def _send(address: str, load: Load, sender: int, barrier: Barrier, answers: Queue[tuple[int, int]]) -> None:
     """One sender process: some of its requests warm the receiver up, the rest are measured."""
-    made = batches(load.jobs, load.batch, sender)
+    made = batches(load.jobs, load.batch, sender, load.metrics)
     prepared = [next(made) for _ in range(load.requests)]
     channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
-    export = channel.unary_unary(EXPORT, None, None)
+    traces, metrics = (channel.unary_unary(method, None, None) for method in (EXPORT, METRICS))
     warm = len(prepared) // 4 // WORLD * WORLD
     for some in (prepared[:warm], prepared[warm:]):
         barrier.wait()
         taken = 0
-        under_way: deque[grpc.Future[bytes]] = deque()
+        under_way: deque[tuple[int, grpc.Future[bytes]]] = deque()
         for request in some:
             if len(under_way) >= load.at_once:
-                taken += under_way.popleft().exception() is None
-            under_way.append(export.future(request, timeout=100, wait_for_ready=True))
-        taken += sum(call.exception() is None for call in under_way)
+                taken += _taken(*under_way.popleft())
+            export = traces if request.spans else metrics
+            under_way.append((request.spans, export.future(request.data, timeout=100, wait_for_ready=True)))
+        taken += sum(_taken(*one) for one in under_way)
         barrier.wait()
-    answers.put((len(prepared) - warm, taken))
+    answers.put((sum(request.spans for request in prepared[warm:]), taken))
+
+
+def _taken(spans: int, call: grpc.Future[bytes]) -> int:
+    """The spans that were accepted. Raises RuntimeError: metrics were not, so that they are not measured."""
+    error = call.exception()
+    if error is not None and not spans:
+        raise RuntimeError(f"a request of metrics was not accepted: {error}")
+    return spans if error is None else 0
 
 
 def measure(server: Server, load: Load) -> Result:
@@ -220,7 +256,7 @@ def measure(server: Server, load: Load) -> Result:
     sent, taken = (sum(numbers) for numbers in zip(*(answers.get() for _ in senders), strict=True))
     for sender in senders:
         sender.join()
-    return Result(taken * load.batch, sent * load.batch, cpu, wall, server.memory())
+    return Result(taken, sent, cpu, wall, server.memory())
 
 
 def show(name: str, result: Result, note: str = "") -> None:
@@ -238,12 +274,36 @@ def correlated(server: Server, result: Result) -> str:
     return "" if not kept else f"  {kept:,.0f} calls still pending"
 
 
+def compare_metrics(folder: Path, spans: int, rounds: int) -> int:
+    """The collector without the ranks' metrics and with them, in turn; the figure is the median of the ratios."""
+    load = Load.of(1, spans)
+    ratios: list[float] = []
+    rate = {False: 0.0, True: 0.0}
+    for number in range(rounds):
+        for metrics in (False, True) if number % 2 else (True, False):
+            server = collector(folder)
+            try:
+                result = measure(server, replace(load, metrics=metrics))
+            finally:
+                server.stop()
+            show(f"collector, metrics {'on' if metrics else 'off'}", result)
+            rate[metrics] = result.rate
+        ratios.append(rate[True] / rate[False])
+    answer = {"ratio": round(statistics.median(ratios), 3), "lowest": round(min(ratios), 3)}
+    print(json.dumps({**answer, "highest": round(max(ratios), 3), "rounds": rounds}))
+    return 0 if rate[True] >= LIMIT_RATE else 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spans", type=int, default=160_000, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="of sink and collector in turn")
     parser.add_argument("--forward", action="store_true", help="also with the sink as the collector's backend")
+    parser.add_argument("--metrics", choices=("on", "off"), default="off", help="on: compare with and without them")
     options = parser.parse_args()
+    if options.metrics == "on":
+        with tempfile.TemporaryDirectory() as name:
+            return compare_metrics(Path(name), options.spans, options.rounds)
     one = Load.of(1, options.spans)
     total = {"sink": [0.0, 0.0], "collector": [0.0, 0.0]}
     memory: dict[str, float] = {}

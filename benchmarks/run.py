@@ -13,6 +13,7 @@ PARTS = {
     "the monitor at 300 collectives/s": ["monitor.py"],
     "the monitor at 300 collectives/s, without metrics": ["monitor.py", "--metrics", "off"],
     "the collector against a do-nothing sink": ["collector.py"],
+    "the collector without the ranks' metrics and with them": ["collector.py", "--metrics", "on"],
     "from the first waiting rank to the incident": ["latency.py"],
 }
 
