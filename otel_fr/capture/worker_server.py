@@ -33,6 +33,9 @@ def is_wanted(capture: str, backends: Iterable[str]) -> bool:
     Args:
         capture: `otel_fr.config.Config.capture`. backends: of the group, by torch's names.
     """
+    backends = list(backends)
+    if capture == "both":
+        return any(torch_recorder.of_backend(backend) is not None for backend in backends)
     return capture == "native" or (capture == "auto" and torch_recorder.shows_ends(backends))
 
 

@@ -8,8 +8,10 @@ from typing import Final
 
 from otel_fr.monitor.device_calls import DeviceCalls
 from otel_fr.monitor.recorder_calls import RecorderCalls
-from otel_fr.monitor.recorder_client import CALLS_SECONDS, RecorderClient
-from otel_fr.torch_recorder import HANDLERS, SOCKET_KEY
+from otel_fr.monitor.recorder_client import CALLS_SECONDS, RecorderClient, Snapshot
+from otel_fr.monitor.recorder_entries import Entry
+from otel_fr.monitor.unseen_calls import UnseenCalls
+from otel_fr.torch_recorder import HANDLERS, SOCKET_KEY, shows_ends
 
 _LOOK_SECONDS: Final = 1.0
 """Between two looks into the ring's meta, until it names the socket: the rank opens it with its first device group."""
@@ -23,6 +25,7 @@ class RecorderWatch:
     Args:
         meta: of the rank's ring. calls: what takes the place of its calls; None: it has them itself.
         wake: ends the wait of the monitor's loop, from any thread.
+        unseen: takes the calls that only the recorder has; None: nothing does.
     """
 
     def __init__(
@@ -31,11 +34,13 @@ class RecorderWatch:
         devices: DeviceCalls,
         calls: RecorderCalls | None,
         wake: Callable[[], None],
+        unseen: UnseenCalls | None = None,
     ) -> None:
         self._meta = meta
         self._devices = devices
         self._calls = calls
         self._wake = wake
+        self._unseen = unseen
         self._client: RecorderClient | None = None
         self._look_at = self._call_look_at = 0.0
         devices.connect = self._connect_for_call
@@ -58,7 +63,8 @@ class RecorderWatch:
         if client is None:
             return
         self._take_results(client)
-        if self._calls is not None or self._devices.are_any_held or client.is_lost:
+        is_wanted = self._calls is not None or self._unseen is not None or self._devices.are_any_held
+        if is_wanted or client.is_lost:
             client.ask(now, at_once=at_once)
 
     def _take_results(self, client: RecorderClient) -> None:
@@ -69,15 +75,22 @@ class RecorderWatch:
                 self._calls.note(snapshot.entries, snapshot.asked_ns, snapshot.wall_offset_ns)
             elif snapshot is not None:
                 devices.is_read = True
-                devices.note(snapshot.entries, snapshot.asked_ns, snapshot.wall_offset_ns)
+                entries = snapshot.entries if self._unseen is None else self._compare(self._unseen, snapshot)
+                devices.note(entries, snapshot.asked_ns, snapshot.wall_offset_ns)
             elif client.is_lost:
                 devices.lose()
                 if self._calls is not None:
                     self._calls.lose()
 
+    def _compare(self, unseen: UnseenCalls, snapshot: Snapshot) -> list[Entry]:
+        """The entries of the ring's calls whose ends only the recorder shows."""
+        found = unseen.note(snapshot.entries, snapshot.asked_ns, snapshot.wall_offset_ns)
+        return [entry for entry in found if shows_ends([entry.name.backend])]
+
     def settle(self) -> bool:
         """The rank ends: no more than now will be known. True: of some calls more is known than before."""
-        return self._calls is not None and self._calls.settle()
+        others = self._unseen is not None and self._unseen.settle()
+        return (self._calls is not None and self._calls.settle()) or others
 
     def close(self) -> None:
         """The rank has ended."""
@@ -98,7 +111,9 @@ class RecorderWatch:
         if not isinstance(path, str) or not path:
             return
         self._devices.is_read = self._calls is None
-        if self._calls is None:
+        if self._unseen is not None:
+            self._client = RecorderClient(path, self._wake, HANDLERS)
+        elif self._calls is None:
             self._client = RecorderClient(path, self._wake)
         else:
             self._client = RecorderClient(path, self._wake, HANDLERS, CALLS_SECONDS)

@@ -33,6 +33,7 @@ from otel_fr.monitor.rules import Situation
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail
+from otel_fr.monitor.unseen_calls import UnseenCalls
 from otel_fr.out_of_memory import OutOfMemory
 from otel_fr.rank_report import DropCounts, RankReport, ReportedDecision, ReportedException, ReportedExit
 from otel_fr.ring import Activity, ProcessState, RecordState, RingReader
@@ -48,6 +49,7 @@ class Reporter:
     Attributes:
         identity: of the rank. tail, groups, activity: what has been read of the ring.
         devices: what PyTorch's recorder has shown. recorder_calls: its calls, where they take the place of the ring's.
+        unseen: those that only it has, where they are counted.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
         is_to_exit: the rank was told to end, because a peer has failed.
@@ -73,6 +75,7 @@ class Reporter:
         self.devices = DeviceCalls()
         is_native = reader.meta.get(CAPTURE_KEY) == "native"
         self.recorder_calls = RecorderCalls(reader, reader.capacity) if is_native else None
+        self.unseen = UnseenCalls(reader) if reader.meta.get(CAPTURE_KEY) == "both" else None
         self._calls: CallSource = self.recorder_calls or reader
         self.tail = Tail(self._calls, devices=self.devices)
         self.groups = report_builder.GroupTracker(self._calls, self.tail.reached)
@@ -174,17 +177,22 @@ class Reporter:
                 break
         if leaving and not self.tail.is_behind():
             self.tail.forget(self.groups.settle(leaving))
+        if self.unseen is not None:
+            self._count(self.unseen.take())
         return failed
 
     def _take_ended(self, items: list[Tracked]) -> None:
         """Count the calls, and send their spans; apart from those that a monitor before has seen to their end."""
         if self._sent_until_ns:
             items = [one for one in items if (one.record.ended_ns or one.record.issued_ns) >= self._sent_until_ns]
+        self._count(items)
+        self._send_spans(items)
+
+    def _count(self, items: list[Tracked]) -> None:
         if self._exporter is not None and self._exporter.wants_metrics:
             add = self._metrics.add
             for item in items:
                 add(item.record, item.device)
-        self._send_spans(items)
 
     def send_metrics(self) -> None:
         """Send the numbers as of now."""

@@ -108,7 +108,9 @@ class Monitor:
             process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
         )
         self._metrics = Schedule(config.metric_interval, config.rank, time.monotonic())
-        self._recorder = RecorderWatch(lambda: reader.meta, reporter.devices, reporter.recorder_calls, self.wake)
+        self._recorder = RecorderWatch(
+            lambda: reader.meta, reporter.devices, reporter.recorder_calls, self.wake, reporter.unseen
+        )
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
