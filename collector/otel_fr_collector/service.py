@@ -256,12 +256,10 @@ class Service:
         found = self.ownership.step(self.runs.by_id.values(), self.book.runs(), now)
         if found is None or self._persistence is None:
             return
-        shared, lost = found
-        for run in lost:
+        for run in found.lost:
             self._hand_over(run)
-        if shared.taken.incidents or shared.taken.runs:
-            self._persistence.take(shared.taken)
-        for data in shared.changed:
+        self._persistence.take_over(found.answer.taken, found.taken)
+        for data in found.answer.changed:
             self.outlets.event_stream.repeat(data)
 
     def _hand_over(self, run: RunId) -> None:

@@ -41,8 +41,15 @@ class Relay:
 
     def cut(self, seconds: float) -> None:
         """Cut the network for so long; returns when it is there again."""
-        self._is_open.clear()
+        self.stop()
         time.sleep(seconds)
+        self.go_on()
+
+    def stop(self) -> None:
+        """Nothing passes from now on."""
+        self._is_open.clear()
+
+    def go_on(self) -> None:
         self._is_open.set()
 
     def _accept(self) -> None:

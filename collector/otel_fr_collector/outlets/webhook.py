@@ -125,8 +125,11 @@ class Webhook:
             if not noted and not incident.is_open:  # a new receiver gets no incidents that are over
                 skipped[incident.id] = str(incident.revision)
                 continue
-            kind = ChangeKind.UPDATED if delivered else ChangeKind.OPENED
-            self._put(kind if incident.is_open else ChangeKind.RESOLVED, incident)
+            if not delivered and incident.is_open:
+                # Perhaps it was, and the note of it was lost with the collector: then the receiver knows this id.
+                self._put(ChangeKind.OPENED, incident, revision=1)
+            if incident.revision > 1 or delivered or not incident.is_open:
+                self._put(ChangeKind.UPDATED if incident.is_open else ChangeKind.RESOLVED, incident)
         if skipped:
             self._store.note(self._outlet, skipped)
 
@@ -137,10 +140,12 @@ class Webhook:
         await self._queue.stop(seconds)
         await asyncio.sleep(0)  # for the notes that the thread has scheduled
 
-    def _put(self, kind: ChangeKind, incident: Incident) -> None:
+    def _put(self, kind: ChangeKind, incident: Incident, revision: int | None = None) -> None:
+        """Queue a post; ``revision``: of the change that it is about, if that is not the latest."""
         body = body_of(kind, incident, self._links, self._wall())
-        number = f"{incident.id}-{incident.revision}"
-        item = _Delivery(number, kind, incident.id, incident.revision, json.dumps(body).encode())
+        revision = incident.revision if revision is None else revision
+        number = f"{incident.id}-{revision}"
+        item = _Delivery(number, kind, incident.id, revision, json.dumps(body).encode())
         self._queue.put(
             item,
             owner_of(incident, self._tenant_of),
@@ -154,6 +159,7 @@ class Webhook:
             "Content-Type": "application/json",
             "User-Agent": "otel-fr",
             "webhook-id": item.number,
+            "Idempotency-Key": f'"{item.number}"',
             "webhook-timestamp": str(timestamp),
         }
         if self._secret is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from otel_fr_collector.incidents.book import IncidentBook
 from otel_fr_collector.incidents.incident import Incident, IncidentChange
@@ -68,6 +68,20 @@ class Persistence:
                 if lost is not None:
                     self._grace.add(lost)
         self._resume(saved.incidents)
+
+    def take_over(self, saved: Saved, runs: Collection[RunId]) -> None:
+        """Go on with runs of another collector; what this one knows better replaces what is saved of them."""
+        if saved.incidents or saved.runs:
+            self.take(saved)
+        old = {(one.run, one.id): one.changed for one in saved.incidents}
+        own = set(runs)
+        better = [
+            one
+            for one in (self._book.known() if own else ())
+            if one.run in own and one.changed > old.get((one.run, one.id), float("-inf"))
+        ]
+        if better:
+            self._store.save(better)
 
     def save(self, changes: Sequence[IncidentChange]) -> Written:
         """Write incidents down, before they are published anywhere else: a restart must know what was published."""

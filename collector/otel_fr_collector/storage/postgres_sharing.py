@@ -13,8 +13,9 @@ from otel_fr_collector.storage.postgres_writing import LEASE
 from otel_fr_collector.storage.sharing import Claim, Shared, SharedJob
 from otel_fr_collector.storage.stored_rows import published_row
 
-UNHEARD_AFTER = "5 seconds"
-"""How long the owner of a run must not have heard of it, before a collector that hears of it takes it."""
+UNHEARD_AFTER = "7 seconds"
+"""How long the owner of a run must not have heard of it, before a collector that hears of it takes it: more than twice
+`ownership.RENEW_SECONDS`."""
 ORPHANED_AFTER = "5 seconds"
 """How long after the end of its lease a run with open incidents is taken by a collector that does not hear of it."""
 MAX_ORPHANS = 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.support.collector_process import Collector, running
 from tests.support.incident_receivers import AlertSink, Receiver
 from tests.support.played_job import Job
 from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.relay import Relay
 from tests.support.waiting import until, wait_for
 
 TAKEN_WITHIN = 15.0
@@ -38,9 +40,11 @@ class Site:
         stack.callback(self.hook.close)
         self.collectors: list[Collector] = []
 
-    def start(self, *options: str) -> Collector:
+    def start(self, *options: str, port: int | None = None) -> Collector:
+        """Start one more; ``port``: it reaches the database there."""
         number = len(self.collectors)
-        given: tuple[str, ...] = ("--store", self._url, "--data", str(self._folder / f"data-{number}"))
+        url = self._url if port is None else re.sub(r":\d+/", f":{port}/", self._url)
+        given: tuple[str, ...] = ("--store", url, "--data", str(self._folder / f"data-{number}"))
         given += ("--external-url", f"http://collector-{number}.example")
         given += ("--alertmanager", self.alerts.url, "--webhook", self.hook.url + "/in", *options)
         made = self._stack.enter_context(running(self._folder / f"collector-{number}", *given))
@@ -52,7 +56,8 @@ class Site:
         return list(dict.fromkeys(number for number, one in self._posts() if one["incident"]["state"] == state))
 
     def openings(self) -> list[str]:
-        return [one["incident"]["id"] for _, one in self._posts() if one["change"] == "opened"]
+        """The ids of the incidents that were opened, as a receiver counts that drops posts whose id it knows."""
+        return [one["incident"]["id"] for one in dict(self._posts()).values() if one["change"] == "opened"]
 
     def _posts(self) -> list[tuple[str, dict[str, Any]]]:
         return [(headers["webhook-id"], json.loads(body)) for _, _, headers, body in list(self.hook.requests)]
@@ -189,6 +194,31 @@ def test_the_incident_of_a_job_that_ended_with_its_collector_is_resolved_by_anot
         closed = second.wait_cause(lambda one: one["state"] == "resolved")
     assert closed["id"] == opened["id"]
     assert site.openings() == [opened["id"]]
+
+
+def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_it_found(
+    site: Site, server: PostgresServer
+) -> None:
+    """The job reports to it all the time. The other one takes the incident, as if the collector had died."""
+    with Relay("127.0.0.1", server.port) as relay:
+        first, second = site.start(port=relay.port), site.start()
+        with Job(first, 3) as job:
+            job.step()
+            waiting = job.skip(1)
+            opened = first.wait_cause()
+            assert wait_for(site.openings)
+            relay.stop()
+            assert wait_for(lambda: second.metric("otel_fr_incidents_open", category="missing_rank") == 1)
+            finish(job, waiting)
+            first.wait_cause(lambda one: one["state"] == "resolved")
+            assert wait_for(lambda: site.posted("resolved"))
+            assert listed(second) == [(opened["id"], "firing")]
+            relay.go_on()
+            assert wait_for(lambda: listed(second) == [(opened["id"], "resolved")])
+            assert wait_for(lambda: second.metric("otel_fr_incidents_open", category="missing_rank") == 0)
+            assert site.openings() == [opened["id"]]
+            assert len(site.posted("resolved")) == 1
+            assert second.lines() == []
 
 
 def test_each_collector_shows_the_jobs_and_incidents_of_all_to_those_who_may_see_them(

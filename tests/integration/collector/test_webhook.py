@@ -7,6 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,6 +162,43 @@ def test_a_post_that_was_never_accepted_is_sent_after_a_restart(tmp_path: Path, 
         assert wait_for(lambda: len(hook.requests) > before)
         body = json.loads(hook.requests[before][3])
         assert (body["change"], body["incident"]["id"]) == ("opened", incident["id"])
+
+
+class Hesitant(Receiver):
+    """Answers when it is ``released``; it has got the post all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+
+    def reply(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        self.released.wait(PATIENCE)
+        return super().reply(method, path, headers, body)
+
+
+def test_a_post_before_whose_answer_the_collector_was_killed_is_recognised_when_it_is_repeated(tmp_path: Path) -> None:
+    """Also if the incident has changed meanwhile: what was opened is opened under the same id."""
+    hook = Hesitant()
+    options = ("--webhook", hook.url, "--data", str(tmp_path / "data"))
+    for subfolder in ("1", "2"):
+        (tmp_path / subfolder).mkdir()
+    with contextlib.closing(hook):
+        with running(tmp_path / "1", *options) as first, Job(first, 2) as job:
+            job.step()
+            job.skip(1)
+            first.wait_cause()
+            assert wait_for(lambda: hook.requests)
+            job.ranks[1].send_report("torch.flight_recorder.written", file="/dumps/rank_1")
+            assert first.wait_cause(lambda one: one["revision"] > 1)
+            first.kill()
+        hook.released.set()
+        with running(tmp_path / "2", *options):
+            assert wait_for(lambda: b'"updated"' in hook.requests[-1][3])
+    found = [(json.loads(body)["change"], headers) for _, _, headers, body in hook.requests]
+    assert [change for change, _ in found] == ["opened", "opened", "updated"]
+    for name in ("webhook-id", "Idempotency-Key"):
+        ids = [headers[name] for _, headers in found]
+        assert ids[0] == ids[1] != ids[2]
 
 
 def annotated(folder: Path, grafana: FakeGrafana) -> tuple[str, ...]:
