@@ -58,7 +58,7 @@ def test_collectives_that_a_cuda_graph_replays_are_not_taken_for_a_hang(
 ) -> None:
     """On a CPU, which has no graphs, the collective is called as often as it would be replayed."""
     with torchrun.collector(tmp_path / "collector") as running:
-        with hardware.started(tmp_path / "job", "graph", torchrun.endpoint(running)) as job:
+        with hardware.started(tmp_path / "job", "graph", torchrun.endpoint(running, torchrun.UNHURRIED)) as job:
             result = job.wait()
         assert result.returncode == 0, result.output
         calls = until(lambda: total(running, "otel_fr_collective_calls_total"))

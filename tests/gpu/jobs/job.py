@@ -20,6 +20,8 @@ REPLAYS = 300
 PAUSE = 0.02
 """Seconds between two steps: they take longer than several looks at PyTorch's recorder."""
 FLOATS = 1 << 18
+BUSY_CYCLES = 10**12
+"""Of a GPU's clock, of about 2 GHz: longer than any test waits."""
 
 
 def join() -> torch.device:
@@ -43,6 +45,14 @@ data = torch.ones(FLOATS, device=device)
 def wait() -> float:
     """On a GPU, the host stands here until the device has done what was enqueued."""
     return float(data.sum().item())
+
+
+def synchronize() -> None:
+    """The same in another way."""
+    if device_type == "cuda":
+        torch.cuda.synchronize()
+    else:
+        wait()
 
 
 def idle() -> None:
@@ -131,7 +141,16 @@ elif kind == "deadlock":
     wait()
     for group in groups if rank == 0 else groups[::-1]:
         dist.all_reduce(data, group=group)
-        wait()
+        if rank == 0:
+            synchronize()
+        else:
+            wait()
+elif kind == "device":
+    # A kernel that does not end, before the collective on the same stream: the host of rank 1 is as far as the others.
+    if rank == 1:
+        torch.cuda._sleep(BUSY_CYCLES)
+    dist.all_reduce(data)
+    wait()
 else:
     sys.exit(f"no such kind: {kind}")
 dist.destroy_process_group()
