@@ -115,7 +115,7 @@ class Service:
         self.ownership = Ownership(store, clock(), self.links.page)
         self._grace = RestartGrace(clock(), self.ownership.may_judge)
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
-        self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock)
+        self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock, self.ownership.is_foreign)
         self._asked: list[RunId] = []
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None

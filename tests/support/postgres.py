@@ -17,6 +17,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from tests.support.mounts import tmpfs
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -98,6 +99,22 @@ class PostgresServer:
         with psycopg.connect(self.url("postgres"), autocommit=True) as db:
             db.execute(f"CREATE DATABASE {name}".encode())
         return self.url(name)
+
+    @contextlib.contextmanager
+    def on_tmpfs(self, options: str) -> Iterator[tuple[str, Path]]:
+        """The URL of an empty database whose tables are in a small tmpfs, and the folder of that."""
+        user = pwd.getpwnam(USER) if os.getuid() == 0 else pwd.getpwuid(os.getuid())
+        folder = self._folder / "small"
+        with tmpfs(folder, f"{options},mode=700,uid={user.pw_uid},gid={user.pw_gid}"):
+            url = self.new_database()
+            name = url.rpartition("/")[2]
+            with psycopg.connect(self.url("postgres"), autocommit=True) as db:
+                db.execute(f"CREATE TABLESPACE small LOCATION '{folder}'".encode())
+                db.execute(f"ALTER DATABASE {name} SET default_tablespace = 'small'".encode())
+            try:
+                yield url, folder
+            finally:
+                self.kill()
 
     def url(self, database: str) -> str:
         return f"postgresql://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"

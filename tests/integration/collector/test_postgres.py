@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import signal
 import sqlite3
+import string
+import subprocess
 import sys
 import threading
 import time
@@ -141,6 +144,23 @@ def test_a_server_that_does_not_answer_delays_nothing_but_its_own_rows(
     assert wait_for(lambda: store.settled(1.0))
     assert len(store.find(job=None, state=None)) == 2
     store.close(time.monotonic() + 5.0)
+
+
+def test_a_full_disk_of_the_server_loses_nothing(server: PostgresServer, tmp_path: Path) -> None:
+    """The tables are on a file system of 4 MB, which later has more."""
+    with server.on_tmpfs("size=4m") as (url, folder):
+        store = opened(url, tmp_path)
+        source = random.Random(1)
+        texts = ["".join(source.choices(string.ascii_letters, k=60_000)) for _ in range(60)]
+        for number, text in enumerate(texts):
+            store.save([incident(number, FIRING, text=text)])
+            store.settled(1.0)
+        assert "No space left" in store.problem
+        assert 0 < len(kept(url)) < 60
+        subprocess.run(["mount", "-o", "remount,size=128m", str(folder)], check=True)
+        assert wait_for(lambda: moved(url, 60))
+        assert wait_for(lambda: store.settled(1.0))
+        store.close(time.monotonic() + 5.0)
 
 
 def test_collectors_that_start_at_once_make_the_tables_once(url: str) -> None:
