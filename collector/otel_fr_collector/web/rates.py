@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from otel_fr.presentation import group_name
 from otel_fr_collector.jobs.history import Rates
-from otel_fr_collector.jobs.numbers import Key, Numbers, Series, bus_factor
+from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series, bus_factor
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.tallies import RankTally
 
@@ -94,8 +94,7 @@ def _operations(numbers: Numbers) -> list[Json]:
 
 
 def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -> Json:
-    took, speed = series.took, series.speed(window)
-    count, slow = sum(took.counts), took.exemplar
+    took, slow, speed = series.took, series.took.exemplar, series.speed(window)
     algorithm = speed.bytes / speed.seconds if speed is not None and speed.seconds > 0 else None
     return {
         "operation": key.operation,
@@ -107,7 +106,9 @@ def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -
         "calls": round(series.calls),
         "bytes": round(series.bytes),
         "seconds": round(took.seconds, 3),
-        "mean_s": _number(took.seconds / count if count else None),
+        "mean_s": _mean(took),
+        "delay_mean_s": _mean(series.delays),
+        "device_mean_s": _mean(series.runs),
         "p99_s": _quantile(took.counts, bounds),
         "algorithm_bandwidth": _number(algorithm),
         "bus_bandwidth": _number(algorithm and algorithm * bus_factor(key.operation, key.group_size)),
@@ -115,6 +116,12 @@ def _operation(key: Key, series: Series, bounds: Sequence[float], window: int) -
         if slow is None
         else {"seconds": _number(slow.value), "site": slow.site, "trace_id": slow.trace_id, "span_id": slow.span_id},
     }
+
+
+def _mean(durations: Durations) -> float | None:
+    """Seconds of a call; None: of none is it known."""
+    count = sum(durations.counts)
+    return _number(durations.seconds / count if count else None)
 
 
 def _quantile(counts: Sequence[int], bounds: Sequence[float]) -> float | None:

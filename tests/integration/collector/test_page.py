@@ -366,7 +366,13 @@ def communicate(stage: Stage, run: Run) -> None:
         run.numbers = Numbers(run.usage)
         key = Key("all_reduce", "default_pg", 8, "nccl", "bfloat16", "16MiB")
         slow = ExemplarOf(0.4, time.time(), "ab" * 16, "cd" * 8, "train.py:7 <b>step</b>")
-        run.numbers.series[key] = Series(80, 8e8, Durations(8.0, [0] * 9 + [80], slow))
+        run.numbers.series[key] = Series(
+            80,
+            8e8,
+            Durations(8.0, [0] * 9 + [80], slow),
+            Durations(4.8, [0] * 9 + [80]),
+            Durations(3.2, [0] * 9 + [80]),
+        )
         run.numbers.bounds = tuple(range(1, 10))
         group = next(iter(run.groups.values()))
         tally = group.waits.tallies.of(1)
@@ -395,6 +401,7 @@ def test_what_the_communication_costs_is_charts_and_a_sentence(stage: Stage, wat
     expect(page.locator("#strip-text")).to_contain_text("rank 1: 12.5 s in 90 collectives")
     expect(page.locator("#operations tbody tr")).to_have_count(1)
     expect(page.locator("#operations")).to_contain_text("400 ms at train.py:7 <b>step</b>")
+    expect(page.locator("#operations")).to_contain_text("100 ms (queue 60 ms, device 40 ms)")
     expect(page.locator("#rates")).to_contain_text("groups wait for their last rank for")
     page.keyboard.press("t")  # the charts take the colours of the other theme
 

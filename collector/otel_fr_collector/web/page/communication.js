@@ -153,10 +153,16 @@ function cells(one) {
   const { slow } = one;
   return [
     one.operation, one.process_group, sizeText(one.size), one.dtype, number(one.calls),
-    one.mean_s === null ? "" : shortText(one.mean_s), one.p99_s === null ? "" : `≤ ${shortText(one.p99_s)}`,
+    meanText(one), one.p99_s === null ? "" : `≤ ${shortText(one.p99_s)}`,
     one.bus_bandwidth === null ? "" : `${bytesText(one.bus_bandwidth)}/s`,
     slow ? `${shortText(slow.seconds)} at ${siteText(slow.site)}` : "",
   ];
+}
+
+// On the device, if its times are known, and how long before it had begun.
+function meanText({ mean_s: mean, delay_mean_s: delay, device_mean_s: device }) {
+  if (mean === null) return "";
+  return device === null ? shortText(mean) : `${shortText(mean)} (queue ${shortText(delay)}, device ${shortText(device)})`;
 }
 
 function ratesText(rates) {
