@@ -219,7 +219,9 @@ class Case:
                 finding.details += (ending_sentences.aborted_text(aborted, self.evidence),)
             if finding.culprit_ranks and finding.caused_by is None:
                 members = finding.group.ranks if finding.group is not None else sorted(ranks)
-                finding.details += tuple(decisions.texts(finding.culprit_ranks, members, ranks))
+                found = decisions.divergences(finding.culprit_ranks, members, ranks)
+                finding.differed = tuple([(one.name, one.value, one.step) for one in found])
+                finding.details += tuple(found.values())
             finding.summary = summary_text(finding.summary)
             finding.details = tuple([summary_text(text) for text in finding.details])
             ended = [r for r in finding.culprit_ranks if not sentences.may_run(self.evidence, r)]

@@ -59,8 +59,8 @@ class _Found(NamedTuple):
     divergence: Divergence
 
 
-def texts(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> list[str]:
-    """A sentence for the culprits that went astray in the same decision.
+def divergences(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, Rank]) -> dict[Divergence, str]:
+    """Each decision in which culprits went astray, with a sentence for all of them that did in this one.
 
     Args:
         members: of the group in which the fault shows, or all ranks that are concerned.
@@ -72,7 +72,7 @@ def texts(culprits: Sequence[int], members: Iterable[int], ranks: Mapping[int, R
             divergence = first_divergence(ranks[rank], [ranks[peer] for peer in peers])
             if divergence is not None:
                 found.setdefault(divergence, []).append(rank)
-    return [_text(divergence, of, peers) for divergence, of in found.items()]
+    return {divergence: _text(divergence, of, peers) for divergence, of in found.items()}
 
 
 def _text(divergence: Divergence, ranks: Sequence[int], peers: Sequence[int]) -> str:

@@ -424,6 +424,7 @@ class Finding:
             does not enqueue the one its peers wait for) or ``"device"`` (it enqueued a call that it does not complete);
             None: not known.
         ended_ranks: culprits that have ended, and waiting ranks that were aborted while they waited.
+        differed: the decisions in which culprits first differed from their peers: (name, value, step).
         summary: one sentence for the user. details: further sentences about the same evidence.
     """
 
@@ -448,6 +449,7 @@ class Finding:
     ended_ranks: tuple[int, ...] = ()
     is_waiting: bool = False
     places: dict[int, Place] = dataclasses.field(default_factory=dict)
+    differed: tuple[tuple[str, str, int | None], ...] = ()
     details: tuple[str, ...] = ()
 
     @property

@@ -370,7 +370,10 @@ class Reporter:
         is_current = self._is_current()
         if event in _OF_PROGRESS and not is_current:
             return
-        report = self.build(time.monotonic_ns(), stacks=stacks)._replace(
+        report = self.build(time.monotonic_ns(), stacks=stacks)
+        if file and not report.decisions:  # the collector has asked for it, of a rank that goes on
+            report = report._replace(decisions=self._decisions())
+        report = report._replace(
             exit=exit,
             exception=exception,
             thread_exceptions=self._thread_exceptions if stacks else (),

@@ -464,7 +464,7 @@ class RankReport(NamedTuple):
             "decisions",
             _DECISIONS,
             "what the program has decided, in its order, at most 48 items, while the stacks are known, until the rank"
-            " moves on; exception, exited",
+            " moves on; dumped, exception, exited",
             optional=True,
         ),
     ] = ()

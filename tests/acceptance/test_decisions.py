@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support import torchrun
 from tests.support.verdicts import cause_incidents
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
@@ -26,6 +26,21 @@ def test_the_first_decision_that_differed_is_named(tmp_path: Path) -> None:
         assert incident["culprit_ranks"] == [1]
         assert TEXT in whole_text(incident)
         assert "writes_log" not in whole_text(incident)
+
+
+def test_it_is_named_too_where_the_job_goes_on_with_wrong_numbers(tmp_path: Path) -> None:
+    """No rank stalls: the decisions come with the files that the collector asks for."""
+    text = "the first decision in which rank 1 differed: clips=True at step 12; the others False"
+    with torchrun.collector(tmp_path / "collector") as running:
+        env = torchrun.endpoint(running, torchrun.UNHURRIED)
+        process = torchrun.start(tmp_path, "decisions.py", "wrong_op", str(tmp_path), env=env)
+        try:
+            (incident,) = until(lambda: [one for one in running.causes() if text in whole_text(one)])
+            assert process.poll() is None, "it is told while the job goes on"
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
+    assert (incident["category"], incident["culprit_ranks"]) == ("reduce_op_mismatch", [1])
 
 
 def test_differences_of_a_healthy_job_raise_nothing(tmp_path: Path) -> None:

@@ -386,6 +386,7 @@ def _essence(finding: Finding, cause: str | None, culprits: Sequence[CulpritData
         finding.ended_ranks,
         finding.is_waiting,
         finding.places,
+        finding.differed,
         cause,
         [culprit["error"] for culprit in culprits if cause is None],
     )

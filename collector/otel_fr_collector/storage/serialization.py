@@ -239,6 +239,7 @@ def _finding(data: Json) -> Finding:
             "waiting_ranks": tuple(data["waiting_ranks"]),
             "ended_ranks": tuple(data.get("ended_ranks", ())),
             "details": tuple(map(str, data.get("details", ()))),
+            "differed": tuple([tuple(one) for one in data.get("differed", ())]),
             "places": {int(rank): _place(place) for rank, place in data.get("places", {}).items()},
             "values": _by_rank(data["values"], str),
             "call_sites": _by_rank(data["call_sites"], str),

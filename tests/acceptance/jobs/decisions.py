@@ -19,7 +19,7 @@ dist.init_process_group(
     timeout=datetime.timedelta(seconds=60),
 )
 rank = dist.get_rank()
-for step in range(30):
+for step in range(30 if fault != "wrong_op" else 2000):
     otel_fr.step(step)
     skip = rank == 1 and step == 12 and fault == "skip"
     otel_fr.decision("writes_log", rank == 0)
@@ -30,5 +30,9 @@ for step in range(30):
     if skip:
         time.sleep(6)
         os._exit(0)
-    dist.all_reduce(torch.ones(64))
+    clips = rank == 1 and step == 12 and fault == "wrong_op"
+    otel_fr.decision("clips", clips)
+    dist.all_reduce(torch.ones(64), op=dist.ReduceOp.MAX if clips else dist.ReduceOp.SUM)
+    if fault == "wrong_op":
+        time.sleep(0.03)  # a step; the test ends the job
 dist.destroy_process_group()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from otel_fr.decision_names import COMPILATION
 from otel_fr.match import Decision, Finding, Rank
-from otel_fr.match.decisions import Divergence, first_divergence, texts
+from otel_fr.match.decisions import Divergence, divergences, first_divergence
 from tests.support.verdicts import causes, judge
 from tests.unit.match.test_whereabouts import WORLD, alive, call, waiting
 
@@ -34,7 +34,7 @@ def rank_of(of: list[Decision], number: int = 0, step: int | None = None) -> Ran
 def text_of(own: list[Decision], *others: list[Decision], step: int | None = None, steps: int | None = None) -> str:
     """Of rank 0, in ``step``; its peers are in ``steps``."""
     ranks = {0: rank_of(own, 0, step)} | {at: rank_of(of, at, steps) for at, of in enumerate(others, 1)}
-    return "; ".join(texts([0], range(len(ranks)), ranks))
+    return "; ".join(divergences([0], range(len(ranks)), ranks).values())
 
 
 def test_the_first_difference_is_named() -> None:
@@ -202,6 +202,7 @@ def test_the_culprits_finding_has_it_and_nothing_else_changes() -> None:
     assert found.culprit_ranks == (1,)
     text = "the first decision in which rank 1 differed: skip_batch=True at step 812; the others False"
     assert found.details == (*plain.details, text)
+    assert (found.differed, plain.differed) == ((("skip_batch", "True", 812),), ())
     assert (plain.summary, plain.culprit_ranks, plain.key) == (found.summary, found.culprit_ranks, found.key)
 
 
