@@ -299,6 +299,8 @@ class DumpContents:
         if seen is not None and seen.began_ns is not None:
             entry["time_discovered_started_ns"] = seen.began_ns + wall
             entry["state"] = "completed" if state == "completed" else "started"
+        if seen is not None and seen.is_captured:
+            entry["otel_fr_captured"] = True
         if seen is not None and seen.duration_s is not None:
             entry["duration_ms"] = seen.duration_s * 1e3
         elif ended is not None:

@@ -15,6 +15,7 @@ class DeviceTimes(NamedTuple):
         began_ns: when PyTorch saw that the device had begun it; None: it has not, or that is not known.
         ended_ns: when PyTorch saw that it had ended; None: it has not.
         shows_begins: the recorder shows when devices begin calls (``TORCH_NCCL_ENABLE_TIMING``).
+        is_captured: it was captured into a CUDA graph: the recorder does not know it, nor its replays.
         duration_s: by the device's clock, which PyTorch reads if ``TORCH_NCCL_ENABLE_TIMING`` is set; None: not known.
     """
 
@@ -23,6 +24,7 @@ class DeviceTimes(NamedTuple):
     ended_ns: int | None = None
     duration_s: float | None = None
     shows_begins: bool = False
+    is_captured: bool = False
 
     @property
     def is_queued(self) -> bool:

@@ -66,6 +66,7 @@ class DeviceCalls:
         self._asked_ns = 0
         self._wall_offset_ns = 0
         self._shows_begins = False
+        self._oldest: dict[str, tuple[int, int]] = {}
         self._has_news = False
 
     def holds(self, record: Record) -> bool:
@@ -90,6 +91,7 @@ class DeviceCalls:
         """The recorder's entries, oldest first, and when it was asked; see `Snapshot`."""
         self._entries = last_of_calls(entries)
         self._shows_begins = self._shows_begins or any(entry.began for entry in entries)
+        self._oldest = {entry.name.backend: (entry.record, entry.created) for entry in reversed(entries)}
         self._asked_ns, self._wall_offset_ns = asked_ns, wall_offset_ns
         self._has_news = True
 
@@ -148,7 +150,11 @@ class DeviceCalls:
             return item._replace(device=item.device._replace(shows_begins=False))  # it may have begun it since
         entry = self._entries.get((record.group.name, record.kind == KIND_P2P, record.sequence_id))
         if entry is None or not self._is_of(entry, record):
-            return None if self._asked_ns > held.since_ns else item
+            if self._asked_ns <= held.since_ns:
+                return item
+            if entry is None and self._was_never_there(record):
+                return Tracked(replace(record, waited_ns=POSTED), item.gap_s, DeviceTimes(is_captured=True))
+            return None
         began, ended = self._monotonic(entry.began, record), self._monotonic(entry.ended, record)
         state = RecordState.COMPLETED if ended is not None else RecordState.IN_FLIGHT
         if ended is None and entry.is_retired:  # it "has timed out" (FlightRecorder.hpp)
@@ -159,6 +165,16 @@ class DeviceCalls:
         record = replace(record, state=state, ended_ns=ended, waited_ns=waited)
         seen = DeviceTimes(state, began, ended, entry.duration_s, self._shows_begins)
         return Tracked(record, item.gap_s, seen)
+
+    def _was_never_there(self, record: Record) -> bool:
+        """PyTorch's recorder did not record the call; it has overwritten none of those that are as new.
+
+        Source of the rule: ProcessGroupNCCL.cpp records a call if it enqueues it, which it does not while a CUDA graph
+        is captured on the stream.
+        """
+        first, created = self._oldest.get(record.signature.backend, (1, 0))
+        is_newer = created > 0 and created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS
+        return first == 0 or is_newer
 
     def _is_of(self, entry: Entry, record: Record) -> bool:
         if entry.created - self._wall_offset_ns < record.issued_ns - _EARLIER_NS:

@@ -123,6 +123,7 @@ def _double_head(key: str) -> bytes:
     return b"\x4a" + varint(len(entry) + 8) + entry
 
 
+_CAPTURED = Span(attributes=[attribute(names.CAPTURED, True)]).SerializeToString()
 _DELAY_HEAD, _DURATION_HEAD = _double_head(names.DEVICE_DELAY), _double_head(names.DEVICE_DURATION)
 
 
@@ -201,7 +202,9 @@ class SpanBuilder:
             span += _rare_fields(record, clean)
         if context is not None and context.step >= 0:
             span += _encode_step(context.step)
-        if device is not None:
+        if device is not None and device.is_captured:
+            span += _CAPTURED
+        elif device is not None:
             span += _device_fields(device, issued_ns)
         if context is not None:
             span += _LINK % context[:2]

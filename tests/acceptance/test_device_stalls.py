@@ -131,3 +131,14 @@ def test_the_rank_whose_device_failed_is_named_and_those_that_nccl_ended_for_it_
     assert "CUDA error: misaligned address" in cause["summary"]
     (last,) = [one for one in job.collector.causes() if one["state"] == "firing"]
     assert last["culprit_ranks"] == [2]
+
+
+def test_a_call_that_a_cuda_graph_captured_makes_no_rank_wait(job: Job) -> None:
+    """PyTorch's recorder does not know captured calls. Rank 3 captures none, and later misses the next call."""
+    job.show(ended(1))
+    job.enqueue(2, ranks=(0, 1, 2))
+    job.enqueue(1, ranks=(3,))
+    job.show(ended(1), begun(3), ranks=(0, 1, 2))
+    job.enqueue(1, ranks=(0, 1, 2))
+    cause = job.cause()
+    assert (cause["category"], cause["culprit_ranks"], cause["sequence_id"]) == ("missing_rank", [3], 3)

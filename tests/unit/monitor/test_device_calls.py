@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from otel_fr.config import Config
 from otel_fr.dumps.write import DumpContents
@@ -17,7 +18,9 @@ from otel_fr.monitor.recorder_entries import parse_entries
 from otel_fr.monitor.report_builder import reported_call
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.rules import stalled_call
+from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, GroupDef, RecordState, RingReader, RingWriter, SiteDef
+from tests.support.otlp_messages import attributes
 from tests.support.rings import FRAME, float_signature
 from tests.support.worker_server import answer, begun, ended, entry
 
@@ -168,6 +171,29 @@ def test_a_call_that_the_recorder_no_longer_has_is_unknown(rank: Rank) -> None:
     rank.poll()
     (item,) = rank.show(ended(7))
     assert (item.record.state, item.device) == (RecordState.UNKNOWN, None)
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_call_that_a_cuda_graph_captured_waits_for_nobody_and_is_told(rank: Rank, first: int) -> None:
+    """The recorder does not know it, although it has overwritten nothing that new; ``first``: its oldest entry."""
+    rank.issue(seconds_ago=20)
+    rank.issue(seconds_ago=19)
+    rank.poll()
+    oldest = ended(1, record_id=first, time_created_ns=time.time_ns() - 20 * SECOND)
+    kept, captured = rank.show(oldest)
+    assert (kept.record.state, captured.record.state) == (RecordState.COMPLETED, RecordState.UNKNOWN)
+    assert captured.device is not None
+    assert captured.device.is_captured
+    assert rank.in_flight() == []
+    assert rank.reporter.situation(time.monotonic_ns()).oldest is None
+    last = rank.reporter.build(time.monotonic_ns()).last
+    assert last is not None
+    assert (last.sequence, last.state, last.is_posted) == (2, "unknown", True)
+    contents = DumpContents.from_ring(rank.reader, reason="stall", devices=rank.reporter.devices.seen())
+    assert [entry.get("otel_fr_captured", False) for entry in contents.entries()] == [False, True]
+    encoded = [SpanBuilder("run", 0, 0).encode(item.record, device=item.device) for item in (kept, captured)]
+    spans = ScopeSpans.FromString(b"".join(encoded)).spans
+    assert [attributes(span.attributes).get("torch.collective.captured") for span in spans] == [None, True]
 
 
 def test_a_call_that_was_enqueued_after_the_recorder_was_asked_is_still_awaited(rank: Rank) -> None:
