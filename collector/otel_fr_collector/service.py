@@ -258,7 +258,11 @@ class Service:
             return
         for run in found.lost:
             self._hand_over(run)
-        self._persistence.take_over(found.answer.taken, found.taken)
+        count = self._persistence.take_over(found.answer.taken, found.taken)
+        if count:
+            _log.warning("%d incidents of jobs that another collector judged are this one's from now on", count)
+        if found.lost:
+            _log.warning("%d jobs of this collector are judged by others from now on", len(found.lost))
         for data in found.answer.changed:
             self.outlets.event_stream.repeat(data)
 

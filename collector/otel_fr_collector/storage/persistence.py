@@ -49,10 +49,16 @@ class Persistence:
         """Go on where the collector ended before the restart; nothing is published."""
         self.take(self._store.load(MAX_INCIDENTS))
 
-    def take(self, saved: Saved) -> None:
-        """Go on with incidents and runs from before a restart, or of another collector."""
+    def take(self, saved: Saved) -> int:
+        """Go on with incidents and runs from before a restart, or of another collector.
+
+        Returns:
+            How many incidents are new to this collector.
+        """
         now, wall = self._clock(), self._wall()
-        self._book.restore(saved.incidents, now, wall)
+        known_before = {(one.run, one.id) for one in self._book.known()}
+        new = [one for one in saved.incidents if (one.run, one.id) not in known_before]
+        self._book.restore(new, now, wall)
         for known in saved.runs:
             if self._book.open_of(known.id):
                 run = self._runs.get(known.id, now)
@@ -60,19 +66,23 @@ class Persistence:
                     run.restore(known.world_size, known.resource, known.ranks(now, wall))
                     self._grace.add(run)
             self._saved[known.id] = (0, 0)
-        for incident in saved.incidents:
+        for incident in new:
             if incident.is_open:
                 # Its run may be missing in the store: the incident then stays open until the run, or a newer attempt
                 # of the job, reports.
                 lost = self._runs.get(incident.run, now)
                 if lost is not None:
                     self._grace.add(lost)
-        self._resume(saved.incidents)
+        self._resume(new)
+        return len(new)
 
-    def take_over(self, saved: Saved, runs: Collection[RunId]) -> None:
-        """Go on with runs of another collector; what this one knows better replaces what is saved of them."""
-        if saved.incidents or saved.runs:
-            self.take(saved)
+    def take_over(self, saved: Saved, runs: Collection[RunId]) -> int:
+        """Go on with runs of another collector; what this one knows better replaces what is saved of them.
+
+        Returns:
+            How many incidents are new to this collector.
+        """
+        count = self.take(saved) if saved.incidents or saved.runs else 0
         old = {(one.run, one.id): one.changed for one in saved.incidents}
         own = set(runs)
         better = [
@@ -82,6 +92,7 @@ class Persistence:
         ]
         if better:
             self._store.save(better)
+        return count
 
     def save(self, changes: Sequence[IncidentChange]) -> Written:
         """Write incidents down, before they are published anywhere else: a restart must know what was published."""

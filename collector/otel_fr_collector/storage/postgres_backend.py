@@ -192,6 +192,8 @@ class PostgresBackend(PostgresSharing):
             self._prune_at = now + PRUNE_EVERY
             try:
                 self.prune()
+            except psycopg.errors.QueryCanceled as error:
+                _log.warning("the database %s: old incidents could not be deleted now: %s", self._where, error)
             except psycopg.Error as error:
                 self._fail(error)
 

@@ -35,6 +35,7 @@ class Kept:
         self.name = name
         self.broken = broken
         self.changes: list[IncidentChange] = []
+        self.resumed: list[Incident] = []
 
     def start(self) -> None:
         pass
@@ -47,6 +48,7 @@ class Kept:
     def resume(self, incidents: Sequence[Incident]) -> None:
         if self.broken:
             raise RuntimeError("no")
+        self.resumed.extend(incidents)
 
     def forget(self, run: RunId) -> None:
         pass

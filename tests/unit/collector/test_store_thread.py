@@ -23,7 +23,7 @@ from tests.support.incident_data import incident_change
 from tests.support.stores import sqlite_store
 from tests.support.waiting import until, wait_for
 from tests.unit.collector.test_isolation import Kept
-from tests.unit.collector.test_store import incident
+from tests.unit.collector.test_store import RUN, incident
 
 
 class Held(SqliteBackend):
@@ -119,6 +119,21 @@ def test_a_query_that_fails_says_so_and_damage_is_repaired(tmp_path: Path) -> No
     store.save([incident(1)])
     assert store.settled(60.0)
     assert len(store.find(job=None, state=None)) == 1
+    store.close(time.monotonic() + 5.0)
+
+
+def test_what_is_known_is_not_restored_again(tmp_path: Path) -> None:
+    """A collector that owns its runs again, after a time without the database, must not post their incidents anew."""
+    store = sqlite_store(tmp_path)
+    store.save([incident(1, FIRING)])
+    assert store.settled(60.0)
+    outlet, metrics = Kept("only"), Metrics()
+    service = Service(metrics, Outlets(metrics, others=[outlet]), store=store)
+    assert service._persistence is not None
+    assert [one.id for one in outlet.resumed] == [f"{1:016x}"]
+    saved = store.load(10)
+    assert service._persistence.take_over(saved, [RUN]) == 0
+    assert len(outlet.resumed) == len(service.book.known()) == 1
     store.close(time.monotonic() + 5.0)
 
 
