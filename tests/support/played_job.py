@@ -251,10 +251,12 @@ class RankPlayer:
 
 
 class Job:
-    """A job whose ranks report every 0.1 s, each on time as monitors do."""
+    """A job whose ranks report every ``period`` seconds, each on time as monitors do."""
 
-    def __init__(self, collector: Sends, world: int, job_id: str = "job-7", attempt: int = 0) -> None:
-        self.collector, self.id, self.attempt = collector, job_id, attempt
+    def __init__(
+        self, collector: Sends, world: int, job_id: str = "job-7", attempt: int = 0, period: float = 0.1
+    ) -> None:
+        self.collector, self.id, self.attempt, self.period = collector, job_id, attempt, period
         self.run = identity.run_id(job_id, attempt, f"nonce-{time.monotonic_ns()}")
         self.groups: dict[str, Group] = {}
         self.ranks: list[RankPlayer] = []
@@ -281,7 +283,7 @@ class Job:
         self._thread.join(PATIENCE)
 
     def _report(self) -> None:
-        while not self._stop.wait(0.1):
+        while not self._stop.wait(self.period):
             for rank in self.ranks:
                 if not rank.ended and not rank.silent:
                     with contextlib.suppress(grpc.RpcError, ValueError):  # the collector may have been stopped

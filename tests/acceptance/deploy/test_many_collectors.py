@@ -1,0 +1,194 @@
+"""Three collectors behind a load balancer, with one database: one is killed, and no incident is lost or told twice.
+
+The load balancer is a real OpenTelemetry Collector with the configuration of deploy/otelcol, whose resolver asks for
+the addresses of a host name, as it does in Kubernetes for a headless service. That name is in a file of its own, which
+stands for /etc/hosts in a mount namespace of that process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.acceptance.deploy.test_pipelines import Gateway
+from tests.support.collector_process import Collector, running
+from tests.support.external_programs import OTELCOL, get, load, needs_otelcol, started
+from tests.support.incident_receivers import AlertSink, Receiver
+from tests.support.played_job import Issued, Job
+from tests.support.ports import free_port
+from tests.support.postgres import postgres_server
+from tests.support.waiting import until, wait_for
+
+HOST = "otel-fr-collectors"
+ADDRESSES = ("127.0.1.1", "127.0.1.2", "127.0.1.3")
+JOBS = 30
+RANKS = 2
+TAKEN_OVER = 15.0
+"""Seconds after the resolver has dropped a collector, in which its jobs are to be judged by another one."""
+
+pytestmark = [
+    needs_otelcol,
+    pytest.mark.skipif(
+        os.getuid() != 0 or not shutil.which("unshare"), reason="a process with an /etc/hosts of its own needs root"
+    ),
+]
+
+
+class Site:
+    """The collectors by address, the load balancer, and what receives alerts and webhooks.
+
+    Args:
+        resolved: how many of the collectors the load balancer knows at first.
+    """
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, resolved: int = len(ADDRESSES)) -> None:
+        self._folder, self._stack = folder, stack
+        self._port = free_port()
+        self._hosts = folder / "hosts"
+        self.alerts, self.webhook = AlertSink(), Receiver()
+        stack.callback(self.alerts.close)
+        stack.callback(self.webhook.close)
+        database = folder / "store"
+        database.write_text(stack.enter_context(postgres_server()).new_database())
+        self._options = [
+            "--store-file",
+            str(database),
+            "--alertmanager",
+            self.alerts.url,
+            "--webhook",
+            self.webhook.url,
+        ]
+        self.collectors = {address: self._collector(address) for address in ADDRESSES}
+        self.resolve(*ADDRESSES[:resolved])
+        self.gateway = self._load_balancer()
+
+    def _collector(self, address: str) -> Collector:
+        options = ["--grpc", f"{address}:{self._port}", "--otlp-http", "off", "--data", str(self._folder / address)]
+        return self._stack.enter_context(running(self._folder / f"run-{address}", *options, *self._options))
+
+    def _load_balancer(self) -> Gateway:
+        config = load("otelcol/loadbalancing.yaml")
+        resolver = {"hostname": HOST, "port": str(self._port), "interval": "1s"}
+        config["exporters"]["loadbalancing"]["resolver"] = {"dns": resolver}
+        file = self._folder / "loadbalancing.yaml"
+        file.write_text(yaml.safe_dump(config))
+        names = ("OTLP_GRPC", "OTLP_HTTP", "HEALTH")
+        env = {name: f"127.0.0.1:{free_port()}" for name in names}
+        inside = f"mount --bind {self._hosts} /etc/hosts && exec {OTELCOL} --config {file}"
+        log = self._folder / "otelcol.log"
+        self._stack.enter_context(started(log, "unshare", "--mount", "sh", "-c", inside, env=env))
+        assert wait_for(lambda: get(f"http://{env['HEALTH']}")), log.read_text()
+        made = Gateway(env["OTLP_GRPC"])
+        self._stack.callback(made.channel.close)
+        return made
+
+    def resolve(self, *addresses: str) -> None:
+        """From now on the host name has these addresses."""
+        self._hosts.write_text("".join(f"{address} {HOST}\n" for address in addresses))
+
+    def jobs_at(self, address: str) -> set[str]:
+        """The jobs that a collector judges, whose ranks report to it."""
+        jobs = (get(f"{self.collectors[address].http}/api/v1/jobs") or {"jobs": []})["jobs"]
+        return {one["job"] for one in jobs if one["ranks"].get("running") and one["collector_page"] is None}
+
+    def told(self) -> Counter[tuple[str, str]]:
+        """How often the webhook was sent (job, state), each message once."""
+        messages = {headers["webhook-id"]: json.loads(body) for _, _, headers, body in self.webhook.requests}
+        return Counter((one["incident"]["job"], one["incident"]["state"]) for one in messages.values())
+
+    def alerting(self) -> dict[str, set[frozenset[tuple[str, str]]]]:
+        """By job, the labels of the alerts that were posted, by which Alertmanager tells alerts apart."""
+        found: dict[str, set[frozenset[tuple[str, str]]]] = {}
+        for one in (alert for post in self.alerts.posts for alert in post):
+            found.setdefault(one["labels"]["job_id"], set()).add(frozenset(one["labels"].items()))
+        return found
+
+
+def shows(at: Collector, expected: dict[str, list[str]]) -> None:
+    """Wait until a collector's API lists incidents of these jobs in these states, and no others."""
+
+    def states() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for one in get(f"{at.http}/api/v1/incidents")["incidents"]:
+            found.setdefault(one["job"], []).append(one["state"])
+        return found
+
+    assert wait_for(lambda: states() == expected), states()
+
+
+def ends_once(site: Site, jobs: dict[str, Job], waiting: dict[str, list[Issued]]) -> None:
+    """The ranks that were missing join. Each incident was told of once as open and once as resolved, by one alert."""
+    for name, calls in waiting.items():
+        late = jobs[name].ranks[1].issue(jobs[name].world)
+        for call in [*calls, late]:
+            jobs[name].ranks[call.rank].complete(call)
+    until(lambda: all(site.told()[name, "resolved"] for name in waiting))
+    assert site.told() == {(name, state): 1 for name in waiting for state in ("firing", "resolved")}
+    assert {name: len(labels) for name, labels in site.alerting().items()} == dict.fromkeys(waiting, 1)
+
+
+def test_a_collector_is_killed_and_no_incident_is_lost_or_told_twice(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        site = Site(tmp_path, stack)
+        jobs = {
+            f"job-{index}": stack.enter_context(Job(site.gateway, RANKS, job_id=f"job-{index}", period=1.0))
+            for index in range(JOBS)
+        }
+        for job in jobs.values():
+            job.step()
+        until(lambda: set().union(*map(site.jobs_at, site.collectors)) == set(jobs))
+        homes = {address: site.jobs_at(address) for address in site.collectors}
+        assert sum(map(len, homes.values())) == JOBS, "a job reports to two collectors"
+
+        # Of each collector, two jobs hang before one of the collectors is killed, and two after that.
+        before = [name for own in homes.values() for name in sorted(own)[:2]]
+        after = [name for own in homes.values() for name in sorted(own)[2:4]]
+        waiting: dict[str, list[Issued]] = {name: jobs[name].skip(1) for name in before}
+        until(lambda: all(site.told()[name, "firing"] for name in before))
+
+        victim = max(homes, key=lambda address: len(homes[address]))
+        survivors = [one for address, one in site.collectors.items() if address != victim]
+        site.collectors[victim].kill()
+        site.resolve(*(address for address in site.collectors if address != victim))
+        dropped = time.monotonic()
+        waiting |= {name: jobs[name].skip(1) for name in after}
+        others = [address for address in site.collectors if address != victim]
+        until(lambda: homes[victim] <= set().union(*map(site.jobs_at, others)))
+        assert time.monotonic() - dropped < TAKEN_OVER
+        until(lambda: all(site.told()[name, "firing"] for name in after))
+
+        # Each survivor shows the incidents of all collectors, each once and open.
+        for one in survivors:
+            shows(one, {name: ["firing"] for name in waiting})
+        ends_once(site, jobs, waiting)
+
+
+def test_jobs_that_move_to_a_new_collector_keep_their_incidents(tmp_path: Path) -> None:
+    """As when a collector is added: those before have no more telemetry of a job that goes on elsewhere."""
+    with contextlib.ExitStack() as stack:
+        site = Site(tmp_path, stack, resolved=2)
+        *old, new = ADDRESSES
+        jobs = {}
+        for index in range(12):
+            job = stack.enter_context(Job(site.gateway, RANKS, job_id=f"job-{index}", period=1.0))
+            jobs[job.id] = job
+            job.step()
+        until(lambda: set().union(*map(site.jobs_at, old)) == set(jobs))
+        waiting = {name: job.skip(1) for name, job in jobs.items()}
+        until(lambda: all(site.told()[name, "firing"] for name in jobs))
+
+        site.resolve(*ADDRESSES)
+        until(lambda: site.jobs_at(new))
+        # The others give them up once they have waited for telemetry that does not come.
+        until(lambda: not site.jobs_at(new) & set().union(*map(site.jobs_at, old)))
+        for one in site.collectors.values():
+            shows(one, {name: ["firing"] for name in waiting})
+        ends_once(site, jobs, waiting)
