@@ -52,19 +52,36 @@ class Entry(NamedTuple):
 def last_of_calls(entries: Iterable[Entry]) -> dict[Key, Entry]:
     """The last entry of each call, by its key.
 
-    What ends a batch stands for the entries of the batch, which come before it in its group. An equal key later is of a
-    group that was created again.
+    What ends a batch stands for the entries of the batch. An equal key later is of a group that was created again.
 
     Args:
         entries: oldest first.
     """
     found: dict[Key, Entry] = {}
-    before: dict[str, Key] = {}
+    before: dict[str, Entry] = {}
     for entry in entries:
-        key = before.get(entry.group, entry.key) if entry.ends_batch else entry.key
-        before[entry.group] = key
+        key = _key_of_end(entry, before.get(entry.group)) if entry.ends_batch else entry.key
+        before[entry.group] = entry
         found[key] = entry
     return found
+
+
+def _key_of_end(end: Entry, before: Entry | None) -> Key:
+    """The key of the batch that an entry ends: by which of its group's counts has moved since the entry before.
+
+    The entries of a batch share its number, and the end may not say that it is one of sends and receives. NCCL's does
+    not (ProcessGroupNCCL::endCoalescing), and of collectives in a batch there may be no entries but the end.
+
+    Args:
+        before: the entry before it in its group; None: it is not there any more.
+    """
+    if end.is_p2p or before is None:
+        return end.key
+    collectives, messages = (fields.integer(before.raw.get(name)) for name in ("collective_seq_id", "p2p_seq_id"))
+    message = fields.integer(end.raw.get("p2p_seq_id")) or 0
+    if end.number == collectives and (before.is_p2p or message != messages):
+        return end.group, True, message
+    return end.key
 
 
 def parse_entries(body: bytes) -> list[Entry]:

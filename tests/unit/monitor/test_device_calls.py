@@ -224,6 +224,29 @@ def test_the_end_of_a_batch_is_that_of_its_sends_and_receives(rank: Rank) -> Non
     assert [item.record.state for item in found] == [RecordState.COMPLETED] * 2
 
 
+def test_the_end_of_a_batch_of_collectives_is_theirs_whatever_came_before(rank: Rank) -> None:
+    """Of the parts there may be entries that never end, or none."""
+    rank.issue()
+    rank.issue(kind=KIND_P2P, operation="send")
+    message: dict[str, Any] = {
+        "is_p2p": True,
+        "p2p_seq_id": 1,
+        "collective_seq_id": 1,
+        "profiling_name": "nccl:send 0->1",
+    }
+    earlier = [ended(1), begun(2, **message)]
+    rank.number = 1
+    rank.issue()
+    rank.poll()
+    end: dict[str, Any] = {"profiling_name": "nccl:coalesced", "collective_seq_id": 2, "p2p_seq_id": 1, "record_id": 4}
+    part: dict[str, Any] = {"p2p_seq_id": 1, "record_id": 3}
+    found = rank.show(*earlier, entry(2, **part), begun(3, **end))
+    assert [item.record.record_id for item in found] == [0]
+    assert [(call["record"], call["is_queued"]) for call in rank.in_flight()] == [(1, False), (2, False)]
+    found = rank.show(*earlier, ended(3, **end))
+    assert [(item.record.record_id, item.record.state) for item in found] == [(2, RecordState.COMPLETED)]
+
+
 def test_names_of_one_operation_are_one(rank: Rank) -> None:
     for operation in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single", "barrier"):
         rank.issue(operation=operation)
