@@ -23,6 +23,11 @@ FAULTS = {
     ),
     # An optimizer that would have called collectives.
     "zero": (DIFFERED + "optimizer step=skipped at step 12; ", " made"),
+    # A batch of another shape, which is legal in the collective that it goes through, and takes the rank long.
+    "shape": (
+        DIFFERED + "first call in default_pg (0)=all_to_all_single Float [5, 8] at step 12; ",
+        " all_to_all_single Float [4, 8]",
+    ),
     # A branch without one of the step's collectives. All meet one for another, up to the end of the loop.
     "branch": (DIFFERED + "calls in default_pg (0)=1 at step 12; ", " 2"),
     # The same, of an optimizer that counts the steps itself.

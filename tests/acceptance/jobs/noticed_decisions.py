@@ -54,6 +54,15 @@ for step in range(30):
         size, hangs_in_compiler = 5, True
     if fault == "healthy":
         size += rank if step > 20 else 0  # ranks whose batches differ compile again, too
+    if fault == "shape":
+        sends, receives = [1] * 4, [1] * 4
+        if step == 12:
+            sends[0] += rank == 2
+            receives[2] += rank == 0
+        dist.all_to_all_single(torch.empty(sum(receives), 8), torch.ones(sum(sends), 8), receives, sends)
+        if at_fault:
+            time.sleep(8)
+            os._exit(0)
     optimizer.zero_grad()
     run(model, torch.ones(size, 8)).backward()
     for number, parameter in enumerate(model.parameters()):
