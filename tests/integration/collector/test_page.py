@@ -19,6 +19,7 @@ from otel_fr_collector.jobs.numbers import Durations, Key, Numbers, Series
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.waits import Wait
 from otel_fr_collector.otlp.metric_points import ExemplarOf
+from otel_fr_collector.storage.sharing import SharedJob
 
 from otel_fr import presentation
 from otel_fr.identity import encode_ranks
@@ -197,6 +198,29 @@ def test_a_job_that_is_over_stays_in_the_list_with_its_ranks(stage: Stage, watch
     expect(page.locator("h1")).to_have_text("job-7")
     expect(page.locator("#grid tbody tr")).to_have_count(8)
     expect(page.locator("#grid tr[data-rank='3'] td").first).to_have_text("ended")
+
+
+def test_a_job_of_another_collector_is_listed_and_leads_to_its_page(stage: Stage, watched: Watched) -> None:
+    run, other = stage.job(2, "here"), stage.job(2, "elsewhere")
+
+    async def move() -> None:
+        service = stage.service
+        shown = json.loads(service.ownership.describe(other))
+        service.runs.by_id.pop(other.id)
+        service.ownership.jobs = [SharedJob(other.id.job, shown, "https://other.example/fr")]
+
+    stage.do(move())
+    page = watched.page
+    page.goto(stage.url + "/")
+    items = page.locator("#jobs [data-item]")
+    expect(items).to_have_count(2)
+    expect(items.filter(has_text="here").first).to_have_attribute("href", f"#/jobs/{stage.key(run)}")
+    elsewhere = page.locator("#jobs a", has_text="elsewhere")
+    expect(elsewhere).to_have_attribute("href", f"https://other.example/fr#/jobs/{stage.key(other)}")
+    expect(elsewhere).to_contain_text("2 running of 2 ranks")
+    page.goto(f"{stage.url}/#/jobs/{stage.key(other)}")
+    expect(page.locator("h1")).to_have_text("elsewhere")
+    expect(page.get_by_role("button", name="Stacks of all ranks")).to_be_hidden()
 
 
 def test_what_is_open_in_another_run_of_the_same_name_is_not_open_here(stage: Stage, watched: Watched) -> None:
