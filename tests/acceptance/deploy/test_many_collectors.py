@@ -84,9 +84,9 @@ class Site:
         env = {name: f"127.0.0.1:{free_port()}" for name in names}
         inside = f"mount --bind {self._hosts} /etc/hosts && exec {OTELCOL} --config {file}"
         log = self._folder / "otelcol.log"
-        self._stack.enter_context(started(log, "unshare", "--mount", "sh", "-c", inside, env=env))
+        process = self._stack.enter_context(started(log, "unshare", "--mount", "sh", "-c", inside, env=env))
         assert wait_for(lambda: get(f"http://{env['HEALTH']}")), log.read_text()
-        made = Gateway(env["OTLP_GRPC"])
+        made = Gateway(env["OTLP_GRPC"], process)
         self._stack.callback(made.channel.close)
         return made
 

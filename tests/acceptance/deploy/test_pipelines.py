@@ -17,7 +17,7 @@ from tests.support.external_programs import JAEGER, OTELCOL, get, load, needs_ja
 from tests.support.grpc_calls import METRICS, unary
 from tests.support.paths import DEPLOY
 from tests.support.played_job import Job
-from tests.support.ports import free_port
+from tests.support.ports import free_address, free_port
 from tests.support.rank_metrics import metrics_of
 from tests.support.waiting import wait_for
 
@@ -29,8 +29,9 @@ def address() -> str:
 class Gateway:
     """A running OpenTelemetry Collector, to be sent to as a `torchrun.Collector` is."""
 
-    def __init__(self, receive: str) -> None:
+    def __init__(self, receive: str, process: subprocess.Popen[bytes]) -> None:
         self.channel = grpc.insecure_channel(receive)
+        self.process = process
 
     def send(self, method: str, data: bytes, **options: Any) -> bytes:
         return unary(self.channel, method)(data, wait_for_ready=True, **options)
@@ -40,9 +41,9 @@ class Gateway:
 def gateway(folder: Path, name: str, **env: str) -> Iterator[Gateway]:
     own = {"OTLP_GRPC": address(), "OTLP_HTTP": address(), "HEALTH": address(), **env}
     log = folder / f"{name}.log"
-    with started(log, str(OTELCOL), "--config", str(DEPLOY / "otelcol" / f"{name}.yaml"), env=own):
+    with started(log, str(OTELCOL), "--config", str(DEPLOY / "otelcol" / f"{name}.yaml"), env=own) as process:
         assert wait_for(lambda: get(f"http://{own['HEALTH']}")), log.read_text()
-        made = Gateway(own["OTLP_GRPC"])
+        made = Gateway(own["OTLP_GRPC"], process)
         try:
             yield made
         finally:
@@ -84,6 +85,29 @@ def test_fanout_gives_otel_fr_everything_and_the_backend_the_traces(tmp_path: Pa
                 assert ours.wait_cause()["culprit_ranks"] == [1]
             assert wait_for(lambda: backend.metric("otel_fr_collector_items_received_total", signal="traces") >= 3)
         assert backend.metric("otel_fr_collector_items_received_total", signal="logs") == 0
+
+
+@needs_otelcol
+def test_a_nodes_spans_survive_the_collector_and_the_process_on_the_node(tmp_path: Path) -> None:
+    received = "otel_fr_collector_items_received_total"
+    address, steps = free_address(), 20
+    env = {"OTEL_FR_ENDPOINT": address, "QUEUE": str(tmp_path / "queue")}
+    with running(tmp_path / "first", "--grpc", address) as first, gateway(tmp_path, "node", **env) as node:
+        with Job(node, 3) as job:
+            job.step()
+            assert wait_for(lambda: first.metric(received, signal="traces") == 3)
+            first.kill()
+            for _ in range(steps):
+                job.step()
+        node.process.kill()
+        node.process.wait()
+    with running(tmp_path / "second", "--grpc", address) as second, gateway(tmp_path, "node", **env) as node:
+        # What was accepted may arrive twice, if the process was killed between sending and removing it.
+        assert wait_for(lambda: second.metric(received, signal="traces") >= 3 * steps)
+        with Job(node, 3, job_id="next") as job:
+            job.step()
+            job.skip(1)
+            assert second.wait_cause(lambda one: one["job"] == "next")["culprit_ranks"] == [1]
 
 
 def test_sampling_thins_out_the_backend_only() -> None:
