@@ -57,10 +57,15 @@ def of_backend(backend: str) -> Handler | None:
     return next((handler for handler in HANDLERS if backend in handler.backends), None)
 
 
+def is_of_device(backend: str) -> bool:
+    """True if PyTorch's recorder knows when devices begin and end the calls of this backend."""
+    handler = of_backend(backend)
+    return handler is not None and handler.shows_ends
+
+
 def shows_ends(backends: Iterable[str]) -> bool:
     """True if PyTorch's recorder knows when devices begin and end the calls of one of these backends."""
-    found = map(of_backend, backends)
-    return any(handler is not None and handler.shows_ends for handler in found)
+    return any(map(is_of_device, backends))
 
 
 def may_time(env: Mapping[str, str]) -> bool:

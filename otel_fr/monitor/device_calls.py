@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from otel_fr.dumps.device_times import DeviceTimes
 from otel_fr.monitor.recorder_entries import Entry, Key, last_of_calls
 from otel_fr.ring import KIND_COLLECTIVE, KIND_P2P, POSTED, Record, RecordState
-from otel_fr.torch_recorder import of_backend
+from otel_fr.torch_recorder import is_of_device
 
 MAX_HELD: Final = 20_000
 """Calls held, and calls of which is kept how they ended: ten times what PyTorch's recorder keeps. Those beyond are
@@ -76,8 +76,7 @@ class DeviceCalls:
             self._has_news = True
         if record.state is not RecordState.UNKNOWN or record.kind not in (KIND_COLLECTIVE, KIND_P2P):
             return False
-        handler = of_backend(record.signature.backend)
-        if handler is None or not handler.shows_ends:
+        if not is_of_device(record.signature.backend):
             return False
         if not self.is_read and self.connect is not None:
             self.connect()

@@ -27,6 +27,7 @@ from otel_fr.ring import (
     SignatureDef,
     SiteDef,
 )
+from otel_fr.torch_recorder import is_of_device
 
 MAX_SIGNATURES: Final = 8192
 """Different signatures that are kept as one object each; after that they are made anew."""
@@ -70,6 +71,7 @@ class RecorderCalls:
         self._newest: dict[str, int] = {}
         self._open: dict[int, tuple[str, int]] = {}
         self._ending: set[int] = set()
+        self._shows_begins = False
         self._signatures: dict[object, SignatureDef] = {}
         self._groups: dict[str, GroupDef] = {}
         self._pairs: dict[tuple[str, str, int | None, int | None], int] = {}
@@ -120,6 +122,7 @@ class RecorderCalls:
         """What the recorder holds, oldest first of each handler; see `Snapshot`."""
         self.groups()
         self._asked_ns = asked_ns
+        self._shows_begins = self._shows_begins or any(entry.began for entry in entries)
         last = last_of_calls(entries)
         there: set[tuple[str, int]] = set()
         is_failing = self._ring.exception is not None
@@ -203,6 +206,10 @@ class RecorderCalls:
             else:
                 self._ending.add(record_id)
                 self._replace(record_id, waited_ns=POSTED)
+        elif self._shows_begins and is_of_device(entry.name.backend):
+            # Nothing waits in it before the device has begun it.
+            began = max(entry.began - wall_offset_ns, POSTED + 1) if entry.began else POSTED
+            self._replace(record_id, waited_ns=began)
 
     def lose(self) -> None:
         """The recorder does not answer: unless the rank ends, it is not known what it does, and may never be."""

@@ -20,6 +20,7 @@ from otel_fr.otlp_attributes import attributes
 from otel_fr.rank_report import RankReport, ReportedCall, ReportedException, ReportedGroup
 from otel_fr.rank_report.forms import MAX_TENSORS
 from otel_fr.ring import MAIN_THREAD, STATE_TEXT, GroupDef, GroupProgress, RecordState
+from otel_fr.torch_recorder import is_of_device
 
 MAX_DESTROYED = 64
 """Destroyed groups that are still reported."""
@@ -68,7 +69,7 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         site=record.site.text,
         any_source=signature.any_source,
         is_posted=record.is_posted,
-        is_queued=item.device is not None and item.device.is_queued,
+        is_queued=_is_queued(item),
         wait_s=wait_s,
         duration_s=None if record.ended_ns is None else seconds_between(record.issued_ns, record.ended_ns),
         gap_s=None if item.gap_s is None else round(item.gap_s, 6),
@@ -79,6 +80,15 @@ def reported_call(item: Tracked, now_ns: int) -> ReportedCall:
         awaits_all=new is not None and new.awaits_all,
         run_s=None if item.device is None else item.device.duration_s,
     )
+
+
+def _is_queued(item: Tracked) -> bool:
+    """Its device has not begun it."""
+    if item.device is not None:
+        return item.device.is_queued
+    # Of calls that are read from PyTorch's recorder, only those that a device has not begun are posted.
+    record = item.record
+    return record.state is RecordState.IN_FLIGHT and record.is_posted and is_of_device(record.signature.backend)
 
 
 def reported_group(row: GroupProgress, now_ns: int, is_destroyed: bool = False) -> ReportedGroup:

@@ -17,7 +17,7 @@ from otel_fr.monitor.recorder_entries import parse_entries
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.ring import GroupDef, RecordState, RingReader, RingWriter
 from otel_fr.torch_recorder import CAPTURE_KEY
-from tests.support.worker_server import answer, ended, entry
+from tests.support.worker_server import answer, begun, ended, entry
 
 SECOND = 1_000_000_000
 
@@ -71,6 +71,27 @@ def test_a_call_has_what_the_recorder_knows_of_it(rank: Rank) -> None:
     assert (signature.input_bytes, signature.reduce_op, signature.root) == (48, None, None)
     assert [call.sequence for call in rank.reporter.build(before).in_flight] == [1]
     assert rank.progress == (1, 0, 1, 0)
+
+
+def test_a_rank_waits_in_a_call_of_a_device_from_when_the_device_has_begun_it(rank: Rank) -> None:
+    enqueued = time.time_ns() - 20 * SECOND
+    since = {"time_created_ns": enqueued, "time_discovered_started_ns": time.time_ns() - 6 * SECOND}
+    rank.show(begun(1, **since), entry(2, time_created_ns=enqueued))
+    first, second = rank.reporter.build(time.monotonic_ns()).in_flight
+    assert (first.is_posted, first.is_queued, second.is_posted, second.is_queued) == (False, False, True, True)
+    assert first.wait_s is not None
+    assert 6 <= first.wait_s < 20
+    rank.show(ended(1), begun(2))
+    (second,) = rank.reporter.build(time.monotonic_ns()).in_flight
+    assert (second.sequence, second.is_posted, second.is_queued) == (2, False, False)
+
+
+def test_without_times_a_rank_waits_in_a_call_from_when_it_was_enqueued(rank: Rank) -> None:
+    rank.show(entry(1), gloo(2))
+    assert [(call.is_posted, call.is_queued) for call in rank.reporter.build(time.monotonic_ns()).in_flight] == [
+        (False, False),
+        (False, False),
+    ]
 
 
 def test_a_call_that_is_retired_completes_at_the_next_look_and_waits_for_nobody_until_then(rank: Rank) -> None:
