@@ -87,7 +87,8 @@ class _Group:
             is_known = self.pending and self.pending[0][0] <= calls[number]
             if not is_known and len(found) < more:
                 found.append(number)
-        others = [number for number in new if number not in found]
+        chosen = set(found)
+        others = [number for number in new if number not in chosen]
         missing = min(max(0, more - len(found)), len(others))
         self.numbers += sorted([*found, *others[len(others) - missing :]])
 
