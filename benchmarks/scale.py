@@ -33,15 +33,17 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from otel_fr_collector.control import REPORT_INTERVAL
+
 from benchmarks.collector import Server, collector
 from otel_fr import identity, semconv
 from otel_fr.config import STALL_SHARE
 from otel_fr.monitor.brief_reports import FULL_SECONDS, BriefReports
 from otel_fr.monitor.report_builder import log_record
-from otel_fr.monitor.rules import Situation, report_interval
+from otel_fr.monitor.rules import Cadence, Situation
 from otel_fr.monitor.span_builder import SCOPE
 from otel_fr.otlp_attributes import attributes
-from otel_fr.rank_report import DropCounts, RankReport, ReportedCall, ReportedGroup
+from otel_fr.rank_report import DEFAULT_PEER_TIMEOUT, DropCounts, RankReport, ReportedCall, ReportedGroup
 
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 BATCH = 64
@@ -51,6 +53,8 @@ STALL = 5.0
 GIVE_UP = 60.0
 """Seconds after which an incident is not waited for any more."""
 TICK = 0.02
+WARM_SECONDS = 6.0
+"""In which each rank has reported in full, and again."""
 
 # Numbers that stand in the requests, which are made once, for those that each sending puts in their place: of equal
 # length, and found nowhere else.
@@ -195,47 +199,66 @@ class Job:
 
 
 class Batch:
-    """The monitors of some ranks: they report when it is time, with one request under way at most."""
+    """The monitors of some ranks: they report when it is time, with one request under way at most.
 
-    def __init__(self, job: Job, ranks: tuple[int, ...], first_due: float) -> None:
+    The ranks have moved as usual for long, and the collector allows long intervals (docs/telemetry.md).
+    """
+
+    def __init__(self, job: Job, ranks: tuple[int, ...], longest: float) -> None:
         self.ranks = ranks
-        self.due = first_due
+        self.due = 0.0
         self.sent = self.bytes = 0
-        is_culprit = ranks == (job.culprit,)
-        told = semconv.EVENT_IDLE if is_culprit else semconv.EVENT_STALLED
+        self._is_culprit = ranks == (job.culprit,)
         self._full = job.request(ranks, semconv.EVENT_PROGRESS)
         self._brief = job.request(ranks, semconv.EVENT_PROGRESS, brief=True)
-        self._full_due = 0.0
         self._skipped = job.request(ranks, semconv.EVENT_PROGRESS, skipped=True)
-        self._told = job.request(ranks, told, skipped=True, told=True)
+        event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
+        self._told = job.request(ranks, event, skipped=True, told=True)
+        self._full_due = 0.0
         self._is_told = False
         self._number = NUMBER
         self._calls = CALLS
         self._under_way: grpc.Future[bytes] | None = None
+        self._reported = 0.0
+        self._cadence = Cadence(STALL, DEFAULT_PEER_TIMEOUT, job.world)
+        self._cadence.most = longest
+        self._cadence.interval(Situation(0, 0))
+
+    def _interval(self, now: float, skipped_at: float | None) -> float:
+        now_ns = int(now * 1e9)
+        if skipped_at is None:
+            return self._cadence.interval(Situation(now_ns, now_ns))
+        since = int(skipped_at * 1e9)
+        return self._cadence.interval(Situation(now_ns, since, None if self._is_culprit else 1, since))
 
     def step(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], now: float, skipped_at: float | None) -> None:
         """Send what is due."""
-        still = 0.0 if skipped_at is None else now - skipped_at
-        event_due = skipped_at is not None and not self._is_told and still >= STALL_SHARE * STALL
-        if not event_due and now < self.due:
+        interval = self._interval(now, skipped_at)
+        self.due = min(self.due, self._reported + interval) if self._reported else self.due
+        is_told = skipped_at is None or self._is_told or now - skipped_at < STALL_SHARE * STALL
+        if is_told and now < self.due:
             return
         if self._under_way is not None and not self._under_way.done():
             return  # a monitor, too, waits for the answer
-        interval = report_interval(Situation(int(still * 1e9), 0), STALL)
-        self.due = max(self.due + interval, now) if not event_due else now + interval
-        data = self._told if event_due else self._skipped
-        if skipped_at is None:
-            data = self._brief if now < self._full_due else self._full
-        if data is self._full:  # the first time after half of it or more, as monitors do
-            share = random.uniform(0.5, 1.0) if not self._full_due else 1.0
+        if is_told:
+            self._reported, self.due = now, now + interval
+        if skipped_at is not None:
+            data = self._skipped if is_told else self._told
+            self._is_told = self._is_told or not is_told
+        elif now < self._full_due:
+            data = self._brief
+        else:
+            data = self._full
+            share = random.uniform(0.5, 1.0) if not self._full_due else 1.0  # as monitors do
             self._full_due = now + share * FULL_SECONDS
-        self._is_told = self._is_told or event_due
-        self._number += 1
+        self._send(export, data, 0.0 if skipped_at is None else now - skipped_at)
         self._calls += 20 if skipped_at is None else 0
-        age = f"{still:.6f}"[:8].encode()
+
+    def _send(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], data: bytes, still: float) -> None:
+        self._number += 1
         for mark, value in ((NUMBER, self._number), (CALLS + 1, self._calls + 1), (CALLS, self._calls)):
             data = data.replace(str(mark).encode(), str(value).encode())
-        data = data.replace(str(AGE).encode(), age)
+        data = data.replace(str(AGE).encode(), f"{still:.6f}"[:8].encode())
         self._under_way = export.future(data, timeout=30)
         self.sent += len(self.ranks)
         self.bytes += len(data)
@@ -248,8 +271,8 @@ def _until(batches: list[Batch], export: grpc.UnaryUnaryMultiCallable[bytes, byt
         time.sleep(TICK)
 
 
-def measure(world: int, seconds: float, folder: Path) -> Result:
-    """One job of ``world`` ranks: ``seconds`` of steady reports, then the skip."""
+def measure(world: int, seconds: float, longest: float, folder: Path) -> Result:
+    """One job of ``world`` ranks: ``seconds`` of steady reports, ``longest`` seconds apart at most, then the skip."""
     result = Result(world)
     job = Job(world)
     server = collector(folder)
@@ -257,12 +280,11 @@ def measure(world: int, seconds: float, folder: Path) -> Result:
         options = [("grpc.max_send_message_length", -1)]
         with grpc.insecure_channel(server.address, options=options) as channel:
             export = channel.unary_unary(EXPORT, None, None)
-            start = time.monotonic() + 0.1
-            batches = [Batch(job, ranks, 0.0) for ranks in job.batches]
+            batches = [Batch(job, ranks, longest) for ranks in job.batches]
             start = time.monotonic()
             for index, batch in enumerate(batches):
-                batch.due = start + index / len(batches)
-            _until(batches, export, start + 4.0)  # the ranks, their groups and signatures are new
+                batch.due = start + index / len(batches) * WARM_SECONDS / 2
+            _until(batches, export, start + WARM_SECONDS)  # the ranks, their groups and signatures are new
             sent, size = sum(batch.sent for batch in batches), sum(batch.bytes for batch in batches)
             cpu, begun = server.cpu(), time.monotonic()
             _until(batches, export, begun + seconds)
@@ -352,12 +374,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1_024, 4_096, 16_384], help="sizes of jobs")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the steady phase")
+    parser.add_argument("--longest", type=float, default=REPORT_INTERVAL, help="seconds between reports, as allowed")
     parser.add_argument("--json", action="store_true", help="one JSON object for each size")
     options = parser.parse_args()
     results = []
     for world in options.ranks:
         with tempfile.TemporaryDirectory() as name:
-            results.append(measure(world, options.seconds, Path(name)))
+            results.append(measure(world, options.seconds, options.longest, Path(name)))
         if options.json:
             print(json.dumps(asdict(results[-1])), flush=True)
     if not options.json:

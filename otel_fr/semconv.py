@@ -189,3 +189,6 @@ INCIDENT_RESOLVED: Final = "torch.incident.resolved"
 """On the span that tells how long an incident lasted: its id."""
 PROVISIONAL: Final = "torch.span.provisional"
 """True: of a call that has not ended; its rank sends the span of the whole call, under another id, when it has."""
+
+# Metadata of the control stream (docs/telemetry.md).
+REPORT_INTERVAL_METADATA = "otel-fr-report-interval"

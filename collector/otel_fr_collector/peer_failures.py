@@ -128,7 +128,7 @@ class PeerFailures:
             for state in run.ranks.values()
             if state.ended is None
             and (report := state.report) is not None
-            and now - max(state.arrived, floor) > report.peer_timeout
+            and now - max(state.arrived, floor) > max(report.peer_timeout, state.silence)
         ]
         if not silent:
             return

@@ -11,13 +11,12 @@ from __future__ import annotations
 import random
 
 from otel_fr.config import STALL_SHARE
+from otel_fr.monitor.rules import WAIT_SECONDS, patience
 from otel_fr.rank_report import DropCounts, RankReport, ReportedCall, ReportedGroup
 
 FULL_SECONDS = 30.0
 """Seconds after which a report is full again, whatever has been told; the first time after half of it or more, so that
 the ranks of a job, which start together, do not send theirs together."""
-YOUNG_SECONDS = 0.5
-"""Age up to which a collective in flight is nothing unusual: it is left out. Older ones make a report full."""
 STILL_SHARE = STALL_SHARE / 2
 """Share of the stall time without a movement from which reports are full."""
 
@@ -27,7 +26,8 @@ _IN_FLIGHT = ("scheduled", "unknown")
 class BriefReports:
     """What the collector was told last, and the form of the next report."""
 
-    def __init__(self) -> None:
+    def __init__(self, world_size: int = 1) -> None:
+        self._longest_wait = WAIT_SECONDS * patience(world_size)
         self._groups: dict[str, tuple[object, ...]] | None = None
         self._dropped: DropCounts | None = None
         self._newest = -1
@@ -74,7 +74,7 @@ class BriefReports:
             return False
         if any(item.is_overdue for item in report.activity):
             return False
-        if any(call.state in _IN_FLIGHT and _is_long(call) for call in report.in_flight):
+        if any(call.state in _IN_FLIGHT and self._is_long(call) for call in report.in_flight):
             return False
         groups = report.groups
         return len(groups) == len(known) and all(known.get(group.id) == _texts(group) for group in groups)
@@ -83,13 +83,12 @@ class BriefReports:
         """Left out: a collective of a moment ago that no report has shown in flight, so that none must show its end."""
         return call.stream == "collective" and call.record > self._newest and not call.is_posted
 
-
-def _is_long(call: ReportedCall) -> bool:
-    """Nothing is known of its age, or it has been in flight for long and is waited for."""
-    if call.is_posted:
-        return False
-    age = call.age_s if call.wait_s is None else call.wait_s
-    return age is None or age >= YOUNG_SECONDS
+    def _is_long(self, call: ReportedCall) -> bool:
+        """It is waited for, and has been in flight for long, or nothing is known of its age."""
+        if call.is_posted:
+            return False
+        age = call.age_s if call.wait_s is None else call.wait_s
+        return age is None or age >= self._longest_wait
 
 
 def _texts(group: ReportedGroup) -> tuple[object, ...]:

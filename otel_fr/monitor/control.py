@@ -6,16 +6,20 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
 import grpc
 
 from otel_fr.control.v1.control_pb2 import Command, WatchRequest
 from otel_fr.monitor.rank_identity import RankIdentity
+from otel_fr.monitor.rules import REPORT_SECONDS
 from otel_fr.otlp_sender import GrpcTarget
+from otel_fr.semconv import REPORT_INTERVAL_METADATA
 
 METHOD = "/otel_fr.control.v1.Control/Watch"
+LONGEST_INTERVAL = 60.0
+"""Seconds between two reports, whatever a collector allows."""
 NOT_OFFERED_SECONDS = 60.0
 """Until the next try at a server that does not know the service (any other OTLP receiver)."""
 MAX_WAIT_SECONDS = 30.0
@@ -37,6 +41,7 @@ class ControlClient:
         on_not_offered: called once, if the server does not know the service.
 
     Attributes:
+        report_interval: as the collector said at the beginning of the stream that is open; 1 if none is.
         is_first: True for the first monitor of this machine that asks this; only that one logs a refusal.
     """
 
@@ -56,6 +61,7 @@ class ControlClient:
         self.is_first: Callable[[str], bool] = lambda _: True
         self._refused = False
         self._cancel: Callable[[], object] | None = None
+        self.report_interval = REPORT_SECONDS
         self.listening = False
         """The stream of commands is open."""
 
@@ -127,11 +133,26 @@ class ControlClient:
                 self._cancel = stream.cancel
                 if self._identity().run_id != identity.run_id:
                     self.reconnect()
+                self.report_interval = _interval_of(stream.initial_metadata())
                 for command in stream:
                     received = True
                     self.commands.put(command)
                     self._on_command()
             finally:
+                self.report_interval = REPORT_SECONDS
                 self.listening = False
                 self._cancel = None
         return received
+
+
+def _interval_of(metadata: Iterable[tuple[str, str | bytes]] | None) -> float:
+    """How many seconds apart progress reports may be for the collector to count the rank as alive.
+
+    A collector that does not say it, or says no number, takes a rank that does not report each second for silent.
+    """
+    value = next((value for key, value in metadata or () if key == REPORT_INTERVAL_METADATA), "")
+    try:
+        seconds = float(value)
+    except ValueError:
+        return REPORT_SECONDS
+    return min(seconds, LONGEST_INTERVAL) if seconds >= REPORT_SECONDS else REPORT_SECONDS

@@ -52,6 +52,7 @@ class Reporter:
         unseen: those that only it has, where they are counted.
         on_hang: what was done because a limit had passed; "": nothing.
         running_here: as `Node.running` last found them.
+        interval_s: until the next progress report, at most.
         is_to_exit: the rank was told to end, because a peer has failed.
     """
 
@@ -67,7 +68,6 @@ class Reporter:
         self._stacks_of = 0
         # The rank looked before its monitor was started, which takes seconds on a busy machine.
         self._memory = OutOfMemory(reader.pid, first=reader.meta.get("memory") if is_first else None)
-        self._brief = BriefReports()
         self._had_exception = False
         self._error_file: ReportedException | None = None
         self._thread_exceptions: tuple[ReportedException, ...] = ()
@@ -82,8 +82,10 @@ class Reporter:
         self.identity = RankIdentity.of(reader.meta, config, reader.pid)
         self.activity = ActivityWatch(reader, config, self.identity.rank, self._sent_until_ns)
         self._step_calls = StepCalls(reader)
+        self._brief = BriefReports(self.identity.world_size or 1)
         self.on_hang = ""
         self.running_here: list[int] = []
+        self.interval_s = rank_report.DEFAULT_INTERVAL
         self.is_to_exit = False
         self._resource = self.identity.resource()
         self._builder = self._new_builder()
@@ -342,6 +344,7 @@ class Reporter:
             on_hang=self.on_hang,
             records_creations=meta.get("creations") is True,
             peer_timeout=self._config.peer_timeout,
+            interval_s=max(rank_report.DEFAULT_INTERVAL, self.interval_s),
             running_here=encode_ranks(self.running_here) if len(self.running_here) > 1 else "",
             decisions=self._decisions() if stacks or known is not None else (),
         )

@@ -5,7 +5,7 @@ All times are the rank's monotonic clock in nanoseconds (one clock per machine),
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from otel_fr.config import STALL_SHARE
 
@@ -18,6 +18,18 @@ RECOVERED_EVERY_SECONDS = 30.0
 """Shortest time between two such files: a program may catch a failed call every second, for as long as it runs."""
 REPORT_SECONDS = 1.0
 QUICK_REPORT_SECONDS = 0.25
+QUICK_RANKS = 1_024
+"""Ranks of a job up to which reports are so quick; of larger ones, the interval grows with them, to the usual one: all
+ranks but one stand still together, and one collector takes in what they report."""
+WAIT_SECONDS, STILL_SECONDS = 0.5, 1.0
+"""How long a call is in flight, or nothing moves, from which a rank does not move as usual. In jobs of more than
+`MANY_RANKS` longer, up to four times: nearly all ranks wait when one does not come, and one collector takes it in."""
+MANY_RANKS = 4_096
+LATER_SECONDS = 1.5
+"""Over which the ranks of a job of 16,384 spread the news that they are stalled; those of smaller ones over less, and
+up to `MANY_RANKS` ranks not at all. They tell the same, so the verdict need not wait for all."""
+USUAL_SHARE = 12.0
+"""Seconds for which a rank has moved as usual, for each second between two of its reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +66,55 @@ def is_idle(situation: Situation, stall_seconds: float) -> bool:
     return situation.oldest is None and still >= STALL_SHARE * stall_seconds
 
 
-def report_interval(situation: Situation, stall_seconds: float) -> float:
-    """Seconds from one progress report to the next."""
+def report_interval(situation: Situation, stall_seconds: float, world_size: int = 1) -> float:
+    """Seconds from one progress report to the next, of a rank of which nothing is known but this."""
     still = seconds_between(situation.moved_ns, situation.now_ns)
     quick = QUICK_FROM * stall_seconds <= still <= QUICK_UNTIL * stall_seconds
-    return QUICK_REPORT_SECONDS if quick else REPORT_SECONDS
+    return min(REPORT_SECONDS, QUICK_REPORT_SECONDS * max(1.0, world_size / QUICK_RANKS)) if quick else REPORT_SECONDS
+
+
+def patience(world_size: int) -> float:
+    """By which factor a wait is longer before it is told, in a job of so many ranks: 1 to 4."""
+    return min(4.0, max(1.0, world_size / MANY_RANKS))
+
+
+def later_seconds(rank: int, world_size: int) -> float:
+    """How much later than others' a rank's stall is told: spread evenly over the ranks of a large job."""
+    share = rank * 0.6180339887 % 1.0  # the golden ratio: neighbours are far apart, and no two ranks meet
+    return share * LATER_SECONDS * (patience(world_size) - 1.0) / 3.0
+
+
+class Cadence:
+    """How often progress is reported: more and more seldom while a rank moves as usual, if the collector allows it.
+
+    Attributes:
+        most: the longest interval that the collector takes for life, seconds; from any thread.
+    """
+
+    def __init__(self, stall_seconds: float, peer_timeout: float, world_size: int) -> None:
+        self._stall = stall_seconds
+        # Two reports within the time after which others may give the rank up, or are judged to wait for it.
+        self._most = max(REPORT_SECONDS, min(stall_seconds, peer_timeout) / 2)
+        self._world_size = world_size
+        self._patience = patience(world_size)
+        self._longest_wait = min(WAIT_SECONDS * self._patience, QUICK_FROM * stall_seconds)
+        self._longest_still = min(STILL_SECONDS * max(1.0, self._patience / 2), QUICK_FROM * stall_seconds)
+        self._usual_since_ns: int | None = None
+        self.most = REPORT_SECONDS
+
+    def interval(self, situation: Situation) -> float:
+        """Seconds from one progress report to the next."""
+        now_ns = situation.now_ns
+        still = seconds_between(situation.moved_ns, now_ns)
+        wait = 0.0 if situation.oldest is None else seconds_between(situation.oldest_since_ns, now_ns)
+        if wait >= self._longest_wait or still >= self._longest_still:
+            self._usual_since_ns = None
+            quick = report_interval(situation, self._stall, self._world_size)
+            return quick if self._patience <= 1.0 else max(quick, min(self._patience, self._most, self.most))
+        if self._usual_since_ns is None:
+            self._usual_since_ns = now_ns
+        usual = seconds_between(self._usual_since_ns, now_ns)
+        return max(REPORT_SECONDS, min(usual / USUAL_SHARE, self._most, self.most))
 
 
 class Episodes:
@@ -68,8 +124,10 @@ class Episodes:
         self._stalled: int | None = None
         self._idle: int | None = None
 
-    def new_stall(self, situation: Situation, stall_seconds: float) -> int | None:
-        """The stalled call, the first time that it counts as stalled."""
+    def new_stall(self, situation: Situation, stall_seconds: float, later: float = 0.0) -> int | None:
+        """The stalled call, the first time that it counts as stalled, or ``later`` seconds after that."""
+        if later:
+            situation = replace(situation, now_ns=situation.now_ns - int(later * 1e9))
         call = stalled_call(situation, stall_seconds)
         if call is None or call == self._stalled:
             return None

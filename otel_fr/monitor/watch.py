@@ -103,6 +103,9 @@ class Monitor:
         self._termination = Termination(process, config.hang_grace)
         self._episodes = rules.Episodes()
         self._recovery = rules.Recovery()
+        world_size = reporter.identity.world_size or 1
+        self._cadence = rules.Cadence(config.stall_seconds, config.peer_timeout, world_size)
+        self._later = rules.later_seconds(reporter.identity.rank, world_size)
         self._quorum_of_file: int | None = None
         self._stacks = StackWatch(
             process, lambda: reader.meta, link, config, reporter, lambda reason: self._dump(reason, of_fault=True)
@@ -225,7 +228,7 @@ class Monitor:
             self._dump(REASON_EXCEPTION)
         if reporter.clean_so_far:
             pass  # a rank that has said that it ends cleanly neither stalls nor idles
-        elif self._episodes.new_stall(situation, stall_seconds) is not None:
+        elif self._episodes.new_stall(situation, stall_seconds, self._later) is not None:
             self._stacks.ask(names.EVENT_STALLED, now)
         elif reporter.activity.new_overdue(now_ns):
             self._is_action_due = True
@@ -242,8 +245,9 @@ class Monitor:
             self._dump(REASON_SIGNAL)
         if self._recovery.is_over(situation, stall_seconds) and reporter.identity.quorum == self._quorum_of_file:
             self._dump(REASON_RECOVERED)
-        interval = rules.report_interval(situation, stall_seconds)
+        interval = self._interval(situation)
         if now >= self._report_at:
+            reporter.interval_s = interval
             reporter.running_here = self._verdict.running_here()
             reporter.send(names.EVENT_PROGRESS)
             self._reported_at = now
@@ -252,6 +256,11 @@ class Monitor:
         if self._metrics.is_due(now):
             reporter.send_metrics()
         self._step_last_flush(now)
+
+    def _interval(self, situation: rules.Situation) -> float:
+        if self._control is not None:
+            self._cadence.most = self._control.report_interval
+        return self._cadence.interval(situation)
 
     def _report_in_full(self) -> None:
         self._reporter.forget_told()

@@ -77,6 +77,10 @@ DEFAULT_STALL_SECONDS: Final = 5.0
 """Of a report that does not say it."""
 STALL_SECONDS: Final = (0.1, 86_400.0)
 """Least and greatest stall time; others are raised or lowered to these."""
+DEFAULT_INTERVAL: Final = 1.0
+"""Of a report that does not say it."""
+INTERVALS: Final = (1.0, 60.0)
+"""Least and greatest; others are raised or lowered to these."""
 DEFAULT_PEER_TIMEOUT: Final = 5.0
 """Of a report that does not say it."""
 PEER_TIMEOUTS: Final = (1.0, 86_400.0)
@@ -92,6 +96,7 @@ def _seconds_within(default: float, bounds: tuple[float, float]) -> Form:
 
 _STALL_SECONDS = _seconds_within(DEFAULT_STALL_SECONDS, STALL_SECONDS)
 _PEER_TIMEOUT = _seconds_within(DEFAULT_PEER_TIMEOUT, PEER_TIMEOUTS)
+_INTERVAL = _seconds_within(DEFAULT_INTERVAL, INTERVALS)
 _STACK = text(MAX_STACK)
 
 
@@ -468,6 +473,10 @@ class RankReport(NamedTuple):
             optional=True,
         ),
     ] = ()
+    interval_s: Annotated[
+        float,
+        Key("every_s", _INTERVAL, "the next one comes at the latest after so long, if that is not 1", optional=True),
+    ] = DEFAULT_INTERVAL
     is_brief: Annotated[
         bool,
         Key(

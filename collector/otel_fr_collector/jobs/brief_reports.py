@@ -13,7 +13,9 @@ import msgspec
 
 from otel_fr.encodable import load_json
 from otel_fr.rank_report import (
+    DEFAULT_INTERVAL,
     DEFAULT_PEER_TIMEOUT,
+    INTERVALS,
     MAX_GROUP_ID,
     MAX_GROUPS,
     MAX_NUMBER,
@@ -61,6 +63,7 @@ class BriefReport(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     step: Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)] | None = None
     step_s: _Seconds | None = None
     here: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    every_s: Annotated[float, msgspec.Meta(ge=INTERVALS[0], le=INTERVALS[1])] = DEFAULT_INTERVAL
     brief: Literal[True] = True
 
 

@@ -76,6 +76,7 @@ class KeptReport:
     hook_errors: int = 0
     records_creations: bool = False
     peer_timeout: float = rank_report.DEFAULT_PEER_TIMEOUT
+    interval: float = rank_report.DEFAULT_INTERVAL
     overdue: tuple[Overdue, ...] = ()
     step: int | None = None
     ended_by_monitor: bool = False
@@ -140,6 +141,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         given.number,
         stall=given.stall_s,
         peer_timeout=given.peer_timeout,
+        interval=given.interval_s,
         groups=_groups(given.groups, interner),
         inflight=[calls.read(call) for call in given.in_flight],
         inflight_more=given.in_flight_more,

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from sys import getsizeof
 
 from otel_fr.match import UNPLACED, Decision, Ending, Place, ThreadException
+from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr.stacks import site_of
 from otel_fr_collector.jobs.calls import UNIT, CompactCall
 from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
 
-SILENCE = 2.5
-"""Seconds without a report after which a rank counts as silent: two reports and a half."""
+GRACE = 1.5
+"""Seconds after the time at which the next report of a rank was due, from which the rank counts as silent."""
+SILENCE = DEFAULT_INTERVAL + GRACE
+"""The same since the last report, of a rank that reports each second."""
 DELAY = 0.5
 """Seconds that a report may take to arrive: a stack is outdated only if the rank moved so much later than it."""
 
@@ -69,8 +72,13 @@ class RankState:
     """Size of its report and its texts, see `run.MAX_REPORTED`."""
 
     def is_silent(self, now: float, floor: float = 0.0) -> bool:
-        """No report for longer than `SILENCE`, and no known end. ``floor``: no silence is counted before this time."""
-        return self.ended is None and now - max(self.arrived, floor) > SILENCE
+        """No report for longer than `silence`, and no known end. ``floor``: no silence is counted before this time."""
+        return self.ended is None and now - max(self.arrived, floor) > self.silence
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a report after which it counts as silent: it says when the next one comes."""
+        return SILENCE if self.report is None else self.report.interval + GRACE
 
     @property
     def has_outdated_texts(self) -> bool:

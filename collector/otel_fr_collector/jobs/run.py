@@ -57,6 +57,7 @@ class Run:
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
         judged_at: when the run was last judged.
+        look_at: `time.perf_counter` before which it is not looked whether it is to be judged.
         slowness_judged_at: when it was last looked for ranks that always come last.
         judging_seconds: how long that took; the run is not judged again for that long.
         silence_floor: no silence is counted before this time.
@@ -84,6 +85,7 @@ class Run:
     bad_end_since: float | None = None
     has_news: bool = False
     judged_at: float = float("-inf")
+    look_at: float = float("-inf")
     slowness_judged_at: float = float("-inf")
     judging_seconds: float = 0.0
     members: int = 0
@@ -386,7 +388,7 @@ class Run:
             if one.done > own[1]:
                 own[1] = one.done
             own[2:] = (DESTROYED, one.p2p, -1) if one.gone else (given.n, one.p2p, one.enq)
-        report.number, report.idle, report.step = given.n, given.idle_s, given.step
+        report.number, report.idle, report.step, report.interval = given.n, given.idle_s, given.step, given.every_s
         state.arrived = self.last_seen = now
         self.has_news = True
         if given.step is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank, window_of
 from otel_fr.match.instances import InstanceKey
+from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr_collector.jobs.calls import UNENDED, RankCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.incomplete import IncompleteInstance
@@ -17,6 +18,7 @@ from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 MAX_CALLS = 50_000
 MAX_EXPECTED = MAX_RANKS_PER_RUN
 """Most ranks of a run that are named although they never reported: more are not taken in of one run either."""
+_Known = dict[tuple[int, int, bool, int | None, str], Progress]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,9 +93,11 @@ def snapshot(run: Run, now: float) -> Snapshot:
         mismatch_pending=run.mismatch_since is not None,
         bad_end_pending=run.bad_end_since is not None,
     )
+    known: _Known = {}
+    longest = max((state.silence for state in run.ranks.values() if state.ended is None), default=SILENCE)
     for state in run.ranks.values():
         silent = state.is_silent(now, floor)
-        taken.ranks[state.rank] = _rank(state, now, silent)
+        taken.ranks[state.rank] = _rank(state, now, silent, longest, known)
         settled = state.report is None or state.ended is not None or silent
         taken.reported_at[state.rank] = math.inf if settled else state.arrived
         taken.until[state.rank] = _until(state, now)
@@ -116,15 +120,18 @@ def reported_calls(run: Run, state: RankState) -> list[RankCall]:
 
 def _until(state: RankState, now: float) -> float:
     """A call ages as long as its rank lives and reports; what happened to it after that is not known."""
-    return min(now, state.ended if state.ended is not None else state.arrived + SILENCE)
+    return min(now, state.ended if state.ended is not None else state.arrived + state.silence)
 
 
-def _rank(state: RankState, now: float, silent: bool) -> Rank:
+def _rank(state: RankState, now: float, silent: bool, longest: float, known: _Known) -> Rank:
+    """Args:
+    longest: seconds in which every rank that runs has reported. known: see `_progress`.
+    """
     report = state.report
     ending = state.ending
     if ending is Ending.RUNNING and silent:
         ending = Ending.UNKNOWN
-    since = 0.0 if state.ended is not None else min(now - state.arrived, SILENCE)
+    since = 0.0 if state.ended is not None else _since(state, now)
     return Rank(
         rank=state.rank,
         ending=ending,
@@ -140,19 +147,10 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         python_blocked=state.python_blocked,
         idle=report.idle + since if report and report.idle is not None else None,
         completed_age=None if state.completed_at is None else max(0.0, _until(state, now) - state.completed_at),
-        ended_for=max(0.0, now - state.ended - SILENCE) if state.ended is not None else None,
+        ended_for=max(0.0, now - state.ended - longest) if state.ended is not None else None,
         site=state.site,
         stack=state.stack,
-        progress={
-            gid: Progress(
-                own[0],
-                own[1],
-                destroyed=state.has_destroyed(gid),
-                messages=state.messages(gid),
-                destroyed_at=state.destroyed_at.get(gid, ""),
-            )
-            for gid, own in state.progress.items()
-        },
+        progress=_progress(state, known),
         has_gaps=state.has_gaps,
         complete=report is not None and report.inflight_more == 0 and not silent,
         records_creations=report is not None and report.records_creations,
@@ -164,6 +162,28 @@ def _rank(state: RankState, now: float, silent: bool) -> Rank:
         decisions=state.decisions,
         step=state.decided_in,
     )
+
+
+def _since(state: RankState, now: float) -> float:
+    """Seconds in which the rank may not have moved, besides those of which its report tells.
+
+    One that moves as usual announces when it reports again, and reports at once if it stands still before that.
+    """
+    report = state.report
+    announced = report.interval - DEFAULT_INTERVAL if report is not None and report.is_brief else 0.0
+    return max(0.0, min(now - state.arrived, state.silence) - announced)
+
+
+def _progress(state: RankState, known: _Known) -> dict[str, Progress]:
+    """By group. Ranks of a job are mostly level: equal entries are made once, and shared."""
+    found: dict[str, Progress] = {}
+    for gid, own in state.progress.items():
+        key = own[0], own[1], state.has_destroyed(gid), state.messages(gid), state.destroyed_at.get(gid, "")
+        one = known.get(key)
+        if one is None:
+            one = known[key] = Progress(key[0], key[1], destroyed=key[2], messages=key[3], destroyed_at=key[4])
+        found[gid] = one
+    return found
 
 
 def _exception_site(state: RankState, ending: Ending) -> str:

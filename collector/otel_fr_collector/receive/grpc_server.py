@@ -12,8 +12,9 @@ from google.protobuf.message import DecodeError, Message
 
 from otel_fr.attribution.v1 import attribution_pb2
 from otel_fr.control.v1 import control_pb2
+from otel_fr.semconv import REPORT_INTERVAL_METADATA
 from otel_fr_collector.attribution.answer import Attribution, as_message
-from otel_fr_collector.control import Control, TooManyWatchersError
+from otel_fr_collector.control import REPORT_INTERVAL, Control, TooManyWatchersError
 from otel_fr_collector.otlp import status as otlp_status
 from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.inflate import Inflater, encoding_of
@@ -28,6 +29,7 @@ _Watch = Callable[[AsyncIterator[bytes], _Context], AsyncIterator[bytes]]
 
 MAX_WATCH = 16 << 10
 """Bytes of a GetRequest, or of a WatchRequest, which names a job and a run; it is kept as long as its stream."""
+_INTERVAL = ((REPORT_INTERVAL_METADATA, str(REPORT_INTERVAL)),)
 CONTROL_SERVICE = "otel_fr.control.v1.Control"
 ATTRIBUTION_SERVICE = "otel_fr.attribution.v1.Attribution"
 
@@ -93,6 +95,7 @@ def _watch(control: Control, intake: Intake) -> _Watch:
                 if request.access.prefix:
                     intake.check_job(request.access, watch.job_id)
                 with control.watch(watch) as commands, intake.grant(token, request.access, commands.end) as grant:
+                    await context.send_initial_metadata(_INTERVAL)
                     async for command in commands:
                         yield command
                     if grant.revoked:

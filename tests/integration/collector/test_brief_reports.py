@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from otel_fr.config import Config
 from otel_fr.control.v1 import control_pb2
+from otel_fr.monitor.control import ControlClient
+from otel_fr.monitor.rank_identity import RankIdentity
+from otel_fr.otlp_sender import GrpcTarget
 from tests.support.collector_process import Collector, running
 from tests.support.grpc_calls import WATCH
 from tests.support.played_job import Job, RankPlayer
@@ -60,6 +65,35 @@ def test_counts_are_taken_and_the_monitor_is_asked_for_the_rest(collector: Colle
     (group,) = the_job(collector)["groups"]
     assert (group["enqueued"], group["completed"], group["ranks"]) == ([7, 8], [7, 8], "0,1")
     assert collector.metric("otel_fr_collector_rank_reports_total", outcome="accepted") == 3
+
+
+def test_monitors_are_allowed_longer_intervals_while_they_listen(tmp_path: Path) -> None:
+    with running(tmp_path) as collector:
+        identity = RankIdentity.of({"job_id": "job", "run_id": "run"}, Config(), 1)
+        client = ControlClient(GrpcTarget(collector.grpc, True, None, ()), lambda: identity, lambda: None)
+        assert client.report_interval == 1.0
+        client.start()
+        assert wait_for(lambda: client.report_interval == 5.0)
+        collector.kill()
+        assert wait_for(lambda: client.report_interval == 1.0)
+        client.stop()
+
+
+def test_a_rank_that_reports_seldom_and_falls_silent_with_its_host_is_named(collector: Collector) -> None:
+    """Reports 2.5 s apart, as at the defaults: its next one is late before its peers have waited for 4 s."""
+    with Job(collector, 3) as job:
+        for rank in job.ranks:
+            rank.extra |= {"every_s": 2.5, "stall_s": 5.0}
+        job.step()
+        job.all_reported()
+        job.ranks[1].silent = True
+        job.skip(1)
+        incident = collector.wait_cause()
+        assert (incident["culprit_ranks"], incident["waiting_ranks"]) == ([1], [0, 2])
+        begun, found = (
+            datetime.fromisoformat(incident[key].replace("Z", "+00:00")) for key in ("started_at", "detected_at")
+        )
+        assert (found - begun).total_seconds() >= 4.0, "no rank is given up before its next report is late"
 
 
 def test_a_job_whose_reports_are_brief_is_judged_as_any_other(collector: Collector) -> None:

@@ -13,8 +13,10 @@ from otel_fr_collector.jobs import brief_reports
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.snapshot import snapshot
 
 from otel_fr.encodable import load_json
+from otel_fr.match import Ending
 
 GROUPS = {
     "a1": {"name": "0", "desc": "default_pg", "ranks": "0-3", "backend": "gloo"},
@@ -72,6 +74,7 @@ values = st.fixed_dictionaries(
         "stall_s": st.sampled_from([5.0, 2.5]),
         "peer_s": st.sampled_from([5.0, 9.0]),
         "creations": st.booleans(),
+        "every_s": st.sampled_from([1.0, 2.5, 0.1, 99.0]),
         "inflight": st.sampled_from([[], [CALL], [CALL | {"rec": 10, "age_s": 3.0}]]),
         "inflight_more": st.integers(0, 2),
         "failed": st.sampled_from([[], [CALL | {"st": "failed", "err": "timeout"}]]),
@@ -115,6 +118,33 @@ def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
     assert run.to_ask == set()
 
 
+def test_a_rank_is_silent_only_once_the_report_that_it_announced_is_late() -> None:
+    run = new_run()
+    assert take(run, body(1, brief=False, every_s=2.5), 10.0, shortcut=True)
+    state = run.ranks[1]
+    assert [state.is_silent(now) for now in (13.9, 14.1)] == [False, True]
+    assert take(run, body(2), 12.5, shortcut=True)
+    assert take(run, body(3), 13.5, shortcut=True)
+    assert [state.is_silent(now) for now in (15.9, 16.1)] == [False, True], "each second again"
+    assert take(run, body(4, every_s=5), 14.0, shortcut=True)
+    taken = snapshot(run, 20.4)
+    assert (taken.ranks[1].ending, taken.until[1]) == (Ending.RUNNING, 20.4)
+    taken = snapshot(run, 20.6)
+    assert (taken.ranks[1].ending, taken.until[1]) == (Ending.UNKNOWN, 20.5)
+
+
+def test_a_rank_that_moves_is_not_idle_because_its_next_report_is_not_due_yet() -> None:
+    """As before its reports became seldom: at most 1.5 s late and its own interval of 1 s."""
+    for interval in (1.0, 2.5):
+        run = new_run()
+        assert take(run, body(1, brief=False), 0.0, shortcut=True)
+        assert take(run, body(2, every_s=interval, idle_s=0.1), 10.0, shortcut=True)
+        idle = [snapshot(run, 10.0 + after + interval).ranks[1].idle for after in (0.0, 1.4, 9.0)]
+        assert idle == pytest.approx([1.1, 2.5, 2.6])
+        assert take(run, body(3, every_s=interval, brief=False, idle_s=3.0), 20.0, shortcut=True)
+        assert snapshot(run, 20.0 + interval).ranks[1].idle == pytest.approx(3.0 + interval), "it stands still"
+
+
 def test_a_collector_that_restarted_asks_the_rank_and_takes_its_counts_meanwhile() -> None:
     run = new_run()
     assert take(run, body(8, enqueued=7), 1.0, shortcut=True)
@@ -136,6 +166,7 @@ BAD = [
     '"groups":[{"id":"a","enq":1e300,"done":0,"p2p":0,"issued":0,"ended":0,"gone":false}]',
     '"groups":[{"id":"a","enq":1,"done":0,"p2p":0,"issued":0,"ended":0,"gone":1}]',
     '"idle_s":-1', '"idle_s":1e15', '"idle_s":NaN', '"idle_s":1e999', '"inflight":[{}]', '"inflight_more":1',
+    '"every_s":0.5', '"every_s":61',
     '"failed":[1]', '"here":7', '"step":9223372036854775808', '"step":1.5', '"brief":1', '"v":2',
 ]  # fmt: skip
 

@@ -120,7 +120,7 @@ reports = st.builds(
     st.lists(st.builds(ReportedException, *[texts] * 5), max_size=4).map(tuple), texts, texts, texts,
     st.booleans(), texts, texts, st.booleans(), st.floats(*rank_report.PEER_TIMEOUTS),
     st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts, texts, texts,
-    st.lists(decisions, max_size=3).map(tuple), st.booleans(),
+    st.lists(decisions, max_size=3).map(tuple), st.floats(*rank_report.INTERVALS), st.booleans(),
 )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.monitor.brief_reports import FULL_SECONDS, YOUNG_SECONDS, BriefReports
+from otel_fr.monitor.brief_reports import FULL_SECONDS, BriefReports
+from otel_fr.monitor.rules import WAIT_SECONDS
 from otel_fr.rank_report import (
     DropCounts,
     RankReport,
@@ -100,7 +101,7 @@ def test_a_collector_that_asks_gets_a_full_report() -> None:
     [
         {"idle_s": 2.0},
         {"idle_s": None},
-        {"in_flight": (CALL._replace(record=50, age_s=YOUNG_SECONDS),)},
+        {"in_flight": (CALL._replace(record=50, age_s=WAIT_SECONDS),)},
         {"in_flight": (CALL._replace(record=50, age_s=None),)},
         {"in_flight": (CALL._replace(record=50, stream="p2p", age_s=9.0, wait_s=1.0),)},
         {"in_flight_more": 1},
@@ -150,6 +151,14 @@ def test_a_call_that_was_told_in_flight_is_told_until_it_has_ended() -> None:
     assert (report.is_brief, report.in_flight) == (True, (CALL,))
 
 
+def test_in_a_large_job_longer_waits_are_nothing_unusual() -> None:
+    waits = moved(in_flight=(CALL._replace(record=50, age_s=1.9),))
+    reports = BriefReports(16_384)
+    reports.form(REPORT, 0.0)
+    assert reports.form(waits, 1.0).is_brief
+    assert not told().form(waits, 1.0).is_brief
+
+
 calls = st.builds(
     lambda record, stream, age, posted: CALL._replace(record=record, stream=stream, age_s=age, is_posted=posted),
     st.integers(0, 40), st.sampled_from(["collective", "p2p", "group", "monitored_barrier"]),
@@ -179,7 +188,7 @@ def test_no_call_that_is_waited_for_is_ever_left_out_or_seems_to_end(
         shown = collector.open
         sent = reports.form(moved(number, in_flight=tuple(in_flight)), now)
         collector.take(sent)
-        waited = {call.record for call in in_flight if not call.is_posted and (call.age_s or 0) >= YOUNG_SECONDS}
+        waited = {call.record for call in in_flight if not call.is_posted and (call.age_s or 0) >= WAIT_SECONDS}
         messages = {call.record for call in in_flight if call.stream != "collective"}
         assert waited | messages <= collector.open
         if sent.is_brief:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
-from otel_fr.monitor.rules import Episodes, Recovery, Situation, is_idle, report_interval, stalled_call
+from otel_fr.monitor.rules import (
+    REPORT_SECONDS,
+    Cadence,
+    Episodes,
+    Recovery,
+    Situation,
+    is_idle,
+    later_seconds,
+    report_interval,
+    stalled_call,
+)
 
 STALL = 5.0
 
@@ -36,6 +48,74 @@ def test_a_rank_with_a_call_in_flight_is_never_idle() -> None:
 )
 def test_reports_come_quickly_from_half_the_window_to_twice_the_window(still: float, interval: float) -> None:
     assert report_interval(at(100 + still, moved=100), STALL) == interval
+
+
+@pytest.mark.parametrize(("world_size", "interval"), [(1, 0.25), (1_024, 0.25), (2_048, 0.5), (16_384, 1.0)])
+def test_ranks_of_large_jobs_that_stand_still_report_less_often(world_size: int, interval: float) -> None:
+    assert report_interval(at(103, moved=100), STALL, world_size) == interval
+
+
+def steady(cadence: Cadence, seconds: int) -> list[float]:
+    """The intervals of a rank that moves all the time, second by second."""
+    return [cadence.interval(at(now, moved=now)) for now in range(seconds)]
+
+
+def test_a_rank_that_moves_as_usual_reports_more_and_more_seldom_if_the_collector_allows_it() -> None:
+    cadence = Cadence(STALL, 5.0, 8)
+    assert set(steady(cadence, 100)) == {REPORT_SECONDS}
+    cadence.most = 5.0
+    intervals = steady(Cadence(STALL, 5.0, 8), 1) + steady(cadence, 100)
+    assert intervals == sorted(intervals)
+    assert (intervals[12], intervals[-1]) == (1.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("stall", "peer_timeout", "most"),
+    [(5.0, 5.0, 2.5), (20.0, 20.0, 5.0), (20.0, 5.0, 2.5), (5.0, 1.0, 1.0), (1.0, 9.0, 1.0)],
+)
+def test_two_reports_come_before_anybody_could_give_the_rank_up(stall: float, peer_timeout: float, most: float) -> None:
+    cadence = Cadence(stall, peer_timeout, 8)
+    cadence.most = 5.0
+    assert max(steady(cadence, 200)) == most
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [at(100, moved=99), at(100, moved=99.99, oldest=7, issued=99.5), at(100, moved=90)],
+    ids=["still", "waits", "idle"],
+)
+def test_a_rank_that_stands_still_or_waits_reports_each_second_again_at_once(unusual: Situation) -> None:
+    cadence = Cadence(STALL, 5.0, 8)
+    cadence.most = 5.0
+    assert steady(cadence, 100)[-1] == 2.5
+    assert cadence.interval(unusual) <= REPORT_SECONDS
+    assert cadence.interval(at(101, moved=101)) == REPORT_SECONDS
+
+
+def test_ranks_of_a_large_job_tell_later_that_they_wait_and_each_at_a_time_of_its_own() -> None:
+    cadence = Cadence(STALL, 5.0, 16_384)
+    cadence.most = 5.0
+    assert steady(cadence, 100)[-1] == 2.5
+    assert cadence.interval(at(101.9, moved=100, oldest=7, issued=100)) == 2.5
+    assert cadence.interval(at(102, moved=100, oldest=7, issued=100)) == 2.5, (
+        "told at 2 s, and with its stacks after 4 s"
+    )
+    cadence.most = REPORT_SECONDS
+    assert cadence.interval(at(103, moved=100, oldest=7, issued=100)) == REPORT_SECONDS
+    assert {later_seconds(rank, 4_096) for rank in range(4_096)} == {0.0}
+    later = sorted(later_seconds(rank, 16_384) for rank in range(16_384))
+    assert 0.0 <= later[0] < later[-1] < 1.5
+    assert max(b - a for a, b in itertools.pairwise(later)) < 0.001
+    episodes = Episodes()
+    assert [episodes.new_stall(at(t, oldest=7), STALL, 1.0) for t in (4.0, 4.9, 5.0)] == [None, None, 7]
+
+
+def test_a_collector_that_goes_away_takes_its_word_with_it() -> None:
+    cadence = Cadence(STALL, 5.0, 8)
+    cadence.most = 5.0
+    assert steady(cadence, 100)[-1] == 2.5
+    cadence.most = REPORT_SECONDS
+    assert cadence.interval(at(100, moved=100)) == REPORT_SECONDS
 
 
 def test_one_stall_is_reported_once_and_the_next_one_again() -> None:
