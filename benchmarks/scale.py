@@ -98,23 +98,22 @@ class Result:
 
 
 class Job:
-    """The reports of a job's ranks, 64 to a request; ``culprit`` leaves the call out."""
+    """The reports of a job's ranks, ``batch`` to a request; ``culprit`` leaves the call out."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world: int, batch: int = BATCH) -> None:
         self.world = world
         self.culprit = world // 3
         self.run_id = identity.run_id(f"job-{world}", 0, "scale")
-        self._texts: dict[tuple[str, tuple[int, ...]], tuple[str, str]] = {}
+        self._texts: dict[str, tuple[str, str]] = {}
         everyone = range(world)
         ranks = [rank for rank in everyone if rank != self.culprit]
-        self.batches = [tuple(ranks[start : start + BATCH]) for start in range(0, len(ranks), BATCH)]
+        self.batches = [tuple(ranks[start : start + batch]) for start in range(0, len(ranks), batch)]
         self.batches.append((self.culprit,))
 
-    def _group(self, name: str, description: str, ranks: Iterable[int], enqueued: int) -> ReportedGroup:
-        key = name, tuple(ranks)
-        if key not in self._texts:
-            self._texts[key] = identity.group_id(*key), identity.encode_ranks(key[1])
-        id_, members = self._texts[key]
+    def _group(self, name: str, description: str, ranks: range, enqueued: int) -> ReportedGroup:
+        if name not in self._texts:
+            self._texts[name] = identity.group_id(name, ranks), identity.encode_ranks(ranks)
+        id_, members = self._texts[name]
         return ReportedGroup(
             id_,
             name,
@@ -271,10 +270,10 @@ def _until(batches: list[Batch], export: grpc.UnaryUnaryMultiCallable[bytes, byt
         time.sleep(TICK)
 
 
-def measure(world: int, seconds: float, longest: float, folder: Path) -> Result:
+def measure(world: int, batch: int, seconds: float, longest: float, folder: Path) -> Result:
     """One job of ``world`` ranks: ``seconds`` of steady reports, ``longest`` seconds apart at most, then the skip."""
     result = Result(world)
-    job = Job(world)
+    job = Job(world, batch)
     server = collector(folder)
     try:
         options = [("grpc.max_send_message_length", -1)]
@@ -282,8 +281,8 @@ def measure(world: int, seconds: float, longest: float, folder: Path) -> Result:
             export = channel.unary_unary(EXPORT, None, None)
             batches = [Batch(job, ranks, longest) for ranks in job.batches]
             start = time.monotonic()
-            for index, batch in enumerate(batches):
-                batch.due = start + index / len(batches) * WARM_SECONDS / 2
+            for index, one in enumerate(batches):
+                one.due = start + index / len(batches) * WARM_SECONDS / 2
             _until(batches, export, start + WARM_SECONDS)  # the ranks, their groups and signatures are new
             sent, size = sum(batch.sent for batch in batches), sum(batch.bytes for batch in batches)
             cpu, begun = server.cpu(), time.monotonic()
@@ -374,13 +373,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1_024, 4_096, 16_384], help="sizes of jobs")
     parser.add_argument("--seconds", type=float, default=10.0, help="of the steady phase")
+    parser.add_argument(
+        "--batch", type=int, default=BATCH, help="ranks to a request; 1: monitors send to the collector"
+    )
     parser.add_argument("--longest", type=float, default=REPORT_INTERVAL, help="seconds between reports, as allowed")
     parser.add_argument("--json", action="store_true", help="one JSON object for each size")
     options = parser.parse_args()
     results = []
     for world in options.ranks:
         with tempfile.TemporaryDirectory() as name:
-            results.append(measure(world, options.seconds, options.longest, Path(name)))
+            results.append(measure(world, options.batch, options.seconds, options.longest, Path(name)))
         if options.json:
             print(json.dumps(asdict(results[-1])), flush=True)
     if not options.json:

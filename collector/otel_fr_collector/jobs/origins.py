@@ -5,7 +5,10 @@ Tokens are checked for the job that `read_source` returns, and the run is identi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import chain
+from sys import getsizeof
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -21,6 +24,8 @@ from otel_fr_collector.jobs.run import RunId
 MAX_RESOURCE = 256 << 10
 """Bytes of a resource; the attributes of a process, with its command line, are a few kilobytes."""
 MAX_ATTRIBUTES = 1_024
+SOURCE_BYTES = 450
+"""Of a source that is kept, without its texts: measured with tracemalloc."""
 MAX_HOST = 256
 """Characters of a host's name; a DNS name has at most 253 (RFC 1035, 2.3.4)."""
 
@@ -34,7 +39,7 @@ class SourceError(ValueError):
     """A resource cannot be read, or does not say clearly what it is of."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The rank and run that a resource names, and what else it says of them."""
 
@@ -50,7 +55,7 @@ class Origin:
         return self.place.host
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """What a resource says about its sender.
 
@@ -113,11 +118,31 @@ def read_source(resource: Resource) -> Source:
     return Source(run.job, Origin(run, rank, world, place, replica, kept))
 
 
+_OfRun = tuple[RunId, dict[str, str]]
+
+
+def _weight(_: bytes, source: Source) -> int:
+    """Bytes of one entry of `Sources`, without what the ranks of a run share."""
+    origin = source.origin
+    if origin is None:
+        return SOURCE_BYTES + getsizeof(source.job)
+    place = origin.place
+    texts = (place.host, place.gpu, place.pod, place.node, origin.replica)
+    return SOURCE_BYTES + sum(getsizeof(text) for text in texts if text)
+
+
 class Sources:
-    """Sources by the bytes of their resource: a monitor sends the same with every request."""
+    """Sources by a digest of their resource's bytes: a monitor sends the same with every request.
+
+    What all ranks of a run have in common is kept once, so that a generation of the cache has room for the ranks of the
+    largest run: reading a resource takes longer than all else that a brief report does.
+    """
 
     def __init__(self, budget: CacheBudget) -> None:
-        self._known: Cache[bytes, Source] = Cache(budget, lambda key, _: 1_024 + 5 * len(key))
+        self._known: Cache[bytes, Source] = Cache(budget, _weight)
+        self._runs: Cache[tuple[RunId, tuple[tuple[str, str], ...]], _OfRun] = Cache(
+            budget, lambda key, _: SOURCE_BYTES + 2 * sum(map(getsizeof, (key[0].job, key[0].run, *chain(*key[1]))))
+        )
 
     def read(self, resource: bytes) -> Source:
         """As `read_source`.
@@ -125,7 +150,8 @@ class Sources:
         Raises:
             SourceError: as `read_source`, or the bytes are not a resource.
         """
-        known = self._known.get(resource)
+        digest = blake2b(resource, digest_size=16).digest()
+        known = self._known.get(digest)
         if known is None:
             if len(resource) > MAX_RESOURCE:
                 raise SourceError(f"a resource is larger than {MAX_RESOURCE} bytes")
@@ -135,5 +161,13 @@ class Sources:
                 raise SourceError("a resource cannot be decoded") from error
             if len(decoded.attributes) > MAX_ATTRIBUTES:
                 raise SourceError(f"a resource has more than {MAX_ATTRIBUTES} attributes")
-            known = self._known.put(resource, read_source(decoded))
+            known = self._known.put(digest, self._shared(read_source(decoded)))
         return known
+
+    def _shared(self, source: Source) -> Source:
+        origin = source.origin
+        if origin is None:
+            return source
+        key = origin.run, tuple(origin.resource.items())
+        run, resource = self._runs.get(key) or self._runs.put(key, (origin.run, origin.resource))
+        return Source(run.job, replace(origin, run=run, resource=resource))
