@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,10 @@ MAX_GROUPS: Final = 4
 """Groups used last whose calls are counted; more fill reports of ranks that have dozens."""
 _BY_ROOT: Final = frozenset({"gather", "scatter"})
 """Operations whose tensors are those of the root alone."""
+
+
+_OF_CPP: Final = "Dummy-"
+"""How the name begins that `threading` gives to a thread that it has not started, such as that of a backward pass."""
 
 
 @dataclass(slots=True)
@@ -81,7 +85,8 @@ def step_calls(records: Sequence[Record], steps: Sequence[Activity]) -> list[Dec
     if records and records[0].record_id > 0:
         steps = [step for step in steps if step.began_ns > records[0].issued_ns]
     found: list[Decided] = []
-    for label, used in _by_group(records, [step.began_ns for step in steps]):
+    threads = {step.thread for step in steps}
+    for label, used in _by_group(records, [step.began_ns for step in steps], threads):
         begin = min(used.counts)
         ended = [(at, str(used.counts.get(at, 0)), steps[at + 1].began_ns) for at in range(begin, len(steps) - 1)]
         found += _runs(CALLS_IN + label, ended, steps)
@@ -100,13 +105,20 @@ def _rising(steps: Sequence[Activity]) -> list[Activity]:
     return kept[::-1]
 
 
-def _by_group(records: Iterable[Record], begins: Sequence[int]) -> list[tuple[str, _Used]]:
-    """The groups used last, by what they are called."""
+def _by_group(records: Iterable[Record], begins: Sequence[int], threads: Collection[int]) -> list[tuple[str, _Used]]:
+    """The groups used last, by what they are called.
+
+    Args:
+        threads: those that begin the steps. What other threads of the program enqueue, to write a checkpoint for
+            example, falls into another step on each rank.
+    """
     groups: dict[str, _Used] = {}
     labels: dict[str, str] = {}
     for record in records:
         step = bisect_right(begins, record.issued_ns) - 1
         if step < 0 or record.kind != KIND_COLLECTIVE:
+            continue
+        if record.thread_ident not in threads and record.thread_ident and not record.thread.startswith(_OF_CPP):
             continue
         group = record.group
         used = groups.get(group.id)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,15 @@ def test_steps_that_are_counted_anew_in_each_epoch() -> None:
     assert {(begin, end) for _, _, begin, end in seen(records, again)} == {(0, 0), (0, 1)}
 
 
+def test_calls_of_other_threads_of_the_program_belong_to_no_step() -> None:
+    """Those of the thread of the steps, 1, and of threads of C++ do: a device's backward pass runs in one."""
+    threads = [("MainThread", 1), ("checkpoint", 7), ("Dummy-3", 9), ("checkpoint", 7), ("", 0)]
+    records = [
+        replace(record(at, 11 + at), thread=name, thread_ident=ident) for at, (name, ident) in enumerate(threads)
+    ]
+    assert ("calls in default_pg (0)", "3", 0, 0) in seen(records, steps(10, 50))
+
+
 def test_the_groups_used_last_are_told() -> None:
     groups = [GroupDef(f"{number:016x}", str(number), f"tp{number}", (0, 1), "gloo", number) for number in range(9)]
     records = [record(at, 11 + at, group) for at, group in enumerate(groups)]
@@ -141,7 +152,11 @@ def ring(tmp_path: Path) -> Iterator[RingWriter]:
 
 def test_a_rings_steps_are_read_again_when_there_are_new_calls(ring: RingWriter) -> None:
     group = ring.add_group(WORLD)
-    of, site, thread = ring.define_signature("s", signature()), ring.define_site("t", SITE), ring.define_thread(1, "M")
+    of, site, thread = (
+        ring.define_signature("s", signature()),
+        ring.define_site("t", SITE),
+        ring.define_thread(threading.get_ident(), "M"),
+    )
 
     def call(number: int) -> None:
         now = time.monotonic_ns()
