@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from otel_fr.match import decisions, ending_sentences, sentences
+from otel_fr.match import decisions, device_sentences, ending_sentences, sentences
 from otel_fr.match.aborted import separate
 from otel_fr.match.aftermath import first_mismatches
 from otel_fr.match.destroyed import set_aside
@@ -105,7 +105,7 @@ class Case:
             if what and len(found) < sentences.MAX_ENDINGS:
                 queued = [call for call in self.evidence.calls if call.rank == rank and is_queued(call)]
                 first = min(queued, key=lambda call: call.record, default=None)
-                found.append(sentences.sync_text(self.evidence, rank, what, first))
+                found.append(device_sentences.sync_text(self.evidence, rank, what, first))
         return found
 
     @property

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from otel_fr.match import (
     consequences,
+    device_sentences,
     ending_sentences,
     not_begun,
     on_host,
@@ -372,7 +373,9 @@ class _Diagnosis(Case):
             waiting = sorted({r for k in behind for r in self.nodes[k].waiting} - stuck_ranks)
             others = dict.fromkeys(id_ for stuck in alike for id_ in stuck.groups if id_ != instance.group.id)
             shared = [self.evidence.groups[id_] for id_ in others]
-            summary, details = sentences.device_text(instance, culprits, alike[0].ahead, waiting, shared, self.machines)
+            summary, details = device_sentences.device_text(
+                instance, culprits, alike[0].ahead, waiting, shared, self.machines
+            )
             finding = self.finding(instance, Category.RANK_STUCK, culprits, waiting, summary, details)
             finding.stuck_on = "device"
             finding.age = self.age(self.nodes[key]) if key in self.nodes else None
@@ -431,7 +434,7 @@ class _Diagnosis(Case):
             return False
         rank, first = found
         waiting = [r for r in self.nodes[first.key].waiting if r != rank]
-        summary = sentences.common_text(rank, first, len(instances), waiting, self.machines)
+        summary = device_sentences.common_text(rank, first, len(instances), waiting, self.machines)
         finding = self.finding(first, Category.RANK_STUCK, (rank,), waiting, summary)
         finding.stuck_on, finding.age = "device", self.age(self.nodes[first.key])
         self.add(finding)

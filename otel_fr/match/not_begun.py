@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_fr.match import sentences
+from otel_fr.match import device_sentences
 from otel_fr.match.case import Case
 from otel_fr.match.model import Category
 from otel_fr.match.nodes import Node
@@ -19,7 +19,7 @@ def name_devices(case: Case) -> None:
             continue
         culprits = node.not_begun
         waiting = [rank for rank in node.waiting if rank not in culprits]
-        summary = sentences.not_begun_text(node.instance, culprits, waiting, case.machines)
+        summary = device_sentences.not_begun_text(node.instance, culprits, waiting, case.machines)
         finding = case.finding(node.instance, Category.RANK_STUCK, culprits, waiting, summary)
         finding.stuck_on, finding.age = "device", case.age(node)
         case.add(finding)
