@@ -29,7 +29,16 @@ from otel_fr_collector.storage.sharing import SharedJob
 from otel_fr_collector.web import runbooks
 from otel_fr_collector.web.answers import Answers, owner_of
 from otel_fr_collector.web.finished import Finished
-from otel_fr_collector.web.incident_lists import MAX_BYTES, MAX_READ, Counted, Query, listed, remembered, stored
+from otel_fr_collector.web.incident_lists import (
+    MAX_BYTES,
+    MAX_READ,
+    Counted,
+    Query,
+    listed,
+    remembered,
+    stored,
+    stored_consequences,
+)
 from otel_fr_collector.web.job_views import detail, job_key, summary
 from otel_fr_collector.web.rates import rates
 
@@ -230,12 +239,14 @@ class Api:
         number = request.path_params["number"]
         service = self._service
         found = service.book.get(number)
+        consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         if found is None and service.store is not None:
             with contextlib.suppress(StoreError):
                 found = await asyncio.to_thread(service.store.get, number, _access(request).prefix)
+                if found is not None:
+                    consequences = await asyncio.to_thread(stored_consequences, service.store, found)
         if found is None or not _access(request).may_see(found["job"]):
             raise ApiError(404, "no such incident; incidents are dropped some time after their end")
-        consequences = [i.data["id"] for i in service.book.known() if i.cause == number]
         key = job_key(RunId(found["job"], found["attempt"], found["run_id"]))
         access = _access(request)
         is_known = self._run(key) is not None or self._elsewhere(key, access) is not None

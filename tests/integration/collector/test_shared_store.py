@@ -221,6 +221,22 @@ def test_a_collector_that_was_cut_off_from_the_database_keeps_its_job_and_what_i
             assert second.lines() == []
 
 
+def test_each_collector_knows_what_follows_from_an_incident_of_another(site: Site) -> None:
+    """Rank 2 is missing in a group with ranks 0 and 1; by that rank 0 is missing in a group with rank 3."""
+    first, second = site.start(), site.start()
+    with Job(first, 4) as job:
+        trio, pair = job.group("1", [0, 1, 2], "trio"), job.group("2", [0, 3], "pair")
+        job.skip(2, trio)
+        job.ranks[3].issue(pair)
+        assert wait_for(lambda: len(first.incidents()) == 2)
+        cause, consequence = sorted(first.incidents(), key=lambda one: one["caused_by"] is not None)
+        for one in (first, second):
+            found = json.loads(one.get(f"/api/v1/incidents/{cause['id']}"))
+            assert found["consequences"] == [consequence["id"]]
+            assert len(listed(one)) == 1
+            assert len(listed(one, include="consequences")) == 2
+
+
 def test_each_collector_shows_the_jobs_and_incidents_of_all_to_those_who_may_see_them(
     site: Site, tmp_path: Path
 ) -> None:
