@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from otel_fr.dumps.decisions import RUNS, reported_decisions
 from otel_fr.dumps.step_calls import MAX_GROUPS, StepCalls, step_calls
-from otel_fr.fault_tolerance import decisions, sections
+from otel_fr.fault_tolerance import decisions, open_sections, sections
 from otel_fr.match import Decision, Rank
 from otel_fr.match.decisions import Divergence, first_divergence
 from otel_fr.ring import (
@@ -141,7 +141,8 @@ def test_the_step_in_which_a_rank_made_other_calls_is_found(at: int, more: int, 
 
 
 @pytest.fixture
-def ring(tmp_path: Path) -> Iterator[RingWriter]:
+def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RingWriter]:
+    monkeypatch.setattr(sections, "_state", open_sections.State())  # its steps are not those of other tests
     writer = RingWriter.create([tmp_path], "ring", 100, {})
     sections.attach(writer.activity)
     decisions.attach(writer.decisions)
