@@ -7,8 +7,8 @@ process and to a sink: OTLP's generated gRPC service, which decodes each request
 fast as they answer. CPU time is read from /proc, so "per core" is right on a shared machine too. ``--forward`` also
 measures the collector with the sink as its backend. With ``--metrics on`` only the collector is measured, in turn
 without the ranks' metrics and with them: a request of 10 kinds of calls for as many spans as a rank has in 15 s at 300
-calls a second. The targets: 50,000 spans/s per core, half of the sink's rate, and
-memory that grows neither with the number of jobs nor with the number of spans.
+calls a second. The targets, for full batches and for the small ones of 256 jobs: 50,000 spans/s per core, or 0.6 of the
+sink's rate on the same load; and memory that grows neither with the number of jobs nor with the number of spans.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from otel_fr.otlp_attributes import attributes
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, Record, RecordState, SignatureDef, SiteDef
 
 LIMIT_RATE = 50_000
-LIMIT_SINK_RATIO = 0.5
+LIMIT_SINK_RATIO = 0.6
 LIMIT_GROWTH = 2.0
 """Highest memory at more jobs and under overload, as a multiple of that at one job; including requests in flight."""
 WORLD = 8
@@ -53,6 +53,8 @@ SENDERS = 2
 AT_ONCE = 4
 """Requests that one sender has in flight."""
 OVERLOAD = 10
+JOBS = 256
+"""Jobs that send small batches."""
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 SPANS_PER_METRICS = 4_500
@@ -105,6 +107,23 @@ class Result:
     @property
     def rate(self) -> float:
         return self.spans / self.cpu if self.cpu else 0.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The collector's spans/s per core, and its share of the sink's: the median of the rounds, which are pairs."""
+
+    rate: float
+    of_sink: float
+
+    @classmethod
+    def of(cls, sink: list[Result], collector: list[Result]) -> Rates:
+        shares = [ours.rate / theirs.rate for theirs, ours in zip(sink, collector, strict=True)]
+        return cls(statistics.median(result.rate for result in collector), statistics.median(shares))
+
+    @property
+    def is_good(self) -> bool:
+        return self.rate >= LIMIT_RATE or self.of_sink >= LIMIT_SINK_RATIO
 
 
 class Server:
@@ -304,8 +323,8 @@ def main() -> int:
     if options.metrics == "on":
         with tempfile.TemporaryDirectory() as name:
             return compare_metrics(Path(name), options.spans, options.rounds)
-    one = Load.of(1, options.spans)
-    total = {"sink": [0.0, 0.0], "collector": [0.0, 0.0]}
+    one, many = Load.of(1, options.spans), Load.of(JOBS, options.spans)
+    measured: dict[tuple[str, Load], list[Result]] = {}
     memory: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -318,17 +337,13 @@ def main() -> int:
                 server.stop()
             return result
 
-        for _ in range(options.rounds):
+        for _, load in itertools.product(range(options.rounds), (one, many)):
             for title, start in (("sink", sink), ("collector", collector)):
-                result = run(title + ", 1 job", start(folder), one)
-                total[title][0] += result.spans
-                total[title][1] += result.cpu
-                memory[title] = result.memory
-        run("sink, 256 jobs", sink(folder), Load.of(256, options.spans))
-        for jobs in (16, 256):
-            memory[f"{jobs} jobs"] = run(
-                f"collector, {jobs} jobs", collector(folder), Load.of(jobs, options.spans)
-            ).memory
+                jobs = f"{load.jobs} job" + "s" * (load.jobs > 1)
+                result = run(f"{title}, {jobs}", start(folder), load)
+                measured.setdefault((title, load), []).append(result)
+                memory[f"{title}, {jobs}"] = result.memory
+        memory["16 jobs"] = run("collector, 16 jobs", collector(folder), Load.of(16, options.spans)).memory
         overload = replace(one, at_once=one.at_once * OVERLOAD)
         memory["overload"] = run(f"collector, {OVERLOAD} x the requests", collector(folder), overload).memory
         if options.forward:
@@ -337,20 +352,21 @@ def main() -> int:
                 run("collector that forwards, 1 job", collector(folder, "--forward", f"http://{behind.address}"), one)
             finally:
                 behind.stop()
-    rate, of_sink = (spans / cpu for spans, cpu in (total["collector"], total["sink"]))
-    growth = max(value for key, value in memory.items() if key not in ("sink", "collector")) / memory["collector"]
+    full, small = (Rates.of(measured["sink", load], measured["collector", load]) for load in (one, many))
+    growth = max(value for key, value in memory.items() if "sink" not in key) / memory["collector, 1 job"]
     answer = {
-        "spans_per_s_per_core": round(rate),
+        "spans_per_s_per_core": round(full.rate),
+        "sink_ratio": round(full.of_sink, 2),
+        "small_batches_per_s_per_core": round(small.rate),
+        "small_batches_sink_ratio": round(small.of_sink, 2),
         "limit": LIMIT_RATE,
-        "sink_ratio": round(rate / of_sink, 2),
         "sink_limit": LIMIT_SINK_RATIO,
         "memory_mb": {key: round(value, 1) for key, value in memory.items()},
         "memory_growth": round(growth, 2),
         "growth_limit": LIMIT_GROWTH,
     }
     print(json.dumps(answer))
-    good = rate >= LIMIT_RATE and rate / of_sink >= LIMIT_SINK_RATIO and growth <= LIMIT_GROWTH
-    return 0 if good else 1
+    return 0 if full.is_good and small.is_good and growth <= LIMIT_GROWTH else 1
 
 
 if __name__ == "__main__":

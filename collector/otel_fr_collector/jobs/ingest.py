@@ -85,6 +85,11 @@ class Ingest:
         self._spans = SpanReader(self._interner)
         self._sources = Sources(self._interner.budget)
         self._keys = KeyReader(self._interner.budget)
+        self._takers: dict[str, Callable[[RawRequest], Awaitable[bytes]]] = {
+            TRACES: self._traces,
+            LOGS: self._logs,
+            METRICS: self._measurements,
+        }
 
     async def take(self, signal: str, data: bytes, check_job: CheckJob | None = None) -> bytes:
         """Take one request; returns the response's bytes.
@@ -96,18 +101,13 @@ class Ingest:
             MalformedError: nothing of the request was taken.
             TooManyError: it has more resources, scopes or items than are taken.
         """
-        takers: dict[str, Callable[[RawRequest], Awaitable[bytes]]] = {
-            TRACES: self._traces,
-            LOGS: self._logs,
-            METRICS: self._measurements,
-        }
         if len(data) > PARSE_ON_LOOP:
             request = await decode_in_thread(functools.partial(_parse, data))
         else:
             request = _parse(data)
         if check_job is not None:
             await self._check_jobs(request, check_job)
-        return await takers[signal](request)
+        return await self._takers[signal](request)
 
     async def _check_jobs(self, request: RawRequest, check_job: CheckJob) -> None:
         turns = _Turns()
@@ -159,9 +159,11 @@ class Ingest:
                 await turns.next()
         self._count(TRACES, counts)
         self._runs.trim(counts["otel_fr"] + self._spans.take_new_weight())
+        if not invalid:
+            return b""  # a response without fields
         response = ExportTraceServiceResponse()
-        if invalid:  # a warning as OTLP defines it: nothing was rejected, so nothing must be sent again
-            response.partial_success.error_message = invalid[-1]
+        # A warning as OTLP defines it: nothing was rejected, so nothing must be sent again.
+        response.partial_success.error_message = invalid[-1]
         return response.SerializeToString()
 
     async def _logs(self, request: RawRequest) -> bytes:

@@ -8,7 +8,7 @@ from sys import getsizeof
 from otel_fr.match import UNPLACED, Decision, Ending, Place, ThreadException
 from otel_fr.rank_report import DEFAULT_INTERVAL
 from otel_fr.stacks import site_of
-from otel_fr_collector.jobs.calls import UNIT, CompactCall
+from otel_fr_collector.jobs.calls import UNIT, CompactCall, lighten
 from otel_fr_collector.jobs.rank_reports import KeptReport, bytes_of_threads
 
 GRACE = 1.5
@@ -141,6 +141,10 @@ class RankState:
     def note_file(self, path: str) -> None:
         """The rank has written a flight-recorder file; empty: it has not."""
         self.file = path or self.file
+
+    def note_latest(self, group: str, call: CompactCall) -> None:
+        """The newest collective of the group that a span shows completed."""
+        self.latest[group] = lighten(call) if call[1][0].is_heavy else call
 
     def note_newest(self, record: int, end: int) -> None:
         """Of the newest call that a span shows: its record, and its end in Unix nanoseconds."""

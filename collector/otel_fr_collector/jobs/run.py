@@ -10,7 +10,7 @@ from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.brief_reports import BriefReport
-from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand, lighten
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.numbers import Numbers
@@ -276,14 +276,20 @@ class Run:
         groups, progress, latest = self.groups, state.progress, state.latest
         previous, previous_end = state.previous_record, state.previous_end
         completed = CallState.COMPLETED
+        group_id, group, own = "", None, None  # mostly those of the call before
+        newest, newest_at = None, -1  # of this group, the completed collective with the highest number
         for call in calls:
             template, sequence, record, _, start, end = call
-            group_id = template.group.id
-            group = groups.get(group_id)
-            if group is None or not group.group.ranks:
-                group = self.group_state(template.group, template.size)
-                if group is None:
-                    continue
+            if template.group.id != group_id or group is None:
+                if newest is not None:
+                    state.note_latest(group_id, newest)
+                group_id = template.group.id
+                group, own = groups.get(group_id), progress.get(group_id)
+                newest, newest_at = None, latest[group_id][1][1] if group_id in latest else -1
+                if group is None or not group.group.ranks:
+                    group = self.group_state(template.group, template.size)
+                    if group is None:
+                        continue
             of_call = template.state
             gap = None
             if of_call is not CallState.IN_FLIGHT:
@@ -294,25 +300,26 @@ class Run:
                     previous_end = max(start, end)
             compact = (rank, call, gap)
             if template.stream == "collective":
-                own = progress.get(group_id)
                 if own is None:
                     own = self.note_progress(state, group_id, sequence, 0)
                 elif sequence > own[0]:
                     own[0] = sequence
-                if of_call is completed and own is not None:
-                    if sequence > own[1]:
-                        own[1] = sequence
-                        latest[group_id] = compact if not template.is_heavy else lighten(compact)
-                    elif (known := latest.get(group_id)) is None or known[1][1] <= sequence:
-                        latest[group_id] = compact if not template.is_heavy else lighten(compact)
-                if of_call is completed and group.add_matching(compact, rank, template, sequence):
-                    continue
+                if of_call is completed:
+                    if own is not None:
+                        if sequence > own[1]:
+                            own[1] = sequence
+                        if sequence >= newest_at:
+                            newest, newest_at = compact, sequence
+                    if group.add_matching(compact, rank, template, sequence):
+                        continue
             elif template.stream == "group" and template.signature.destroys:
                 if of_call is completed:
                     state.note_destroyed(group_id, template.site)
                 continue
             if group.add(expand(compact)):
                 self.note_mismatch(now)
+        if newest is not None:
+            state.note_latest(group_id, newest)
         state.note_newest(previous, previous_end)
 
     def add_report(self, report: KeptReport, now: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import DecodeError
@@ -28,6 +27,18 @@ from otel_fr_collector.jobs.calls import (
     weight_of_texts,
 )
 from otel_fr_collector.jobs.rank_reports import MemberReader
+from otel_fr_collector.jobs.span_cuts import (
+    END,
+    MAX_LAYOUTS,
+    MAX_RANKS,
+    SPAN_ID,
+    TRACE_ID,
+    Cut,
+    Layout,
+    cut,
+    decode,
+    without_rest,
+)
 
 _TEXTS = frozenset(
     {names.OPERATION, names.KIND, names.STATE, names.INPUT_SIZES, names.OUTPUT_SIZES, names.REDUCE_OP}
@@ -44,39 +55,6 @@ _OF_ONE_CALL = frozenset({names.RANK, names.SEQUENCE_ID, names.OP_ID, names.RECO
 _OF_DEVICE = frozenset({names.DEVICE_DELAY, names.DEVICE_DURATION})
 """When a call ran on its device; the collector does not use it."""
 _GROUP_KEY = names.GROUP_ID.encode()
-
-# A span as written by every encoder that writes fields in their order, as protobuf recommends and OTLP's
-# implementations do: ids; name and kind; times; attributes; status. Tags and lengths: a field's number * 8 + its type.
-_IDS = struct.Struct("<H16xH8xBB")
-"""trace_id, span_id, each after its tag and length; the tag of the next field, and its length."""
-_TRACE_ID, _SPAN_ID = 0x100A, 0x0812
-_NAME, _KIND, _ATTRIBUTE = 0x2A, 0x30, 0x4A
-_NAME_AT = 28
-"""Where the name begins: after the ids."""
-_NAME_AND_KIND = 4
-"""Bytes of these two besides the name's text."""
-_ONE_BYTE = 0x80
-"""Lengths and numbers below this are encoded in one byte."""
-_TIMES = struct.Struct("<BQBQ")
-"""start_time_unix_nano and end_time_unix_nano, each after its tag."""
-_START, _END = 0x39, 0x41
-_SEQUENCE = b"\x0a" + bytes((len(names.SEQUENCE_ID),)) + names.SEQUENCE_ID.encode() + b"\x12"
-"""The beginning of the sequence id's `KeyValue`: its key, and the tag of its value."""
-_OUTER = 2
-"""Bytes of the tag and the length before it."""
-_TIMES_SIZE = _TIMES.size
-_SHORTEST = _NAME_AT + _NAME_AND_KIND + _TIMES_SIZE
-_RANK_KEY = b"\x0a" + bytes((len(names.RANK),)) + names.RANK.encode() + b"\x12"
-"""The beginning of the rank's `KeyValue`, which monitors send as the first attribute."""
-
-_LINK = b"\x6a\x1c\x0a\x10"
-"""A link of a monitor's span, to what the call was made in, and so different on each rank: it is cut off."""
-_LINK_SIZE = 30
-
-_DEVICE = b"\x4a" + bytes((2 + len(names.DEVICE_DELAY) + 11,)) + b"\x0a" + bytes((len(names.DEVICE_DELAY),))
-_DEVICE += names.DEVICE_DELAY.encode() + b"\x12\x09\x21"
-_DEVICE_SIZE = 2 * (4 + 3 + 8) + len(names.DEVICE_DELAY) + len(names.DEVICE_DURATION)
-"""Both attributes of a device, which a monitor sends last but for links, and together: they are cut off as well."""
 
 MAX_TAIL = 256
 """Bytes of the last piece of a span that is looked up by itself; monitors send less than half as many."""
@@ -98,6 +76,10 @@ class SpanReader:
         self._interner = interner
         budget = interner.budget
         self._new_weight = 0
+        self._layouts: dict[int, Layout] = {}
+        """By the length of a span, how the last one was cut. Mostly the next one is alike; the pieces show if not."""
+        self._ranks: set[bytes] = set()
+        """Attributes of ranks that are known to be whole."""
         self._heads: Cache[bytes, Template] = Cache(budget, lambda key, one: len(key) + one.bytes)
         self._tails: Cache[bytes, tuple[int, int, int]] = Cache(budget, lambda key, _: UNIT + len(key))
         self._templates: Cache[tuple[bytes, ...], Template] = Cache(
@@ -117,40 +99,33 @@ class SpanReader:
             spans = small
         found: list[SpanCall] = []
         append = found.append
-        known_head, known_tail = self._heads.young.get, self._tails.young.get
-        ids, times, sequence_mark = _IDS.unpack_from, _TIMES.unpack_from, _SEQUENCE
-        own: bytes | None = (
-            None  # the attribute of the rank that sent these; no key has it: other ranks make equal calls
-        )
+        known_head, known_tail, known_layout = self._heads.young.get, self._tails.young.get, self._layouts.get
+        ranks = self._ranks
         for span in spans:
-            cut = span.rfind(sequence_mark) - _OUTER
-            if cut > _SHORTEST:
-                trace_tag, span_tag, tag, length = ids(span)
-                named = _NAME_AT + _NAME_AND_KIND + length
-                shared = named + _TIMES_SIZE
+            layout = known_layout(len(span))
+            if layout is not None:
+                unpack, opening, middle, rest = layout
+                trace_tag, span_tag, begins, between, start, end_tag, end, of_rank, head, tail = unpack(span)
                 if (
-                    shared < cut
-                    and trace_tag == _TRACE_ID
-                    and span_tag == _SPAN_ID
-                    and tag == _NAME
-                    and length < _ONE_BYTE
-                    and span[named - 2] == _KIND
-                    and span[named - 1] < _ONE_BYTE
+                    begins == opening
+                    and between == middle
+                    and trace_tag == TRACE_ID
+                    and span_tag == SPAN_ID
+                    and end_tag == END
+                    and of_rank in ranks
+                    and (not rest or without_rest(span, len(span) - rest) == len(span) - rest)
                 ):
-                    start_tag, start, end_tag, end = times(span, named)
-                    if own is None or not span.startswith(own, shared):
-                        own = _rank_of(span, shared)
-                    last = len(span)
-                    while span.startswith(_LINK, last - _LINK_SIZE, last) and last > cut:
-                        last -= _LINK_SIZE
-                    if span.startswith(_DEVICE, last - _DEVICE_SIZE, last):
-                        last -= _DEVICE_SIZE
-                    tail, head = span[cut:last], span[shared + len(own) : cut]
-                    numbers = known_tail(tail) or self._tail(tail)
-                    template = known_head(head) or self._head(head)
-                    if start_tag == _START and end_tag == _END and numbers is not None and template is not None:
+                    template, numbers = known_head(head), known_tail(tail) or self._tail(tail)
+                    if template is not None and numbers is not None:
                         append((template, *numbers, start, end))
                         continue
+            pieces = cut(span)
+            if pieces is not None:
+                numbers, template = self._tail(pieces.tail), self._head(pieces.head)
+                if numbers is not None and template is not None:
+                    append((template, *numbers, pieces.start, pieces.end))
+                    self._note_layout(len(span), pieces)
+                    continue
             try:
                 read = self._read_whole(span)
             except DecodeError:
@@ -161,6 +136,14 @@ class SpanReader:
                 if read is not None:
                     append(read)
         return found
+
+    def _note_layout(self, length: int, pieces: Cut) -> None:
+        if len(self._layouts) >= MAX_LAYOUTS:
+            self._layouts.clear()
+        if len(self._ranks) >= MAX_RANKS:
+            self._ranks.clear()
+        self._layouts[length] = pieces.layout()
+        self._ranks.add(pieces.own)
 
     def _tail(self, piece: bytes) -> tuple[int, int, int] | None:
         """What the last piece of a span says, see `_read_tail`."""
@@ -177,7 +160,7 @@ class SpanReader:
         """What the attributes say that equal calls have in common; None: the piece is not such attributes."""
         template = self._heads.get(piece)
         if template is None:
-            common = _decode(piece)
+            common = decode(piece)
             if common is None or len(common.attributes) > MAX_ATTRIBUTES:
                 return None
             if any(item.key in _OF_ONE_CALL for item in common.attributes):
@@ -224,27 +207,9 @@ class SpanReader:
         return template, sequence, record, pair, decoded.start_time_unix_nano, decoded.end_time_unix_nano
 
 
-def _decode(piece: bytes) -> Span | None:
-    """A piece of a span's bytes, decoded; None: it is not whole fields, or has times."""
-    try:
-        span = Span.FromString(piece)
-    except DecodeError:
-        return None
-    return None if span.start_time_unix_nano or span.end_time_unix_nano else span
-
-
-def _rank_of(span: bytes, at: int) -> bytes:
-    """The attribute that begins there, if it is that of the rank; otherwise no bytes."""
-    if span[at] != _ATTRIBUTE or not span.startswith(_RANK_KEY, at + 2):
-        return b""
-    piece = span[at : at + 2 + span[at + 1]]
-    decoded = _decode(piece)
-    return piece if decoded is not None and [item.key for item in decoded.attributes] == [names.RANK] else b""
-
-
 def _read_tail(piece: bytes) -> tuple[int, int, int] | None:
     """Sequence id, record and pair index; None: the piece is not whole fields, or has others as well."""
-    span = _decode(piece)
+    span = decode(piece)
     if span is None or len(span.attributes) > len(_OF_ONE_CALL):
         return None
     sequence, record, pair = -1, 0, 0

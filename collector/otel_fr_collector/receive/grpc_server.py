@@ -20,6 +20,7 @@ from otel_fr_collector.otlp.signals import METHODS
 from otel_fr_collector.receive.inflate import Inflater, encoding_of
 from otel_fr_collector.receive.intake import READ_SECONDS, IncomingRequest, Intake, too_slow
 from otel_fr_collector.receive.rejections import Reason, RejectedError, malformed
+from otel_fr_collector.receive.time_limit import TimeLimit
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -134,7 +135,8 @@ async def _receive(intake: Intake, context: _Context) -> bytes:
         RejectedError: it has not come in `READ_SECONDS`, or is too large.
     """
     try:
-        message = await asyncio.wait_for(context.read(), READ_SECONDS)
+        with TimeLimit(READ_SECONDS):
+            message = await context.read()
     except asyncio.TimeoutError:
         raise too_slow() from None
     if not isinstance(message, bytes):  # grpc.aio.EOF

@@ -8,7 +8,7 @@ import functools
 import io
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from otel_fr_collector.forward.spool import SpoolError
@@ -18,6 +18,7 @@ from otel_fr_collector.otlp.wire import TooManyError
 from otel_fr_collector.receive.in_flight import InFlight
 from otel_fr_collector.receive.inflate import CorruptError, Inflater
 from otel_fr_collector.receive.rejections import Reason, RejectedError, gave_way, malformed, retry
+from otel_fr_collector.receive.time_limit import take_back_cancellation
 from otel_fr_collector.service import Service
 from otel_fr_collector.shares import Owner
 from otel_fr_collector.throttle import Throttle
@@ -40,6 +41,7 @@ _MAX_CLIENTS = 10_000
 """Clients whose request rate is remembered."""
 _BURST_SECONDS = 5.0
 """Seconds of the client rate that may be used in one burst."""
+_NO_WAIT = contextlib.nullcontext()
 _CONTROL = "control"
 """As the signal in metrics: a control stream."""
 
@@ -197,7 +199,7 @@ class Intake:
             except asyncio.CancelledError:
                 if not request.gave_way:
                     raise
-                _take_back_cancellation()
+                take_back_cancellation(asyncio.current_task())
                 raise gave_way() from None
             finally:
                 self._end(request)
@@ -296,14 +298,9 @@ class Intake:
             return response
         raise RejectedError(reason, problem)
 
-    @contextlib.asynccontextmanager
-    async def one_at_a_time(self, is_large: bool) -> AsyncIterator[None]:
+    def one_at_a_time(self, is_large: bool) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait until no other large request is decoded; a request that is not large does not wait."""
-        if not is_large:
-            yield
-            return
-        async with self._large:
-            yield
+        return self._large if is_large else _NO_WAIT
 
     def grant(
         self, authorization: str, access: Access, end: Callable[[], None]
@@ -369,13 +366,6 @@ def _current_task() -> asyncio.Task[object] | None:
     with contextlib.suppress(RuntimeError):
         return asyncio.current_task()
     return None
-
-
-def _take_back_cancellation() -> None:
-    """From Python 3.11 on a task counts its cancellations; what it awaits next must not end because of this one."""
-    task = asyncio.current_task()
-    if task is not None and hasattr(task, "uncancel"):
-        task.uncancel()
 
 
 def _subtract(tally: dict[str, int], key: str, amount: int) -> None:

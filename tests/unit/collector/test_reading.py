@@ -128,6 +128,52 @@ def test_spans_read_the_same_whether_their_attributes_are_new_or_known_and_in_an
         assert (template.signature.operation, template.error) == (op, error)
 
 
+@settings(max_examples=200)
+@given(
+    calls=st.lists(
+        st.tuples(
+            st.text("ab", min_size=1, max_size=4),
+            st.text("ab", min_size=1, max_size=4),
+            st.sampled_from([1, 200, 40_000]),
+            st.sampled_from([0, 1, 300]),
+            st.integers(0, 2),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    changes=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 2**16), st.integers(0, 255)), max_size=4),
+)
+def test_spans_of_equal_length_read_the_same_whichever_came_before(
+    calls: list[tuple[str, str, int, int, int]], changes: list[tuple[int, int, int]]
+) -> None:
+    """A reader remembers where spans of one length are cut; those that are cut elsewhere, or damaged, do not suffer."""
+    spans: list[bytes] = []
+    for group, dtype, sequence, rank, links in calls:
+        issued = Issued(
+            rank, Group("0", [0, 1], group), "collective", sequence, "all_reduce", 1, 9.0, 4e9, [[1]], dtype
+        )
+        issued.state, issued.took = "completed", 0.1
+        span = issued.span("run", 100.0)
+        first, last = [semconv.RANK], [semconv.SEQUENCE_ID, semconv.OP_ID, semconv.RECORD_ID]
+        order = sorted(span.attributes, key=lambda item: (item.key not in first, item.key in last))
+        del span.attributes[:]
+        span.attributes.extend(order)
+        for number in range(links):
+            span.links.add(trace_id=bytes((number,)) * 16, span_id=bytes((number,)) * 8)
+        spans.append(span.SerializeToString())
+    for index, place, value in changes:
+        changed = bytearray(spans[index % len(spans)])
+        changed[place % len(changed)] = value
+        spans.append(bytes(changed))
+    reader, interner = SpanReader(Interner()), Interner()
+    for _ in range(2):
+        for data in spans:
+            known_problems: list[str] = []
+            problems: list[str] = []
+            known, fresh = reader.read([data], known_problems), SpanReader(interner).read([data], problems)
+            assert (known, known_problems) == (fresh, problems)
+
+
 @settings(max_examples=300)
 @given(st.binary(max_size=200), st.integers(0, 2**63), st.binary(max_size=3), st.booleans())
 def test_any_bytes_are_a_call_or_foreign_or_counted_and_never_believed(
