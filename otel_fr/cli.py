@@ -75,6 +75,7 @@ _EXAMPLES = {
 _EXAMPLES_TITLE = "examples:"
 _EXTRAS = {
     "collector": "otel-fr collector, otel-fr demo",
+    "postgresql": "otel-fr collector --store postgresql://...",
     "mcp": "otel-fr mcp",
     "pandas": "data frames of otel_fr.analyze.load()",
     "parquet": "otel-fr analyze -o FILE.parquet",
