@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
+from otel_fr_collector.database_url import database_url
 from otel_fr_collector.forward.backends import parse_backend
 from otel_fr_collector.incidents.links import FIELDS, check_template
 from otel_fr_collector.jobs.waits import StragglerLimits
@@ -65,15 +66,6 @@ def _base_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{text!r} is not an http:// or https:// URL")
-    return text
-
-
-def _postgres_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ValueError("it is not a postgresql:// URL")  # no part of it is shown: it may be a password
-    if "password" in parse_qs(parts.query):
-        raise ValueError("the password belongs before the host: postgresql://USER:PASSWORD@HOST/DATABASE")
     return text
 
 
@@ -295,7 +287,7 @@ class Settings:
     )
     store: str | None = _option(
         _STATE,
-        _postgres_url,
+        database_url,
         text="keep incidents in this PostgreSQL database, which several collectors may share, and under --data only"
         " while the server is away; postgresql://USER@HOST:PORT/DATABASE",
         metavar="URL",
@@ -402,7 +394,7 @@ class Settings:
         Raises:
             OSError, ValueError: the file with it cannot be read, or has other content.
         """
-        return self.store if self.store_file is None else _postgres_url(self.store_file.read_text().strip())
+        return self.store if self.store_file is None else database_url(self.store_file.read_text().strip())
 
     @property
     def straggler_limits(self) -> StragglerLimits:

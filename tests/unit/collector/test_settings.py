@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from otel_fr_collector.loading import SettingsError
 from otel_fr_collector.network.address import Address
-from otel_fr_collector.redaction import clean
+from otel_fr_collector.redaction import clean, hide_password
 from otel_fr_collector.settings import ENV_PREFIX, Settings, parse_size, reference
 
 from tests.support.paths import DOCS
@@ -78,10 +78,54 @@ def test_what_is_no_size(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["POST http://me:s3cret@host/x failed", "Authorization: Bearer s3cret", "{'authorization': 'Basic s3cret='}"],
+    [
+        "POST http://me:s3cret@host/x failed",
+        "Authorization: Bearer s3cret",
+        "{'authorization': 'Basic s3cret='}",
+        "postgresql://me:s3cret/a@b@host/x",
+        "postgresql://me:a,s3cret@host/x",
+        "postgresql://host/x?sslmode=require&sslpassword=s3cret",
+    ],
 )
 def test_credentials_are_cut_out_of_what_is_logged(text: str) -> None:
     assert "s3cret" not in clean(text)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret/a@host/x",
+        "postgresql://me:s3cret@a@host/x",
+        "postgresql://me:s3cret%a@host/x",
+        "postgresql://me:s3cret%00@host/x",
+        "postgresql://me:s3cret a@host/x",
+        "postgresql://me:a/?s3cret@host/x",
+        "postgresql://me:s3cret/x",
+        "postgresql://me@host/x?password=s3cret",
+        "mysql://me:s3cret@host/x",
+        "me:s3cret@host/x",
+    ],
+)
+def test_the_url_of_a_database_that_would_be_misread_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(SettingsError, match="STORE: ") as refused:
+        load_settings("", {ENV_PREFIX + "STORE": url})
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://",
+        "postgres://me:%2F%40%25?#:s3cret@host:5432/x?sslmode=require&sslpassword=s3cret",
+        "postgresql:///x?host=/run/postgresql&user=me@site",
+        "postgresql://me:s3cret@one:1,[::1]:2,three/x?target_session_attrs=read-write",
+        "postgresql://%2Frun%2Fpostgresql/x",
+    ],
+)
+def test_every_form_of_the_url_of_a_database_is_taken_and_shown_without_its_password(url: str) -> None:
+    settings = load_settings("", {ENV_PREFIX + "STORE": url})
+    assert settings.store == url
+    assert "s3cret" not in hide_password(url)
 
 
 def test_the_reference_has_every_option() -> None:
