@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from otel_fr_collector.settings import OPTIONS
 
 from tests.support.external_programs import OTELCOL, collector_help, load, needs_otelcol
 from tests.support.paths import DEPLOY
@@ -143,6 +145,8 @@ def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) 
         ("replicas=2", "set store.postgresql.existingSecret"),
         ("options.grpc=0.0.0.0:1", "options.grpc is set by the chart"),
         ("persistence.size=ten", "persistence.size"),
+        ("options.alertmanger=http://a", 'Property name of "alertmanger" does not match'),
+        ("fullnameOverride=Foo_Bar", "fullnameOverride: Does not match pattern"),
         ("image.pullPolicy=Sometimes", "image.pullPolicy"),
         ("replicas=2,store.postgresql.existingSecret=db,tls.existingSecret=tls", "passes no TLS and no tokens on"),
     ],
@@ -165,6 +169,26 @@ def test_options_of_every_type_reach_the_collector_unchanged(tmp_path: Path) -> 
     args = collector(objects(template("--values", str(values))))["args"]
     for expected in ("--client-rate=12500000", "--straggler-share=0.9", "--no-quiet", "--alertmanager=http://b"):
         assert expected in args
+
+
+def test_the_schema_has_every_option_of_the_collector() -> None:
+    names = json.loads((CHART / "values.schema.json").read_text())["properties"]["options"]["propertyNames"]["enum"]
+    assert names == [one.name for one in OPTIONS]
+
+
+def test_the_kubelet_can_ask_a_collector_that_wants_client_certificates_whether_it_is_alive() -> None:
+    args = ("--set", "tls.existingSecret=tls")
+    for given, kind in ((args, "httpGet"), ((*args, "--set", "tls.clientCA=ca.crt"), "tcpSocket")):
+        probes = {name: one for name, one in collector(objects(template(*given))).items() if name.endswith("Probe")}
+        assert len(probes) == 3
+        assert all(kind in one for one in probes.values()), "it has no certificate, which /healthz asks for"
+
+
+@pytest.mark.parametrize("seconds", ["10", "0.5", "120"])
+def test_a_pod_is_given_more_time_to_stop_than_its_collector_takes(seconds: str) -> None:
+    found = objects(template("--set", f"options.stop-seconds={seconds}"))
+    grace = found["StatefulSet", "otel-fr-collector"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace >= float(seconds) + 10
 
 
 @needs_otelcol
