@@ -22,7 +22,10 @@ def find(run: Run, group: GroupState, known: Finding | None) -> Finding | None:
     if so_far and waits.is_over(so_far):
         waits.forget()
         return None
-    late = waits.stragglers(so_far)
+    # Of a rank that has left, the waits before its end are still there: they must not open the incident again.
+    late = [
+        one for one in waits.stragglers(so_far) if one.rank in so_far or not _is_done(run, one.rank, group.group.id)
+    ]
     if not late:
         return known
     places = {one.rank: run.ranks[one.rank].place for one in late if one.rank in run.ranks}

@@ -135,6 +135,13 @@ def test_it_ends_with_the_rank_with_the_group_and_with_the_job(job: Job) -> None
     job.run.ranks[1].ended, job.run.ranks[1].ending = 5.0, Ending.CLEAN
     (resolved,) = job.judge()
     assert resolved.kind is ChangeKind.RESOLVED
+    # The others are still there: they save a checkpoint, for example.
+    assert job.judge() == []
+
+
+def test_a_rank_that_has_left_before_is_not_named(job: Job) -> None:
+    job.run.ranks[1].ended, job.run.ranks[1].ending = 5.0, Ending.CLEAN
+    assert job.judge() == []
 
 
 def test_an_incident_from_before_a_restart_stays_until_more_is_known(job: Job) -> None:
