@@ -108,6 +108,8 @@ def run(args: argparse.Namespace) -> int:
     refusal = None if args.output is None else _refusal(args.output)
     if refusal:
         return _refuse(f"--output {refusal}")
+    if args.format == "perfetto" and args.output is not None and args.output.suffix.lower() == ".json":
+        return _refuse(f"--output writes the tables of all calls; for the trace use --format perfetto > {args.output}")
     if args.otlp and not _is_endpoint(args.otlp):
         return _refuse(f"--otlp: {args.otlp!r} is not an endpoint such as http://localhost:4317")
     if args.path is None:

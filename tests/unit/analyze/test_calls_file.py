@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from otel_fr.analyze import load
 from otel_fr.analyze.output.calls_file import write_calls
 from otel_fr.analyze.tables import CALL_COLUMNS
+from otel_fr.cli import main
 from tests.support.paths import DUMPS
 from tests.support.torch_files import hostile_folder, one_missing
 
@@ -71,3 +73,29 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         write_calls(load(one_missing(tmp_path / "files")), path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["calls.csv", "files"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json", ".sqlite", ".pkl"])
+def test_a_pipe_or_device_is_not_replaced(suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, pipe = one_missing(tmp_path / "files"), tmp_path / f"pipe{suffix}"
+    os.mkfifo(pipe)
+    assert main(["analyze", str(folder), "-o", str(pipe)]) == 2
+    assert pipe.is_fifo()
+    shown = capsys.readouterr()
+    assert "missing_rank: rank 2" in shown.out
+    assert f"--output {pipe}: not a regular file; nothing was written" in shown.err
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "calls.csv").symlink_to(tmp_path / "data" / "real.csv")
+    write_calls(load(one_missing(tmp_path / "files")), tmp_path / "calls.csv")
+    assert (tmp_path / "calls.csv").is_symlink()
+    assert len((tmp_path / "data" / "real.csv").read_text().splitlines()) == 12
+
+
+def test_a_trace_is_not_confused_with_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, path = one_missing(tmp_path / "files"), tmp_path / "trace.json"
+    assert main(["analyze", str(folder), "--format", "perfetto", "-o", str(path)]) == 2
+    assert f"--format perfetto > {path}" in capsys.readouterr().err
+    assert not path.exists()
