@@ -144,6 +144,7 @@ def test_the_collector_starts_with_the_arguments_of_the_example(tmp_path: Path) 
         ("replicas=0", "replicas: Must be greater than or equal to 1"),
         ("replicas=2", "set store.postgresql.existingSecret"),
         ("options.grpc=0.0.0.0:1", "options.grpc is set by the chart"),
+        ("tls.clientCA=ca.crt", "tls.clientCA is set without tls.existingSecret"),
         ("persistence.size=ten", "persistence.size"),
         ("options.alertmanger=http://a", 'Property name of "alertmanger" does not match'),
         ("fullnameOverride=Foo_Bar", "fullnameOverride: Does not match pattern"),
