@@ -7,6 +7,7 @@ wait for a server do not keep the process from ending.
 from __future__ import annotations
 
 import asyncio
+import base64
 import concurrent.futures
 import email.utils
 import http.client
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import urllib3
 
@@ -76,14 +78,14 @@ class HttpClient:
         self._pool.pool_classes_by_scheme = POOL_CLASSES
 
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
-        """Send one request; redirects are not followed.
+        """Send one request; redirects are not followed. User and password of the URL are sent as basic authentication.
 
         Raises:
             HttpError: no response came in time.
         """
         set_deadline(self._total)
-        headers = {"Accept-Encoding": "identity", **headers}
         try:
+            headers = {"Accept-Encoding": "identity", **_basic(url, headers), **headers}
             response = self._pool.request(
                 method, url, body=body, headers=headers, redirect=False, preload_content=False, decode_content=False
             )
@@ -96,6 +98,14 @@ class HttpClient:
     def close(self) -> None:
         """Close the connections that are not in use."""
         self._pool.clear()
+
+
+def _basic(url: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """The header of a URL's user and password, which urllib3 leaves out. Another authorization goes before it."""
+    given = urllib3.util.parse_url(url).auth
+    if not given or any(name.lower() == "authorization" for name in headers):
+        return {}
+    return {"Authorization": "Basic " + base64.b64encode(unquote(given).encode()).decode()}
 
 
 def _problem(error: BaseException) -> str:

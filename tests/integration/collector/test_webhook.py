@@ -52,7 +52,8 @@ def recover(job: Job, waiting: list[Issued]) -> None:
 
 
 def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiver) -> None:
-    options = ["--webhook", hook.url + "/in?team=a", "--webhook-secret-file", secret_file(tmp_path)]
+    url = hook.url.replace("://", "://me:a%2Fb@") + "/in?team=a"
+    options = ["--webhook", url, "--webhook-secret-file", secret_file(tmp_path)]
     options += ["--external-url", "https://fr.example/", "--runbook-url", "https://wiki/{category}?job={job}"]
     with running(tmp_path, *options) as collector, Job(collector, 2, job_id="job & <b>") as job:
         job.step()
@@ -65,6 +66,7 @@ def test_every_change_is_posted_in_order_and_signed(tmp_path: Path, hook: Receiv
     bodies = []
     for method, path, headers, body in hook.requests:
         assert (method, path, headers["Content-Type"]) == ("POST", "/in?team=a", "application/json")
+        assert {k.lower(): v for k, v in headers.items()}["authorization"] == "Basic bWU6YS9i"  # me:a/b
         bodies.append(Webhook(SECRET).verify(body.decode(), {k.lower(): v for k, v in headers.items()}))
     changes = [body["change"] for body in bodies]
     assert (changes[0], changes[-1], set(changes[1:-1])) == ("opened", "resolved", {"updated"})
