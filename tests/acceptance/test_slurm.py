@@ -53,7 +53,7 @@ def jobs(of: Collector) -> list[dict[str, Any]]:
     return found
 
 
-@launches
+@pytest.mark.parametrize("launch", ["srun python"])
 def test_a_healthy_job_raises_nothing_and_has_the_name_of_its_id(
     cluster: Slurm, running: Collector, tmp_path: Path, launch: str
 ) -> None:
@@ -74,7 +74,7 @@ def test_the_rank_that_hangs_a_job_is_named(cluster: Slurm, running: Collector, 
     assert list((tmp_path / "job" / "flight-recorder" / job).glob("*"))
 
 
-@launches
+@pytest.mark.parametrize("launch", ["srun torchrun"])
 def test_a_job_that_is_cancelled_raises_nothing(
     cluster: Slurm, running: Collector, tmp_path: Path, launch: str
 ) -> None:

@@ -1,6 +1,7 @@
 """Each test runs on the CPU, on one GPU and on several; where there is no GPU, it is skipped there and says why.
 
-With ``OTEL_FR_TEST_GPU_REPORT=FILE`` (``make test-gpu``), what was found is written to that file.
+With ``OTEL_FR_TEST_GPU_REPORT=FILE`` (``make test-gpu``), what was found is written to that file. Without, few
+run on the CPU: the others would take minutes of each ``make test``, to find what its other tests find.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tests.gpu.hardware import KINDS_OF_HARDWARE, Hardware, driver, engine, fact
 from tests.support.paths import ROOT
 
 VARIABLE = "OTEL_FR_TEST_GPU_REPORT"
+LONG = {"test_a_fault_is_named_live_and_from_the_files", "test_steps_are_measured"}
+"""Tests of which only the case "missing" runs on the CPU with each change."""
 
 
 @pytest.fixture(params=KINDS_OF_HARDWARE)
@@ -24,6 +27,9 @@ def hardware(request: pytest.FixtureRequest) -> Hardware:
     found = find(request.param)
     if isinstance(found, str):
         pytest.skip(found)
+    is_long = request.node.originalname in LONG and "missing" not in request.node.name
+    if found.device == "cpu" and VARIABLE not in os.environ and is_long:
+        pytest.skip("it takes long: only `make test-gpu` runs it on the CPU")
     return found
 
 
