@@ -37,8 +37,8 @@ MANY_THREADS = 4
 SLOWNESS_INTERVAL = 1.0
 """Seconds between two looks at who comes last in a run's groups."""
 LOOK_SECONDS, LOOK_PAUSE = 0.001, 20.0
-"""Where looking whether a run is to be judged takes longer than this, as of thousands of ranks, it takes a twentieth of
-the time at most."""
+"""Where looking whether a run is to be judged takes more CPU time than this, as of thousands of ranks, it takes a
+twentieth of the time at most."""
 MAX_LOGGED_FAILURES = 1_000
 """Runs whose failed judgement was logged, so that it is logged once."""
 
@@ -162,12 +162,12 @@ class Judge:
         self._note_slowness(run, now, final=final)
         has_open = bool(self._book.open_faults(run.id))
         last_change = self._book.changed.get(run.id, float("-inf"))
-        begun = time.perf_counter()
-        if begun < run.look_at and not final:
+        if now < run.look_at and not final:
             return
+        begun = time.thread_time()  # other programs that take the processor are no reason to look less often
         reason = triggers.due(run, now, has_open=has_open, last_change=last_change, final=final)
-        if (took := time.perf_counter() - begun) > LOOK_SECONDS:
-            run.look_at = begun + LOOK_PAUSE * took
+        if (took := time.thread_time() - begun) > LOOK_SECONDS:
+            run.look_at = now + LOOK_PAUSE * took
         if reason:
             self._judge(run, reason, now)
         if has_open or reason:

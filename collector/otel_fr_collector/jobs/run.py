@@ -57,7 +57,7 @@ class Run:
         mismatch_since, bad_end_since: when a mismatch, or a bad end, not yet judged was first seen; None: none is.
         has_news: something arrived since the run was last judged.
         judged_at: when the run was last judged.
-        look_at: `time.perf_counter` before which it is not looked whether it is to be judged.
+        look_at: before this time it is not looked whether it is to be judged.
         slowness_judged_at: when it was last looked for ranks that always come last.
         judging_seconds: how long that took; the run is not judged again for that long.
         silence_floor: no silence is counted before this time.
