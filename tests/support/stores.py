@@ -1,15 +1,48 @@
-"""Stores as collectors have them, for tests of what uses one."""
+"""Stores as collectors have them, for tests of what uses one; and databases without the thread that writes them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
+from otel_fr_collector.incidents.incident import Incident
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
+from otel_fr_collector.storage.batch import Batch, FinishedJob, of_incidents, of_notes
+from otel_fr_collector.storage.postgres_backend import PostgresBackend
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 from otel_fr_collector.storage.store import Store
+
+
+class _Direct:
+    """The methods of `Store`, written when they return."""
+
+    _wall: Callable[[], float]
+
+    def put(self, batch: Batch) -> Collection[RunId]:
+        raise NotImplementedError
+
+    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> Collection[RunId]:
+        return self.put(of_incidents(incidents, runs, self._wall()))
+
+    def drop_run(self, run: RunId) -> None:
+        self.put(Batch(runs={run: None}))
+
+    def note(self, outlet: str, values: Mapping[str, str]) -> None:
+        self.put(of_notes(outlet, values))
+
+    def save_job(self, job: FinishedJob) -> None:
+        self.put(Batch(jobs=[job]))
+
+
+class DirectSqlite(SqliteBackend, _Direct):
+    """A file, used without a thread."""
+
+
+class DirectPostgres(PostgresBackend, _Direct):
+    """A database of a server, used without a thread."""
 
 
 def sqlite_store(

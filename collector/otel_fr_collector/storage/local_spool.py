@@ -26,10 +26,10 @@ class LocalSpool(SqliteBackend):
         if db is None:
             return Batch()
         try:
-            incidents = db.execute("SELECT * FROM incidents ORDER BY changed, rowid LIMIT ?", (limit,)).fetchall()
-            runs = db.execute("SELECT * FROM runs ORDER BY rowid LIMIT ?", (limit,)).fetchall()
-            notes = db.execute("SELECT * FROM notes ORDER BY rowid LIMIT ?", (limit,)).fetchall()
-            jobs = db.execute("SELECT * FROM jobs ORDER BY ended, rowid LIMIT ?", (limit,)).fetchall()
+            incidents, runs, notes, jobs = (
+                db.execute(f"SELECT * FROM {table} ORDER BY {order} LIMIT ?", (limit,)).fetchall()  # noqa: S608  constants
+                for table, order in _ORDERS.items()
+            )
         except sqlite3.Error as error:
             self.broken(error)
             return Batch()

@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import psycopg
 from psycopg_pool import PoolTimeout
 
-from otel_fr_collector.incidents.incident import Incident
 from otel_fr_collector.incidents.kept import MAX_INCIDENTS
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
-from otel_fr_collector.storage.batch import Batch, FinishedJob, of_incidents, of_notes
+from otel_fr_collector.storage.batch import Batch
 from otel_fr_collector.storage.local_spool import LocalSpool
 from otel_fr_collector.storage.postgres_connection import Connection, answering, connect
 from otel_fr_collector.storage.postgres_migrations import migrate
@@ -50,7 +49,6 @@ _OWN_RUNS = """
     WHERE EXISTS (SELECT 1 FROM otel_fr.owners WHERE collector = %s
         AND (owners.job, owners.attempt, owners.run) = (one.job, one.attempt, one.run))
 """
-_NOTES = "SELECT outlet, incident, value FROM otel_fr.notes WHERE incident = ANY(%s)"
 
 
 class PostgresBackend(PostgresSharing):
@@ -112,15 +110,11 @@ class PostgresBackend(PostgresSharing):
             with answering(self._db):
                 incidents = self._db.execute(_OWN, (self.collector, limit)).fetchall()
                 runs = self._db.execute(_OWN_RUNS, (self.collector,)).fetchall()
-                saved = self._saved(incidents, runs, ())
-                numbers = [incident.id for incident in saved.incidents]
-                notes = self._db.execute(_NOTES, (numbers,)).fetchall()
+                return self._with_notes(self._db, incidents, runs)
         except psycopg.Error as error:
             self.broken(error)
             self._is_late = True
             return held
-        saved.notes = {(outlet, number): value for outlet, number, value in notes}
-        return saved
 
     def put(self, batch: Batch) -> Collection[RunId]:
         self._pending.add(batch)
@@ -143,22 +137,6 @@ class PostgresBackend(PostgresSharing):
         except psycopg.Error as error:
             self._fail(error)
             return None
-
-    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> Collection[RunId]:
-        """Write incidents and runs, as they are now."""
-        return self.put(of_incidents(incidents, runs, self._wall()))
-
-    def drop_run(self, run: RunId) -> None:
-        """The run has no open incident any more."""
-        self.put(Batch(runs={run: None}))
-
-    def note(self, outlet: str, values: Mapping[str, str]) -> None:
-        """Keep what an outlet has to remember of incidents, by their ids."""
-        self.put(of_notes(outlet, values))
-
-    def save_job(self, job: FinishedJob) -> None:
-        """Keep a job that is over."""
-        self.put(Batch(jobs=[job]))
 
     def broken(self, error: Exception) -> None:
         """A query has failed. The connection for writes shows whether the server has."""

@@ -15,7 +15,7 @@ from otel_fr_collector.redaction import hide_password
 from otel_fr_collector.storage.backend import MAX_PAGE
 from otel_fr_collector.storage.batch import FinishedJob
 from otel_fr_collector.storage.postgres_connection import Connection, answering, configure, conninfo
-from otel_fr_collector.storage.stored_rows import StoredRows, finished_row, published_row
+from otel_fr_collector.storage.stored_rows import StoredRows, up_to
 
 READERS = 4
 """Connections for queries."""
@@ -89,20 +89,11 @@ class PostgresReading(StoredRows):
     ) -> list[CollectorIncidentData]:
         """As `otel_fr_collector.storage.backend.Reader.find`."""
         given = {"job": as_text(job), "state": state, "before": before, "prefix": as_text(prefix), "folded": folded}
-        rows, size = [], 0
         with self._reading() as db, db.transaction(), db.cursor("found") as cursor:
             cursor.itersize = ROWS_AT_ONCE
             cursor.execute(_FIND, {**given, "limit": min(limit, MAX_PAGE)})
-            for row in cursor:
-                rows.append(row)
-                size += len(row[0])
-                if max_size is not None and size > max_size:
-                    break
-        found = []
-        for row in reversed(rows):
-            with self._skip_unreadable("incident"):
-                found.append(published_row(*row))
-        return found
+            rows = up_to(cursor, max_size)
+        return self._published(rows)
 
     def count_consequences(self, causes: Sequence[CollectorIncidentData]) -> list[int]:
         """As `otel_fr_collector.storage.backend.Reader.count_consequences`."""
@@ -122,31 +113,21 @@ class PostgresReading(StoredRows):
         """As `otel_fr_collector.storage.backend.Reader.get`."""
         with self._reading() as db:
             row = db.execute(_GET, (as_text(number), as_text(prefix))).fetchone()
-        if row:
-            with self._skip_unreadable("incident"):
-                return published_row(*row)
-        return None
+        return next(iter(self._published([row] if row else [])), None)
 
     def finished(self, *, before: float | None, prefix: str = "", limit: int = MAX_PAGE) -> list[FinishedJob]:
         """As `otel_fr_collector.storage.backend.Reader.finished`."""
         given = {"before": before, "prefix": as_text(prefix), "limit": min(limit, MAX_PAGE)}
         with self._reading() as db:
             rows = db.execute(_FINISHED, given).fetchall()
-        found = []
-        for row in rows:
-            with self._skip_unreadable("job"):
-                found.append(finished_row(*row))
-        return found
+        return self._finished(rows)
 
     def finished_job(self, key: str) -> FinishedJob | None:
         """As `otel_fr_collector.storage.backend.Reader.finished_job`."""
         query = "SELECT id, job, ended, summary, detail FROM otel_fr.jobs WHERE id = %s"
         with self._reading() as db:
             row = db.execute(query, (as_text(key),)).fetchone()
-        if row:
-            with self._skip_unreadable("job"):
-                return finished_row(*row)
-        return None
+        return next(iter(self._finished([row] if row else [])), None)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from otel_fr.encodable import load_json
 from otel_fr_collector.jobs.run import RunId
@@ -117,6 +117,12 @@ class PostgresSharing(PostgresReading):
         given = {**_arrays(keys), "limit": limit}
         incidents = connection.execute(_INCIDENTS.encode(), given).fetchall()
         runs = connection.execute(_RUNS.encode(), given).fetchall()
+        return self._with_notes(connection, incidents, runs)
+
+    def _with_notes(
+        self, connection: Connection, incidents: Iterable[tuple[str, str]], runs: Iterable[tuple[str]]
+    ) -> Saved:
+        """What these rows hold, as `StoredRows._saved` takes them, with the notes of the incidents."""
         saved = self._saved(incidents, runs, ())
         notes = connection.execute(_NOTES, ([incident.id for incident in saved.incidents],)).fetchall()
         saved.notes = {(outlet, number): value for outlet, number, value in notes}

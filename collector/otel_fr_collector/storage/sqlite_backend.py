@@ -11,16 +11,15 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from otel_fr_collector import database_files as files
 from otel_fr_collector.database_files import DamagedError, is_damage, move_aside, open_file
-from otel_fr_collector.incidents.incident import Incident
-from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.run import RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.backend import DataError, Saved
-from otel_fr_collector.storage.batch import Batch, FinishedJob, of_incidents, of_notes
+from otel_fr_collector.storage.batch import Batch
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.sqlite_migrations import check_origin, migrate
 from otel_fr_collector.storage.sqlite_prune import prune
@@ -113,22 +112,6 @@ class SqliteBackend(SqliteReading):
         self._pending.add(batch)
         self._flush()
         return ()
-
-    def save(self, incidents: Iterable[Incident], runs: Iterable[Run] = ()) -> None:
-        """Write incidents and runs, as they are now."""
-        self.put(of_incidents(incidents, runs, self._wall()))
-
-    def drop_run(self, run: RunId) -> None:
-        """The run has no open incident any more."""
-        self.put(Batch(runs={run: None}))
-
-    def note(self, outlet: str, values: Mapping[str, str]) -> None:
-        """Keep what an outlet has to remember of incidents, by their ids."""
-        self.put(of_notes(outlet, values))
-
-    def save_job(self, job: FinishedJob) -> None:
-        """Keep a job that is over."""
-        self.put(Batch(jobs=[job]))
 
     def broken(self, error: Exception) -> None:
         """A write or a read has failed. A damaged file is renamed and a new one begun; anything else is tried again."""

@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import logging
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from otel_fr.encodable import load_json
 from otel_fr.incident import CollectorIncidentData
@@ -60,6 +60,22 @@ class StoredRows:
         saved.notes = {(outlet, number): value for outlet, number, value in notes if number in known}
         return saved
 
+    def _published(self, rows: Sequence[tuple[str, str, str]]) -> list[CollectorIncidentData]:
+        """What rows of ``data``, ``state`` and ``memory`` show, in the opposite order."""
+        found = []
+        for row in reversed(rows):
+            with self._skip_unreadable("incident"):
+                found.append(published_row(*row))
+        return found
+
+    def _finished(self, rows: Iterable[tuple[str, str, float, str, bytes]]) -> list[FinishedJob]:
+        """The jobs of rows with the columns of `FinishedJob`, in their order."""
+        found = []
+        for row in rows:
+            with self._skip_unreadable("job"):
+                found.append(finished_row(*row))
+        return found
+
     @contextlib.contextmanager
     def _skip_unreadable(self, what: str) -> Iterator[None]:
         """One row that cannot be read must not cost the others."""
@@ -68,6 +84,17 @@ class StoredRows:
         except _OF_ANOTHER_FORM as error:
             self._metrics.errors.labels("store").inc()
             _log.error("%s: one %s in it cannot be read and is left out: %r", self._where, what, error)
+
+
+def up_to(rows: Iterable[tuple[str, str, str]], max_size: int | None) -> list[tuple[str, str, str]]:
+    """The first rows, until their first columns have more than so many characters together; None: all."""
+    found, size = [], 0
+    for row in rows:
+        found.append(row)
+        size += len(row[0])
+        if max_size is not None and size > max_size:
+            break
+    return found
 
 
 def finished_row(key: str, job: str, ended: float, summary: str, detail: bytes) -> FinishedJob:

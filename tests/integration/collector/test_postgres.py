@@ -26,7 +26,6 @@ from otel_fr_collector.storage import postgres_backend, postgres_connection, pos
 from otel_fr_collector.storage.backend import DataError, StoreError
 from otel_fr_collector.storage.local_spool import LocalSpool
 from otel_fr_collector.storage.opening import collector_id, open_store
-from otel_fr_collector.storage.postgres_backend import PostgresBackend
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.store import Store
 
@@ -34,7 +33,7 @@ from tests.support.collector_process import start
 from tests.support.commands import otel_fr
 from tests.support.played_job import Job
 from tests.support.postgres import PASSWORD, PostgresServer, postgres_server
-from tests.support.stores import sqlite_store
+from tests.support.stores import DirectPostgres, sqlite_store
 from tests.support.waiting import until, wait_for
 from tests.unit.collector.test_store import NOW, RUN, incident
 
@@ -60,7 +59,7 @@ def opened(url: str, folder: Path | None, name: str = "one") -> Store:
     """A store of a collector of that id; ``folder``: where rows wait for the server."""
     metrics = Metrics()
     spool = None if folder is None else LocalSpool(folder, metrics)
-    backend = PostgresBackend(url, name, metrics, spool=spool)
+    backend = DirectPostgres(url, name, metrics, spool=spool)
     return Store(backend, metrics, sharing=backend)
 
 
@@ -168,7 +167,7 @@ def test_collectors_that_start_at_once_make_the_tables_once(url: str) -> None:
 
     def start(number: int) -> bool:
         barrier.wait()
-        backend = PostgresBackend(url, f"collector {number}", Metrics())
+        backend = DirectPostgres(url, f"collector {number}", Metrics())
         is_up = backend.is_up
         backend.save([incident(number)])
         backend.close()
@@ -183,26 +182,26 @@ def test_collectors_that_start_at_once_make_the_tables_once(url: str) -> None:
 def test_tables_of_an_older_version_are_brought_up_to_date_and_newer_ones_refused(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = PostgresBackend(url, "one", Metrics())
+    old = DirectPostgres(url, "one", Metrics())
     old.save([incident(1)])
     old.close()
     newer = (*postgres_migrations.MIGRATIONS, "ALTER TABLE otel_fr.incidents ADD COLUMN more text DEFAULT 'no'")
     with monkeypatch.context() as patch:
         patch.setattr(postgres_migrations, "MIGRATIONS", newer)
-        PostgresBackend(url, "one", Metrics()).close()
+        DirectPostgres(url, "one", Metrics()).close()
         with psycopg.connect(url) as db:
             assert db.execute("SELECT id, more FROM otel_fr.incidents").fetchall() == [(f"{1:016x}", "no")]
     with pytest.raises(DataError, match="newer otel-fr"):
-        PostgresBackend(url, "one", Metrics())
+        DirectPostgres(url, "one", Metrics())
 
 
 def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    PostgresBackend(url, "one", Metrics()).close()
+    DirectPostgres(url, "one", Metrics()).close()
     half = "CREATE TABLE otel_fr.more (x text); INSERT INTO otel_fr.nowhere VALUES (1)"
     with monkeypatch.context() as patch:
         patch.setattr(postgres_migrations, "MIGRATIONS", (*postgres_migrations.MIGRATIONS, half))
-        assert not PostgresBackend(url, "one", Metrics()).is_up
-    again = PostgresBackend(url, "one", Metrics())
+        assert not DirectPostgres(url, "one", Metrics()).is_up
+    again = DirectPostgres(url, "one", Metrics())
     assert again.is_up
     again.close()
 
@@ -232,7 +231,7 @@ def test_a_row_that_the_server_never_takes_costs_only_itself(url: str) -> None:
 
 
 def test_of_a_run_that_another_collector_owns_nothing_is_written(url: str) -> None:
-    first, second = (PostgresBackend(url, name, Metrics()) for name in ("first", "second"))
+    first, second = (DirectPostgres(url, name, Metrics()) for name in ("first", "second"))
     assert first.save([incident(1, FIRING)]) == set()
     assert second.save([incident(1, RESOLVED), incident(2)]) == {RUN}
     assert kept(url) == {f"{1:016x}": FIRING}
@@ -247,14 +246,14 @@ def test_of_a_run_that_another_collector_owns_nothing_is_written(url: str) -> No
 
 def test_rows_that_waited_on_a_disk_replace_no_newer_ones(server: PostgresServer, url: str, tmp_path: Path) -> None:
     """Another collector has taken the run meanwhile, and ended."""
-    first = PostgresBackend(url, "first", Metrics(), spool=LocalSpool(tmp_path, Metrics()))
+    first = DirectPostgres(url, "first", Metrics(), spool=LocalSpool(tmp_path, Metrics()))
     first.save([incident(1, FIRING, changed=NOW)])
     server.kill()
     first.save([incident(1, FIRING, changed=NOW + 1), incident(2, FIRING, changed=NOW + 1)])
     server.start()
     with psycopg.connect(url) as db:
         db.execute("UPDATE otel_fr.owners SET expires = now() - interval '1 s'")
-    second = PostgresBackend(url, "second", Metrics())
+    second = DirectPostgres(url, "second", Metrics())
     second.save([incident(1, RESOLVED, changed=NOW + 2)])
     second.close()
     first.step(float("inf"))

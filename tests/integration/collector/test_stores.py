@@ -13,15 +13,14 @@ from otel_fr_collector.jobs.ranks import RankState
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.batch import FinishedJob
-from otel_fr_collector.storage.postgres_backend import PostgresBackend
 from otel_fr_collector.storage.retention import Retention
-from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 
 from otel_fr.match import Ending, Place
 from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.stores import DirectPostgres, DirectSqlite
 from tests.unit.collector.test_store import NOW, RUN, incident
 
-AnyBackend = SqliteBackend | PostgresBackend
+AnyBackend = DirectSqlite | DirectPostgres
 Open = Callable[..., AnyBackend]
 """Opens the database of the test, as a collector that starts; ``retention`` and ``metrics`` as of the backends."""
 
@@ -40,9 +39,9 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     def make(retention: Retention | None = None, metrics: Metrics | None = None) -> AnyBackend:
         metrics = metrics or Metrics()
         if url:
-            made: AnyBackend = PostgresBackend(url, "one", metrics, retention, wall=lambda: NOW)
+            made: AnyBackend = DirectPostgres(url, "one", metrics, retention, wall=lambda: NOW)
         else:
-            made = SqliteBackend(tmp_path, metrics, retention, wall=lambda: NOW)
+            made = DirectSqlite(tmp_path, metrics, retention, wall=lambda: NOW)
         assert made.is_up
         opened.append(made)
         return made

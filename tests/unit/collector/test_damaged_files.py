@@ -24,12 +24,11 @@ from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage.persistence import Persistence
-from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 
 from otel_fr.match import Ending, Place
 from tests.support.damaged_files import DAMAGES, spoil_pages
 from tests.support.otlp_messages import spans
-from tests.support.stores import sqlite_store
+from tests.support.stores import DirectSqlite, sqlite_store
 from tests.unit.collector.test_store import NOW, RUN, incident, numbers
 
 BACKENDS = ["http://backend/v1/traces"]
@@ -59,13 +58,13 @@ def kept_aside(folder: Path, name: str) -> dict[str, object]:
 
 @damages
 def test_a_damaged_store_is_moved_aside_unchanged(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     store.save([incident(1)])
     store.close()
     damage(store.path)
     before = as_it_is(tmp_path)
     metrics = Metrics()
-    again = SqliteBackend(tmp_path, metrics)
+    again = DirectSqlite(tmp_path, metrics)
     assert again.is_up
     assert again.load(10).incidents == []
     again.save([incident(2)])
@@ -121,14 +120,14 @@ def test_files_that_this_user_may_not_write_are_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """As after a restore by another user. Tests may run as root, who may write everything."""
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     store.save([incident(1)])
     store.close()
     (tmp_path / name).touch()
     access = os.access
     inode = (tmp_path / name).stat().st_ino
     monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and os.stat(path).st_ino != inode)
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     store.save([incident(2)])
     assert store.is_up
     assert numbers(store) == [2]
@@ -219,12 +218,12 @@ def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(database_files, "MAX_ASIDE", 3)
     for _ in range(3):
         (tmp_path / "incidents.db").write_text("this is no database " * 100)
-        store = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)  # in one second
+        store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)  # in one second
         assert store.is_up
         store.close()
     assert len(list(tmp_path.glob("incidents.db.damaged-*"))) == 3
     (tmp_path / "incidents.db").write_text("the fourth")
-    store = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)
+    store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
     store.save([incident(1)])
     assert not store.is_up
     assert (tmp_path / "incidents.db").read_text() == "the fourth"
@@ -238,7 +237,7 @@ def test_so_many_damaged_files_are_kept_and_no_more(tmp_path: Path, monkeypatch:
 
 def test_a_file_that_is_removed_while_the_collector_runs_is_made_again(tmp_path: Path) -> None:
     metrics = Metrics()
-    store = SqliteBackend(tmp_path, metrics)
+    store = DirectSqlite(tmp_path, metrics)
     store.save([incident(1)])
     for path in tmp_path.glob("incidents.db*"):
         path.unlink()
@@ -255,7 +254,7 @@ def test_the_number_of_incidents_that_wait_for_the_disk_is_bounded(tmp_path: Pat
     (tmp_path / "incidents.db").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database_files, "MAX_ASIDE", 0)
-        store = SqliteBackend(tmp_path, Metrics())
+        store = DirectSqlite(tmp_path, Metrics())
         store.save([incident(0, FIRING)])
         store.save([incident(number) for number in range(1, 3_000)])
         assert not store.is_up
@@ -285,7 +284,7 @@ def restored(folder: Path) -> int:
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A file of open and resolved incidents and their run."""
     folder = tmp_path_factory.mktemp("sound")
-    store = SqliteBackend(folder, Metrics(), wall=lambda: NOW)
+    store = DirectSqlite(folder, Metrics(), wall=lambda: NOW)
     run = Run(RUN, 0.0, 0.0, world_size=2, resource={"service.name": "train"})
     run.ranks = {
         1: RankState(
@@ -358,6 +357,6 @@ def test_a_run_that_makes_no_sense_is_left_out(tmp_path: Path, sound: bytes, old
         db.execute("UPDATE runs SET memory = replace(memory, ?, ?)", (old, new))
         assert new in db.execute("SELECT memory FROM runs").fetchone()[0]
     assert restored(tmp_path) == 8
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     assert store.load(10).runs == []
     store.close()

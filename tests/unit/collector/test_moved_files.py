@@ -15,10 +15,10 @@ from otel_fr_collector.forward import spool_file
 from otel_fr_collector.forward.spool import Spool, SpoolError
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import sqlite_backend
-from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 
 from tests.support.damaged_files import spoil_pages
 from tests.support.otlp_messages import spans
+from tests.support.stores import DirectSqlite
 from tests.unit.collector.test_store import incident, numbers
 
 BACKEND = "http://backend/v1/traces"
@@ -103,7 +103,7 @@ async def waiting(queue: Spool) -> list[bytes]:
 
 @moves
 def test_the_store_goes_on_in_a_new_file(tmp_path: Path, move: Callable[[Path], None]) -> None:
-    store = SqliteBackend(tmp_path / "data", Metrics())
+    store = DirectSqlite(tmp_path / "data", Metrics())
     store.save([incident(1)])
     move(store.path)
     for now in (1.0, 2.0, 3.0):
@@ -115,7 +115,7 @@ def test_the_store_goes_on_in_a_new_file(tmp_path: Path, move: Callable[[Path], 
     assert store.problem == ""
     assert {1, 2} <= set(numbers(store)) or move is _delete_the_log
     store.close()
-    again = SqliteBackend(tmp_path / "data", Metrics())
+    again = DirectSqlite(tmp_path / "data", Metrics())
     assert {1, 2} == set(numbers(again))
     again.close()
 
@@ -192,7 +192,7 @@ def test_a_link_to_a_disk_that_is_not_there_is_used_once_it_is(tmp_path: Path) -
     (path.parent / "incidents.db").symlink_to(disk / "incidents.db")
 
     async def play() -> None:
-        store = SqliteBackend(path.parent, Metrics())
+        store = DirectSqlite(path.parent, Metrics())
         store.save([incident(1)])
         assert "does not exist" in store.problem
         with opened(path) as queue:
@@ -258,7 +258,7 @@ def test_a_queue_that_another_process_holds_ends_in_time(tmp_path: Path, monkeyp
 def test_the_store_takes_nothing_after_its_end(tmp_path: Path) -> None:
     """A note of what a thread has just sent may come then."""
     metrics = Metrics()
-    store = SqliteBackend(tmp_path, metrics)
+    store = DirectSqlite(tmp_path, metrics)
     store.close()
     store.note("trace", {"1": "x"})
     store.save([incident(1)])
@@ -267,7 +267,7 @@ def test_the_store_takes_nothing_after_its_end(tmp_path: Path) -> None:
 
 
 def test_the_store_waits_for_another_process_when_it_ends(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     with contextlib.closing(sqlite3.connect(store.path, check_same_thread=False)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         store.save([incident(1)])

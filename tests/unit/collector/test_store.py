@@ -17,9 +17,9 @@ from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.storage import sqlite_migrations as migrations
 from otel_fr_collector.storage.retention import Retention
 from otel_fr_collector.storage.serialization import dump_incident, dump_run, load_incident, load_run
-from otel_fr_collector.storage.sqlite_backend import SqliteBackend
 
 from otel_fr.match import Category, Ending, Finding, Group, Place, ThreadException
+from tests.support.stores import DirectSqlite
 
 RUN = RunId("job-7", 1, "0123456789abcdef")
 NOW = 1_800_000_000.0
@@ -43,12 +43,12 @@ def incident(number: int, state: str = RESOLVED, changed: float = NOW, text: str
     return made
 
 
-def numbers(store: SqliteBackend) -> list[int]:
+def numbers(store: DirectSqlite) -> list[int]:
     return [int(str(data["id"]), 16) for data in store.find(job=None, state=None)]
 
 
 def test_resolved_incidents_go_by_age_and_open_ones_stay(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics(), Retention(seconds=3_600), wall=lambda: NOW)
+    store = DirectSqlite(tmp_path, Metrics(), Retention(seconds=3_600), wall=lambda: NOW)
     store.save([incident(1, changed=NOW - 4_000), incident(2, FIRING, NOW - 9_000), incident(3, changed=NOW - 3_000)])
     store.note("hook", {f"{1:016x}": "1", f"{3:016x}": "1"})
     assert store.prune() == 1
@@ -58,20 +58,20 @@ def test_resolved_incidents_go_by_age_and_open_ones_stay(tmp_path: Path) -> None
 
 
 def test_a_damaged_note_is_left_out(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)
+    store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
     store.save([incident(10), incident(11)])
     one, other = f"{10:016x}", f"{11:016x}"
     store.note("webhook", {one: "1", other: "1"})
     store.close()
     with contextlib.closing(sqlite3.connect(store.path)) as file, file:
         file.execute("UPDATE notes SET value = x'ff' WHERE incident = ?", (one,))
-    again = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)
+    again = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
     assert again.load(10).notes == {("webhook", other): "1"}
     again.close()
 
 
 def test_the_oldest_resolved_incidents_go_when_the_file_is_too_large(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics(), Retention(size=2 << 20), wall=lambda: NOW)
+    store = DirectSqlite(tmp_path, Metrics(), Retention(size=2 << 20), wall=lambda: NOW)
     store.save([incident(0, FIRING, NOW - 9_000)])
     store.save([incident(n, changed=NOW - 2_000 + n, text="x" * 4_000) for n in range(1, 1_001)])
     assert store.path.stat().st_size + _wal(store) > 4 << 20
@@ -84,18 +84,18 @@ def test_the_oldest_resolved_incidents_go_when_the_file_is_too_large(tmp_path: P
     assert store.path.stat().st_size < 2.5 * (1 << 20)  # the space is given back to the disk
 
 
-def _wal(store: SqliteBackend) -> int:
+def _wal(store: DirectSqlite) -> int:
     wal = store.path.with_name(store.path.name + "-wal")
     return wal.stat().st_size if wal.exists() else 0
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = SqliteBackend(tmp_path, Metrics())
+    old = DirectSqlite(tmp_path, Metrics())
     old.save([incident(1)])
     old.close()
     newer = (*migrations.MIGRATIONS, "ALTER TABLE incidents ADD COLUMN acknowledged TEXT NOT NULL DEFAULT 'no'")
     monkeypatch.setattr(migrations, "MIGRATIONS", newer)
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     assert numbers(store) == [1]
     with contextlib.closing(sqlite3.connect(store.path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (len(newer),)
@@ -104,26 +104,26 @@ def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, monkey
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = SqliteBackend(tmp_path, Metrics())
+    old = DirectSqlite(tmp_path, Metrics())
     old.save([incident(1)])
     old.close()
     half = "CREATE TABLE more (x TEXT); INSERT INTO nowhere VALUES (1)"
     monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, half))
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     assert not store.is_up
     store.save([incident(2)])  # held in memory
     store.close()
     monkeypatch.undo()
-    again = SqliteBackend(tmp_path, Metrics())
+    again = DirectSqlite(tmp_path, Metrics())
     assert numbers(again) == [1]
     again.close()
 
 
 def test_damage_that_shows_while_it_runs_loses_nothing_that_is_held(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     store.save(incident(n, text="x" * 4_000) for n in range(4, 1_000))  # more than SQLite keeps in its own memory
     store.close()
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     pages = bytearray(store.path.read_bytes())
     pages[4_096:] = b"\x5a" * (len(pages) - 4_096)
     store.path.write_bytes(pages)
@@ -140,19 +140,19 @@ def test_damage_that_shows_while_it_runs_loses_nothing_that_is_held(tmp_path: Pa
 
 
 def test_one_row_that_makes_no_sense_costs_only_itself(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     store.save([incident(1), incident(2)])
     store.close()
     with contextlib.closing(sqlite3.connect(store.path)) as db, db:
         db.execute("UPDATE incidents SET memory = '[]' WHERE id = ?", (f"{1:016x}",))
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     assert [one.id for one in store.load(10).incidents] == [f"{2:016x}"]
     store.close()
 
 
 def test_an_incident_of_another_form_is_left_out_of_what_the_api_lists(tmp_path: Path) -> None:
     """And one that an older version wrote, without a key that came later, is listed as if the key were null."""
-    store = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)
+    store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
     store.save([incident(1), incident(2), incident(3)])
     older = {key: value for key, value in incident(2).data.items() if key != "stuck_on"}
     with contextlib.closing(sqlite3.connect(store.path)) as db, db:
@@ -169,7 +169,7 @@ def test_an_incident_of_another_form_is_left_out_of_what_the_api_lists(tmp_path:
 def test_an_open_incident_that_cannot_be_loaded_is_not_listed_as_firing_for_ever(tmp_path: Path, memory: str) -> None:
     """And a resolved one, of which nothing more can happen, stays listed."""
     metrics = Metrics()
-    store = SqliteBackend(tmp_path, metrics, wall=lambda: NOW)
+    store = DirectSqlite(tmp_path, metrics, wall=lambda: NOW)
     store.save([incident(1, FIRING), incident(2, FIRING), incident(3)])
     with contextlib.closing(sqlite3.connect(store.path)) as db, db:
         for number in (1, 3):
@@ -185,7 +185,7 @@ def test_an_open_incident_that_cannot_be_loaded_is_not_listed_as_firing_for_ever
 
 
 def test_open_incidents_are_loaded_before_any_number_of_resolved_ones(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics())
+    store = DirectSqlite(tmp_path, Metrics())
     store.save([incident(1, FIRING, NOW - 9_000), *(incident(n, changed=NOW + n) for n in range(2, 30))])
     assert [int(one.id, 16) for one in store.load(3).incidents] == [1, 28, 29]
     store.close()
@@ -264,7 +264,7 @@ def test_a_rank_that_ended_is_read_back_as_it_was_written(
 
 
 def test_a_consequence_is_folded_if_its_cause_is_listed_and_counted_in_any_case(tmp_path: Path) -> None:
-    store = SqliteBackend(tmp_path, Metrics(), wall=lambda: NOW)
+    store = DirectSqlite(tmp_path, Metrics(), wall=lambda: NOW)
     made = [incident(n, RESOLVED if n == 1 else FIRING, NOW + n) for n in range(1, 5)]
     for of, cause in ((made[1], 1), (made[2], 9), (made[3], 1)):
         of.cause = f"{cause:016x}"

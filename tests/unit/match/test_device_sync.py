@@ -64,7 +64,7 @@ SYNC = answered(("train.py", "step", "torch.cuda.synchronize()"), (f"{TORCH}/cud
         (in_line("x = y.to(device)"), ""),
         (in_line("time.sleep(60)"), ""),
         (answered(("train.py", "step", "loss.item()"), ("data.py", "load", "read(path)")), ""),
-        (at_signal("/home/me/lightning/cuda.py", "synchronize"), ""),
+        (at_signal("/opt/lightning/cuda.py", "synchronize"), ""),
         (at_signal("train.py", "item"), ""),
         (
             at_signal("train.py", "step")
