@@ -53,6 +53,7 @@ STALL = 5.0
 GIVE_UP = 60.0
 """Seconds after which an incident is not waited for any more."""
 TICK = 0.02
+"""Seconds between two looks at which simulated monitors are due to report; they have no event to wait for."""
 WARM_SECONDS = 6.0
 """In which each rank has reported in full, and again."""
 

@@ -54,24 +54,20 @@ def endings_text(ranks: list[int], evidence: Evidence, machines: Machines) -> tu
     """How ranks ended, those that ended alike together, the first `MAX_ENDINGS` ways; and details."""
     alike: dict[str, list[int]] = {}
     for rank in ranks:
-        text = f"{describe_ending(evidence.ranks[rank])}{_raised_at(evidence.ranks[rank])}"
-        alike.setdefault(text, []).append(rank)
-    shown = list(alike.items())[:MAX_ENDINGS]
-    names = machines.each([own for _, own in shown])
-    parts = [f"{name} {_of_several(text, own)}" for name, (text, own) in zip(names, shown, strict=True)]
-    more = len(ranks) - sum(len(own) for _, own in shown)
+        info = evidence.ranks[rank]
+        alike.setdefault(f"{describe_ending(info)}{_raised_at(info)}", []).append(rank)
+    shown = list(alike.values())[:MAX_ENDINGS]
+    parts = []
+    for name, own in zip(machines.each(shown), shown, strict=True):
+        info = evidence.ranks[own[0]]
+        parts.append(f"{name} {describe_ending(info, several=len(own) > 1)}{_raised_at(info)}")
+    more = len(ranks) - sum(map(len, shown))
     if more:
         parts.append(f"and {more} more")
-    detailed = [rank for _, own in shown for rank in own][:MAX_ENDINGS]
+    detailed = [rank for own in shown for rank in own][:MAX_ENDINGS]
     return "; ".join(parts), [
         f"rank {rank}: {text}" for rank in detailed for text in thread_texts(evidence.ranks[rank])
     ]
-
-
-def _of_several(predicate: str, ranks: list[int]) -> str:
-    first, _, rest = predicate.partition(" ")
-    plural = {"was": "were", "is": "are", "has": "have"}.get(first, first)
-    return predicate if len(ranks) == 1 else f"{plural} {rest}"
 
 
 def _raised_at(info: Rank) -> str:

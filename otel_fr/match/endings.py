@@ -408,11 +408,17 @@ def _message(info: Rank) -> str:
     return f" (sys.exit: {message_text(info.exit_message)})" if info.exit_message else ""
 
 
-def describe_ending(info: Rank) -> str:
-    """`ending_text` as the predicate of a sentence: ``"was killed by signal 9 (SIGKILL)"``, ``"is alive"``, ..."""
+def describe_ending(info: Rank, *, several: bool = False) -> str:
+    """`ending_text` as the predicate of a sentence: ``"was killed by signal 9 (SIGKILL)"``, ``"is alive"``, ...
+
+    Args:
+        several: of a sentence about several ranks that ended as this one: ``"were killed ..."``.
+    """
     text = ending_text(info)
     if info.ending is Ending.KILLED:
-        return f"was {text}"
+        return f"{'were' if several else 'was'} {text}"
     if info.exception or info.ending is Ending.RAISED:
         return text
-    return f"has {text}" if info.ending in (Ending.CLEAN, Ending.GONE) else f"is {text}"
+    if info.ending in (Ending.CLEAN, Ending.GONE):
+        return f"{'have' if several else 'has'} {text}"
+    return f"{'are' if several else 'is'} {text}"
