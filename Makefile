@@ -24,9 +24,10 @@ setup: $(VENV)/.ready-dev
 demo: $(VENV)/.ready
 	@$(BIN)/otel-fr demo
 
-# Most tests wait for processes and timeouts of their own; a file's tests stay together, for they share programs.
+# Most tests wait for processes and timeouts of their own, so there are more workers than processors of a small machine. A file's
+# tests stay together, for they share programs. In the order of their names, long files come before the quick ones of tests/unit.
 test: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # What failed in the last run, one test at a time.
 test-again: setup

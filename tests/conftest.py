@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from hypothesis import settings
 
@@ -14,6 +15,10 @@ from tests.support.paths import ROOT
 settings.register_profile("reproducible", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None)
 settings.load_profile("reproducible")
+
+# Images of containers often set it. Each of the hundreds of programs that tests start would compile its sources again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell ignores SIGINT in what it runs in the background, and that is inherited: Ctrl-C is to reach what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
