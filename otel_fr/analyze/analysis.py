@@ -12,9 +12,11 @@ from typing import TypeVar
 from otel_fr import identity
 from otel_fr.analyze.assemble.runs import Run, build_runs
 from otel_fr.analyze.collectives import Collective, collectives_of
+from otel_fr.analyze.device_durations import DeviceDurations, durations_of, read_files
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.analyze.open_calls import OpenCalls, long_open_calls
 from otel_fr.dumps.model import Dump, Problem
+from otel_fr.dumps.nccl_inspector import InspectorFile
 from otel_fr.dumps.read import load_folder
 from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
@@ -38,6 +40,7 @@ class Analysis:
         others: other runs with files in the folder, newest first; they are not judged.
         findings: the faults, causes first (`otel_fr.match.Finding`).
         problems: files that could not be used, or only in part.
+        inspector: files of NCCL Inspector.
         made_at: Unix seconds.
     """
 
@@ -46,6 +49,7 @@ class Analysis:
     others: list[Run]
     findings: list[Finding]
     problems: list[Problem]
+    inspector: list[InspectorFile] = field(default_factory=list)
     made_at: float = field(default_factory=time.time)
 
     @property
@@ -112,6 +116,11 @@ class Analysis:
         """Every collective and message in the files; computed on first use."""
         return [] if self.run is None else collectives_of(self.run)
 
+    @cached_property
+    def device_durations(self) -> DeviceDurations:
+        """How long the devices executed calls, as NCCL Inspector's files show; computed on first use."""
+        return durations_of(self.run, self.inspector) if self.inspector else DeviceDurations()
+
     @classmethod
     def load(
         cls: type[A],
@@ -121,6 +130,7 @@ class Analysis:
         workers: int = 1,
         progress: Callable[[int, int], None] | None = None,
         replica_size: int | None = None,
+        nccl_inspector: Path | str | None = None,
     ) -> A:
         """Read a folder of flight-recorder files (or one file) and judge the newest run in it.
 
@@ -132,12 +142,14 @@ class Analysis:
                 `multiprocessing` can start again ("spawn").
             progress: called with (files read, files in all).
             replica_size: ranks of one torchft replica, whose default group numbers its ranks from 0 in each replica.
+            nccl_inspector: folder with files of NCCL Inspector; None: those in ``path``, if there are any.
 
         Raises:
-            FileNotFoundError: there is nothing at ``path``.
+            FileNotFoundError: there is nothing at ``path`` or at ``nccl_inspector``.
         """
-        if not Path(path).exists():
-            raise FileNotFoundError(f"{path}: no such file or folder")
+        for given in (path, nccl_inspector):
+            if given is not None and not Path(given).exists():
+                raise FileNotFoundError(f"{given}: no such file or folder")
         dumps, problems = load_folder(path, prefix, workers=workers, progress=progress)
         if replica_size is not None:
             for dump in dumps:
@@ -148,8 +160,14 @@ class Analysis:
         findings = diagnose(runs[0].evidence) if runs else []
         if runs and not findings:
             runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
+        inspector, unread = read_files(Path(path if nccl_inspector is None else nccl_inspector))
         return cls(
-            path=str(path), run=runs[0] if runs else None, others=runs[1:], findings=findings, problems=problems + more
+            path=str(path),
+            run=runs[0] if runs else None,
+            others=runs[1:],
+            findings=findings,
+            problems=problems + more + unread,
+            inspector=inspector,
         )
 
 

@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ENDPOINT",
         help="also send the incidents as traces to this OTLP endpoint, e.g. http://jaeger:4317",
     )
+    add(
+        "--nccl-inspector",
+        metavar="DIR2",
+        help="folder with files of NCCL Inspector, for how long the devices executed the calls (default: those in DIR)",
+    )
     same = parser.add_argument_group("options of torchfrtrace")
     add = same.add_argument
     add("-p", "--prefix", metavar="P", help="read only files whose name begins with P")
@@ -185,11 +190,24 @@ def _is_endpoint(text: str) -> bool:
 def _load(args: argparse.Namespace, replica_size: int | None) -> Analysis:
     workers = min(os.cpu_count() or 1, MAX_WORKERS)
     if not sys.stderr.isatty():
-        return load(args.path, args.prefix, workers=workers, replica_size=replica_size)
+        return load(
+            args.path,
+            args.prefix,
+            workers=workers,
+            replica_size=replica_size,
+            nccl_inspector=args.nccl_inspector,
+        )
     from otel_fr.analyze.output.terminal import loading
 
     with loading() as progress:
-        return load(args.path, args.prefix, workers=workers, progress=progress, replica_size=replica_size)
+        return load(
+            args.path,
+            args.prefix,
+            workers=workers,
+            progress=progress,
+            replica_size=replica_size,
+            nccl_inspector=args.nccl_inspector,
+        )
 
 
 def _print(analysis: Analysis, view: View, args: argparse.Namespace) -> None:

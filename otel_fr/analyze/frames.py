@@ -23,15 +23,20 @@ RANK_COLUMNS = (
     "local_rank", "calls", "unreadable_calls", "recorder", "file",
 )  # fmt: skip
 GROUP_COLUMNS = ("group", "name", "description", "size", "ranks")
+DEVICE_CALL_COLUMNS = (
+    "rank", "group", "communicator", "communicator_name", "communicator_rank", "communicator_size", "operation",
+    "number", "sequence_id", "size_bytes", "duration_s", "bus_bandwidth", "timing_source",
+)  # fmt: skip
 PROGRESS_COLUMNS = ("rank", "group", "enqueued", "completed", "first_recorded", "messages", "behind", "destroyed")
 
 _WHOLE = ("rank", "signal", "exit_code", "pid", "local_rank", "size", "enqueued", "completed", "first_recorded",
-          "messages", "behind", "sequence_id")  # fmt: skip
+          "messages", "behind", "sequence_id", "communicator_rank", "communicator_size", "number",
+          "size_bytes")  # fmt: skip
 """Columns of integers that may be missing (pandas' ``Int64``)."""
 
 
 def data_frames(analysis: Analysis) -> dict[str, pandas.DataFrame]:
-    """``calls``, ``ranks``, ``groups``, ``progress`` and ``incidents``.
+    """``calls``, ``ranks``, ``groups``, ``progress``, ``incidents`` and ``device_calls``.
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
@@ -46,6 +51,7 @@ def data_frames(analysis: Analysis) -> dict[str, pandas.DataFrame]:
         "groups": _frame(pd, GROUP_COLUMNS, _groups(analysis)),
         "progress": _frame(pd, PROGRESS_COLUMNS, _progress(analysis)),
         "incidents": _incidents(pd, analysis),
+        "device_calls": _frame(pd, DEVICE_CALL_COLUMNS, _device_calls(analysis)),
     }
 
 
@@ -121,6 +127,26 @@ def _progress(analysis: Analysis) -> Iterable[tuple[object, ...]]:
                 None if enqueued is None else furthest[id_] - enqueued,
                 progress.destroyed,
             )
+
+
+def _device_calls(analysis: Analysis) -> Iterable[tuple[object, ...]]:
+    for call, rank, group, sequence_id in analysis.device_durations.calls:
+        part = call.communicator
+        yield (
+            rank,
+            "" if group is None else group.id,
+            part.id,
+            part.name,
+            part.rank,
+            part.size,
+            call.operation,
+            call.number,
+            sequence_id,
+            call.size,
+            call.seconds,
+            call.bus_bandwidth,
+            call.source,
+        )
 
 
 def _incidents(pd: Any, analysis: Analysis) -> Any:

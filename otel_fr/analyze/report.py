@@ -17,7 +17,8 @@ class Report(Analysis):
     """An `Analysis` that a prompt, a notebook and pandas can show."""
 
     def to_pandas(self) -> dict[str, pandas.DataFrame]:
-        """The files as data frames: ``calls``, ``ranks``, ``groups``, ``progress`` and ``incidents``.
+        """The files as data frames: ``calls``, ``ranks``, ``groups``, ``progress``, ``incidents`` and
+        ``device_calls``.
 
         docs/analyze.md lists their columns.
 

@@ -82,7 +82,7 @@ def frames(folder: Path) -> Any:
 
 def test_data_frames(tmp_path: Path) -> None:
     found = frames(one_missing(tmp_path))
-    assert list(found) == ["calls", "ranks", "groups", "progress", "incidents"]
+    assert list(found) == ["calls", "ranks", "groups", "progress", "incidents", "device_calls"]
     calls = found["calls"]
     assert len(calls) == 11
     assert calls["rank"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3]

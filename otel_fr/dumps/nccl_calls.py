@@ -1,0 +1,58 @@
+"""Which of NCCL's functions PyTorch calls for a collective, and how NCCL counts its bytes.
+
+Source: ProcessGroupNCCL.cpp of torch 2.6 to 2.14, and ext-profiler/inspector of NVIDIA/nccl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from otel_fr.dumps.fields import bytes_of
+
+
+class Arguments(Protocol):
+    """The arguments of a call; a shape and a dtype of each tensor."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def input_sizes(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def output_sizes(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def input_dtypes(self) -> tuple[str, ...]: ...
+    @property
+    def output_dtypes(self) -> tuple[str, ...]: ...
+
+
+def of_signature(of: Arguments) -> Iterator[tuple[str, int | None]]:
+    """The calls of NCCL's functions that one call makes: operation, as `DeviceCall.operation`, and bytes (None: any).
+
+    Gather, scatter and all_to_all are sends and receives of NCCL's, which are not among them. Lists of unequal sizes
+    are one broadcast or reduce for each rank.
+    """
+    inputs = _each(of.input_sizes, of.input_dtypes or of.output_dtypes)
+    outputs = _each(of.output_sizes, of.output_dtypes or of.input_dtypes)
+    operation = of.operation
+    if operation == "barrier":
+        yield "all_reduce", None
+    elif operation in ("all_reduce", "all_reduce_coalesced"):
+        yield from (("all_reduce", size) for size in inputs or outputs)
+    elif operation in ("broadcast", "reduce"):
+        yield from ((operation, size) for size in inputs or outputs)
+    elif operation == "all_gather" and len(set(outputs)) > 1:
+        yield from (("broadcast", size) for size in outputs)
+    elif operation == "reduce_scatter" and len(set(inputs)) > 1:
+        yield from (("reduce", size) for size in inputs)
+    elif operation.startswith("all_gather"):
+        yield from (("all_gather", size) for size in inputs)
+    elif operation.startswith("reduce_scatter"):
+        yield from (("reduce_scatter", size) for size in outputs)
+
+
+def _each(sizes: tuple[tuple[int, ...], ...], dtypes: tuple[str, ...]) -> list[int | None]:
+    each = dtypes * len(sizes) if len(dtypes) == 1 else dtypes
+    if len(each) != len(sizes):
+        return [None] * len(sizes)
+    return [bytes_of((shape,), (dtype,)) for shape, dtype in zip(sizes, each, strict=True)]

@@ -1,0 +1,233 @@
+"""Files of NCCL Inspector: how long the devices executed the calls of each communicator, as NCCL itself measures it.
+
+NCCL's profiler plugin Inspector writes one file per process, ``HOST-pidPID.log``, of JSON lines. Up to version 4.2 of
+the format, each line has the communicator (``header``, ``metadata``) and one call (``coll_perf`` or ``p2p_perf``); from
+4.3 on, a line with ``dump_stats`` has the communicator, and the calls follow it. Source: README.md and inspector.cc
+(later inspector_json.cc) of the plugin in NVIDIA/nccl.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+MAX_LINE: Final = 1 << 20
+"""Bytes of a line: a verbose one of 64 channels has some 20 KB."""
+MAX_NAME: Final = 256
+"""Characters of a name or id that are kept."""
+GPU_CLOCK: Final = "kernel_gpu"
+"""`DeviceCall.source` of times by the device's clock; others are by the host's."""
+
+_NAME: Final = re.compile(r".*-pid[0-9]{1,9}\.log", re.DOTALL)
+_SIGN: Final = b'"inspector_output_format_version"'
+_SIGN_BYTES: Final = 4096
+_LARGEST: Final = 1 << 62
+_FUNCTIONS: Final = {
+    "AllGather": "all_gather",
+    "AllReduce": "all_reduce",
+    "AlltoAll": "all_to_all",
+    "Broadcast": "broadcast",
+    "Gather": "gather",
+    "Recv": "recv",
+    "Reduce": "reduce",
+    "ReduceScatter": "reduce_scatter",
+    "Scatter": "scatter",
+    "Send": "send",
+}
+MESSAGES: Final = ("send", "recv")
+"""Operations that are sends and receives."""
+
+
+class Communicator(NamedTuple):
+    """One process's part in an NCCL communicator.
+
+    Attributes:
+        id: NCCL's hash of it, the same in all its processes: ``"0x7f8c496ae9f661"``.
+        name: that the program gave it; "": none, or the file does not tell.
+        rank, size: of the process in the communicator, and of the communicator.
+        host, pid: of the process.
+    """
+
+    id: str
+    name: str
+    rank: int
+    size: int
+    host: str
+    pid: int
+
+
+class DeviceCall(NamedTuple):
+    """One call that a device has executed.
+
+    Attributes:
+        operation: `torch.distributed`'s word for NCCL's function: ``"all_gather"``, whichever variant was called.
+        number: of the calls of this function in this communicator, from 0; each replay of a CUDA graph counts. Of sends
+            and receives: as the file has it.
+        size: bytes as NCCL counts them: of all_gather what one rank puts in, of reduce_scatter what one gets.
+        seconds: on the device. bus_bandwidth: bytes per second, as nccl-tests defines it; 0: not known.
+        source: what measured the time: `GPU_CLOCK`, ``"kernel_cpu"`` or ``"collective_cpu"``; "": not told.
+    """
+
+    communicator: Communicator
+    operation: str
+    number: int
+    size: int
+    seconds: float
+    bus_bandwidth: float
+    source: str
+
+
+class LineReader:
+    """Reads the lines of one file, in their order.
+
+    Args:
+        is_whole: False: lines before the first one are left out, so calls whose communicator is not known are no error.
+
+    Attributes:
+        unusable: lines that were no JSON, or no call of a communicator.
+        dropped: calls that NCCL Inspector itself has lost, as the file says, by communicator.
+    """
+
+    def __init__(self, *, is_whole: bool = True) -> None:
+        self._is_whole = is_whole
+        self._communicator: Communicator | None = None
+        self.unusable = 0
+        self.dropped: dict[str, int] = {}
+
+    def read(self, line: bytes) -> DeviceCall | None:
+        """The call of a line; None: it has none."""
+        if not line.strip():
+            return None
+        try:
+            if len(line) > MAX_LINE:
+                raise ValueError("the line is too long")
+            item = json.loads(line)
+            return self._call(item)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.unusable += 1
+            return None
+
+    def forget(self) -> None:
+        """Lines were left out: those that follow may be of another communicator."""
+        self._communicator = None
+        self._is_whole = False
+
+    def _call(self, item: object) -> DeviceCall | None:
+        if not isinstance(item, dict):
+            raise TypeError
+        if "header" in item:
+            self._communicator = _communicator(item["header"], item.get("metadata"))
+        if "coll_perf" in item:
+            kind, body = "coll", item["coll_perf"]
+        elif "p2p_perf" in item:
+            kind, body = "p2p", item["p2p_perf"]
+        else:
+            self._note_dropped(item.get("dump_stats"))
+            return None
+        if self._communicator is None:
+            if self._is_whole:
+                raise ValueError("the line has no communicator")
+            return None
+        seconds = _number(body[f"{kind}_exec_time_us"]) / 1e6
+        bandwidth = body.get(f"{kind}_busbw_gbs", 0)
+        return DeviceCall(
+            self._communicator,
+            _operation(_text(body[kind])),
+            _integer(body[f"{kind}_sn"]),
+            _integer(body[f"{kind}_msg_size_bytes"]),
+            seconds,
+            _number(bandwidth) * 1e9,
+            _text(body.get(f"{kind}_timing_source", "")),
+        )
+
+    def _note_dropped(self, stats: object) -> None:
+        if isinstance(stats, dict) and self._communicator is not None:
+            lost = sum(_integer(stats.get(f"{kind}_dropped_total", 0)) for kind in ("coll", "p2p"))
+            self.dropped[self._communicator.id] = lost
+
+
+def _communicator(header: dict[str, Any], metadata: dict[str, Any] | None) -> Communicator:
+    about = metadata or {}
+    name = _text(header.get("comm_name", ""))
+    return Communicator(
+        _text(header["id"]),
+        "" if name == "unknown" else name,
+        _integer(header["rank"]),
+        _integer(header["n_ranks"]),
+        _text(about.get("hostname", "")),
+        _integer(about.get("pid", 0)),
+    )
+
+
+def _operation(function: str) -> str:
+    return _FUNCTIONS.get(function) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", function).lower()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value[:MAX_NAME]
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+        raise ValueError
+    return value
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+        raise ValueError
+    return float(value)
+
+
+def is_one(path: Path) -> bool:
+    """True if name and first line are those of such a file."""
+    if _NAME.fullmatch(path.name) is None:
+        return False
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return _SIGN in file.read(_SIGN_BYTES)
+    except OSError:
+        return False
+
+
+def file_name(host: str, pid: int) -> str:
+    """The name of a process's file."""
+    return f"{host}-pid{pid}.log"
+
+
+class InspectorFile(NamedTuple):
+    """What one file holds, or the newest part of it.
+
+    Attributes:
+        skipped: bytes at its beginning that were not read. unusable: see `LineReader`. dropped: the sum of them.
+    """
+
+    path: str
+    calls: list[DeviceCall]
+    skipped: int
+    unusable: int
+    dropped: int
+
+
+def read_file(path: Path, most: int) -> InspectorFile:
+    """Read the newest ``most`` bytes of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        skipped = max(0, size - most)
+        file.seek(skipped)
+        data = file.read(most)
+    reader = LineReader(is_whole=not skipped)
+    # The first line was cut if lines were skipped; the last one may be half written.
+    lines = data.split(b"\n")[1 if skipped else 0 : None if data.endswith(b"}") else -1]
+    calls = [call for call in map(reader.read, lines) if call is not None]
+    return InspectorFile(str(path), calls, skipped, reader.unusable, sum(reader.dropped.values()))
