@@ -38,7 +38,8 @@ import grpc
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from otel_fr import identity, semconv
-from otel_fr.monitor.export import BATCH_SPANS, spans_request
+from otel_fr.config import SpanBatching
+from otel_fr.monitor.export import spans_request
 from otel_fr.monitor.metrics import RankMetrics
 from otel_fr.monitor.span_builder import SpanBuilder
 from otel_fr.otlp_attributes import attributes
@@ -89,7 +90,7 @@ class Load:
     @classmethod
     def of(cls, jobs: int, spans: int) -> Load:
         """About so many spans, in batches as monitors make them if all jobs together send what a core can process."""
-        batch = min(BATCH_SPANS, LIMIT_RATE // (jobs * WORLD))
+        batch = min(SpanBatching().batch_size, LIMIT_RATE // (jobs * WORLD))
         rounds = max(2, spans // (batch * jobs * WORLD))
         return cls(jobs, batch, rounds * jobs * WORLD // SENDERS)
 

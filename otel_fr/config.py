@@ -43,12 +43,26 @@ EXPORTERS = {"traces": "OTEL_TRACES_EXPORTER", "logs": "OTEL_LOGS_EXPORTER", "me
 METRIC_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 DEFAULT_METRIC_INTERVAL = 15.0
 """Seconds; OpenTelemetry's default of a minute is long for whoever waits for the first numbers of a job."""
+SAMPLERS = (
+    "parentbased_always_on",
+    "always_on",
+    "parentbased_always_off",
+    "always_off",
+    "parentbased_traceidratio",
+    "traceidratio",
+)
+"""Names that OpenTelemetry's SDK knows (``opentelemetry.sdk.trace.sampling``), its default first. Spans of calls have
+no parent, so ``parentbased_`` changes nothing."""
+SAMPLER_RATIO = "OTEL_TRACES_SAMPLER_ARG"
 SPAN_NAMES = ("auto", "always", "never")
 NATIVE_STACKS = ("auto", "off")
 HANG_ACTIONS = ("alert", "dump", "kill")
 DEFAULT_SAFETY_FACTOR = 5.0
 """As in NVIDIA's resiliency extension."""
 DEFAULT_HANG_GRACE = 10.0
+MAX_QUEUE_SIZE, MAX_BATCH_SIZE, MAX_SPAN_DELAY = 100_000, 2_048, 60.0
+"""Greatest values of ``OTEL_BSP_MAX_QUEUE_SIZE``, ``OTEL_BSP_MAX_EXPORT_BATCH_SIZE`` (spans) and
+``OTEL_BSP_SCHEDULE_DELAY`` (seconds): the monitor's memory is bounded."""
 MAX_SECONDS = 10 * 365 * 86_400.0
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -186,6 +200,46 @@ _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 """Of torchrun and launchers like it; of Slurm's ``srun``; of Open MPI's ``mpirun``."""
 
 
+def _sampling_ratio(env: Mapping[str, str]) -> float | None:
+    """See `Config.sampling_ratio`. As in the SDK: 1 if the sampler is not known, or the ratio not given."""
+    sampler = _choice(env, "OTEL_TRACES_SAMPLER", SAMPLERS)
+    if not sampler.endswith("traceidratio"):
+        return None if sampler.endswith("off") else 1.0
+    if not env.get(SAMPLER_RATIO, "").strip():
+        _log.warning("OTEL_TRACES_SAMPLER=%s without %s; using 1", sampler, SAMPLER_RATIO)
+    return _number(env, (SAMPLER_RATIO,), 1.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class SpanBatching:
+    """How spans are sent: what OpenTelemetry's variables of the batch span processor say, ``OTEL_BSP_...``.
+
+    Attributes:
+        delay: longest time for which a span waits to be sent with others, seconds.
+        queue_size: spans that wait; when there are more, the oldest are dropped.
+        batch_size: spans of one request. A request of 2,048 spans and its copies inside gRPC take 30 MB, more than the
+            rest of the monitor.
+        timeout: longest time for one request, seconds; that of the exporter (``OTEL_EXPORTER_OTLP_TIMEOUT``) holds too.
+    """
+
+    delay: float = 1.0
+    queue_size: int = 20_000
+    batch_size: int = 512
+    timeout: float = 30.0
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str]) -> SpanBatching:
+        """Unusable values fall back to the default with one warning each."""
+        queue = int(_number(env, ("OTEL_BSP_MAX_QUEUE_SIZE",), cls.queue_size, 1, MAX_QUEUE_SIZE))
+        most = min(queue, MAX_BATCH_SIZE)
+        return cls(
+            delay=_number(env, ("OTEL_BSP_SCHEDULE_DELAY",), cls.delay * 1e3, 1, MAX_SPAN_DELAY * 1e3) / 1e3,
+            queue_size=queue,
+            batch_size=int(_number(env, ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE",), min(cls.batch_size, most), 1, most)),
+            timeout=_number(env, ("OTEL_BSP_EXPORT_TIMEOUT",), cls.timeout * 1e3, 1, 600e3) / 1e3,
+        )
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of one rank, read once when its first process group is created.
@@ -218,6 +272,8 @@ class Config:
         hang_grace: seconds from SIGTERM to SIGKILL.
         rank_in_span_names: one of `SPAN_NAMES`.
         metric_interval: seconds between two requests of metrics.
+        sampling_ratio: share of the traces whose spans are sent, 0 to 1; None: no span is sent.
+        span_batching: how they are sent.
     """
 
     rank: int = 0
@@ -252,6 +308,8 @@ class Config:
     exit_grace: float = DEFAULT_EXIT_GRACE
     rank_in_span_names: str = "auto"
     metric_interval: float = DEFAULT_METRIC_INTERVAL
+    sampling_ratio: float | None = 1.0
+    span_batching: SpanBatching = field(default_factory=SpanBatching)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Config:
@@ -302,5 +360,7 @@ class Config:
             hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
             rank_in_span_names=_choice(env, "OTEL_FR_RANK_IN_SPAN_NAMES", SPAN_NAMES),
             metric_interval=_number(env, (METRIC_INTERVAL,), DEFAULT_METRIC_INTERVAL * 1e3, 100, 86_400e3) / 1e3,
+            sampling_ratio=_sampling_ratio(env),
+            span_batching=SpanBatching.from_env(env),
             export=has_endpoint(env) and env.get("OTEL_TRACES_EXPORTER", "").strip().lower() != "none",
         )

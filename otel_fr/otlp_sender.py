@@ -137,8 +137,21 @@ def endpoint_mistake(signal: Signal, env: Mapping[str, str] = os.environ) -> str
     return ""
 
 
-def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ) -> Sender:
+def _timeout(signal: Signal, env: Mapping[str, str], most: float | None) -> dict[str, float]:
+    """The exporter's argument where ``most`` is less than what the environment says, or than the default."""
+    given = env.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_TIMEOUT", "") or env.get("OTEL_EXPORTER_OTLP_TIMEOUT", "")
+    try:
+        seconds = float(given or DEFAULT_TIMEOUT)
+    except ValueError:  # the exporter says so
+        return {}
+    return {} if most is None or seconds <= most else {"timeout": most}
+
+
+def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ, timeout: float | None = None) -> Sender:
     """The official exporter of ``signal``, as the environment configures it, for prepared requests.
+
+    Args:
+        timeout: most seconds for a request, whatever the environment says.
 
     Raises:
         Exception: whatever the exporter raises on unusable settings (a bad compression name, an unreadable key).
@@ -154,7 +167,7 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ) -> Send
         compression = (own or env.get("OTEL_EXPORTER_OTLP_COMPRESSION", "")).strip().lower()
         # "none" is a value of the specification that the gRPC exporter's own reading of the environment refuses.
         none = {"compression": grpc.Compression.NoCompression} if compression == "none" else {}
-        return Sender(exporter_class(**none), protocol)
+        return Sender(exporter_class(**none, **_timeout(signal, env, timeout)), protocol)
     if any(env.get(f"OTEL_EXPORTER_OTLP_{part}CERTIFICATE", "") for part in ("", f"{signal.upper()}_")):
         # The requests library would prefer these to the certificate that is configured for this endpoint.
         for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
@@ -165,8 +178,10 @@ def sender_from_env(signal: Signal, env: Mapping[str, str] = os.environ) -> Send
     if not getattr(encoder, "accepts_prepared", False):
         setattr(module, encoder_name, _prepared_first(encoder))
     if any(name.startswith("OTEL_PYTHON_EXPORTER_OTLP_") and name.endswith("_CREDENTIAL_PROVIDER") for name in env):
-        return Sender(getattr(module, class_name)(), protocol)  # the session is the user's own
-    return Sender(getattr(module, class_name)(session=_bounded_session()), protocol)
+        return Sender(
+            getattr(module, class_name)(**_timeout(signal, env, timeout)), protocol
+        )  # the session is the user's
+    return Sender(getattr(module, class_name)(session=_bounded_session(), **_timeout(signal, env, timeout)), protocol)
 
 
 def _bounded_session() -> Any:

@@ -123,9 +123,14 @@ class Control:
         self._held.add(owner, -1)
         self._count -= 1
 
-    def dump(self, run: RunId, incident: str, reason: str, page_url: str = "") -> int:
-        """Ask all monitors of a run for their flight-recorder files; returns how many monitors."""
-        dump = control_pb2.Dump(incident_id=incident, reason=reason, page_url=page_url)
+    def dump(self, run: RunId, incident: str, reason: str, page_url: str = "", trace: str | None = None) -> int:
+        """Ask all monitors of a run for their flight-recorder files; returns how many monitors.
+
+        Args:
+            trace: id of the incident's trace, in hex: where only a sample of the spans is sent, all of it are.
+        """
+        trace_id = bytes.fromhex(trace or "")
+        dump = control_pb2.Dump(incident_id=incident, reason=reason, page_url=page_url, trace_id=trace_id)
         return self.send(run, control_pb2.Command(dump=dump))
 
     def inspect(self, run: RunId, incident: str, ranks: Sequence[int]) -> None:

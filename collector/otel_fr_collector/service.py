@@ -374,7 +374,7 @@ class Service:
             return
         if is_new:
             page = self.links.of(incident.data, incident.detected, incident.detected).get("page", "")
-            self.control.dump(incident.run, incident.id, finding.summary[:500], page)
+            self.control.dump(incident.run, incident.id, finding.summary[:500], page, incident.data["trace_id"])
         if finding.culprit_ranks:
             self.control.inspect(incident.run, incident.id, finding.culprit_ranks)
 

@@ -30,13 +30,13 @@ NICENESS = 5
 _log = logging.getLogger("otel_fr.monitor")
 
 
-def _sender(signal_name: otlp_sender.Signal) -> otlp_sender.Sender | None:
+def _sender(signal_name: otlp_sender.Signal, timeout: float | None = None) -> otlp_sender.Sender | None:
     if os.environ.get(EXPORTERS[signal_name], "").strip().lower() == "none":
         return None
     if signal_name == "metrics" and not otlp_sender.endpoint_of(signal_name)[1]:
         return None  # endpoints of other signals say nothing about metrics
     try:
-        sender = otlp_sender.sender_from_env(signal_name)
+        sender = otlp_sender.sender_from_env(signal_name, timeout=timeout)
     except Exception as error:  # noqa: BLE001 - the rank is watched without export, too
         _log.error("%s are not exported: %s: %s", signal_name, type(error).__name__, error)
         return None
@@ -77,10 +77,11 @@ def main(arguments: list[str] | None = None) -> int:
     wake_in.setblocking(False)
     wake_out.setblocking(False)
     reporter = Reporter(reader, config, is_first=not options.again)
-    spans = _sender("traces") if config.export else None
+    batching = config.span_batching
+    spans = _sender("traces", batching.timeout) if config.export and config.sampling_ratio is not None else None
     reports = _sender("logs") if config.export else None
     metrics = _sender("metrics") if config.export else None
-    exporter = Exporter(spans, reports, metrics)
+    exporter = Exporter(spans, reports, metrics, batching)
     reporter.connect(exporter)
     target = otlp_sender.grpc_target(reports) if reports is not None else None
 

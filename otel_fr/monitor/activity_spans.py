@@ -81,13 +81,17 @@ class ActivitySpans:
                 return interval.context
         return None
 
+    def trace_of(self, item: Activity) -> bytes:
+        """The trace of a section or step, 16 bytes."""
+        return identity.activity_trace_id(self._run, self._rank, item.root)
+
     def encode(self, item: Activity, rank_ended_ns: int | None = None, clean: bool = False) -> bytes:
         """One entry of ``ScopeSpans.spans``.
 
         Args:
             rank_ended_ns: of one that was open when its rank ended. clean: the rank ended cleanly.
         """
-        trace = identity.activity_trace_id(self._run, self._rank, item.root)
+        trace = self.trace_of(item)
         ended = item.ended_ns or rank_ended_ns or item.began_ns
         span = Span(
             trace_id=trace,
@@ -120,7 +124,7 @@ class ActivitySpans:
         return _TAG_SPANS + varint(len(data)) + data
 
     def _context(self, item: Activity) -> Context:
-        trace = identity.activity_trace_id(self._run, self._rank, item.root)
+        trace = self.trace_of(item)
         step = self._known.get(item.root)
         user = item.user if item.is_step or step is None else step.context.user
         return Context(trace, identity.activity_span_id(trace, item.number), item.step, user)

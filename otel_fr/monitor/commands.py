@@ -92,6 +92,7 @@ class Commands:
             if dump.incident_id and dump.incident_id not in self._incidents:
                 self._incidents.append(dump.incident_id)
                 self._note_incident(dump)
+                self._reporter.note_incident(dump.trace_id)
             self._dump(dump.reason[:200] or REASON_REQUEST)
         elif command.HasField("inspect"):
             if self._reporter.identity.rank in command.inspect.ranks:

@@ -17,20 +17,16 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
+from otel_fr.config import SpanBatching
 from otel_fr.monitor.span_builder import SCOPE
 from otel_fr.otlp_sender import Request, Sender
 
 _log = logging.getLogger("otel_fr.monitor.export")
 
-BATCH_SPANS = 512
-"""Of one request. A request of 2,048 spans and its copies inside gRPC take 30 MB, more than the rest of the monitor."""
-MAX_SPANS = 20_000
 MAX_SPAN_BYTES = 8 << 20
 """Of the queued spans as they are kept; a backlog is compressed to about a tenth."""
 MAX_BATCH_BYTES = 3 << 20
 """Of one request of spans: by default, gRPC servers reject more than 4 MiB."""
-BATCH_SECONDS = 1.0
-"""How long a span waits to be sent with others in one request."""
 MAX_REPORTS = 256
 MAX_REPORT_BYTES = 8 << 20
 RETRY_SECONDS = 0.5
@@ -64,9 +60,15 @@ class _Chunk(NamedTuple):
 
 
 class SpanQueue:
-    """Serialised spans. When full, the oldest are dropped. Thread safe."""
+    """Serialised spans. When full, the oldest are dropped. Thread safe.
 
-    def __init__(self) -> None:
+    Attributes:
+        batching: bounds of the queue and of a batch.
+        dropped: spans that were.
+    """
+
+    def __init__(self, batching: SpanBatching | None = None) -> None:
+        self.batching = batching or SpanBatching()
         self._lock = threading.Lock()
         self._chunks: deque[_Chunk] = deque()
         self._spans = 0
@@ -79,25 +81,26 @@ class SpanQueue:
     def put(self, count: int, data: bytes, resource: Resource) -> bool:
         """Append a serialised `ScopeSpans` of ``count`` spans and no scope; True if the sending
         thread has to be woken."""
-        backlog = self._spans >= BATCH_SPANS
+        batching = self.batching
+        backlog = self._spans >= batching.batch_size
         chunk = _Chunk(count, len(data), zlib.compress(data, 1) if backlog else data, backlog, resource)
         with self._lock:
             was_empty = not self._chunks
             self._chunks.append(chunk)
             self._spans += count
             self._bytes += len(chunk.data)
-            while (self._spans > MAX_SPANS or self._bytes > MAX_SPAN_BYTES) and self._chunks:
+            while (self._spans > batching.queue_size or self._bytes > MAX_SPAN_BYTES) and self._chunks:
                 self.dropped += self._pop().spans
-            return was_empty or self._spans >= BATCH_SPANS
+            return was_empty or self._spans >= batching.batch_size
 
     def take(self) -> tuple[int, list[bytes], Resource]:
         """The oldest spans, at most a batch of them, and the resource that they share."""
-        count, size = 0, 0
+        count, size, most = 0, 0, self.batching.batch_size
         chunks: list[_Chunk] = []
         with self._lock:
             while self._chunks:
                 first = self._chunks[0]
-                if chunks and (count + first.spans > BATCH_SPANS or size + first.size > MAX_BATCH_BYTES):
+                if chunks and (count + first.spans > most or size + first.size > MAX_BATCH_BYTES):
                     break
                 if chunks and first.resource is not chunks[0].resource:
                     break
@@ -198,9 +201,11 @@ class MetricsQueue:
 class _Worker:
     """A daemon thread that sends what is queued."""
 
-    def __init__(self, name: str, sender: Sender, wait_s: float) -> None:
+    def __init__(self, name: str, sender: Sender, wait_s: float = 0.0, batch: int = 1) -> None:
+        """``wait_s``: how long what is queued waits for more, until there are ``batch`` items."""
         self._sender = sender
         self._wait_s = wait_s
+        self._batch = batch
         self._wake = threading.Condition()
         self._hurry = False
         self._busy_since: float | None = None
@@ -232,7 +237,7 @@ class _Worker:
                     self._wake.wait()
                     continue
                 # Each put notifies; only a full batch, or `hurry`, ends the wait for more.
-                self._wake.wait_for(lambda: self._hurry or self._queued() >= BATCH_SPANS, self._wait_s)
+                self._wake.wait_for(lambda: self._hurry or self._queued() >= self._batch, self._wait_s)
                 self._busy_since = time.monotonic()
             try:
                 self.failing = not self._send_batch()
@@ -253,7 +258,7 @@ class _Worker:
 
 class _SpanWorker(_Worker):
     def __init__(self, sender: Sender, queue: SpanQueue) -> None:
-        super().__init__("otel-fr-spans", sender, BATCH_SECONDS)
+        super().__init__("otel-fr-spans", sender, queue.batching.delay, queue.batching.batch_size)
         self._queue = queue
 
     def _queued(self) -> int:
@@ -274,7 +279,7 @@ class _SpanWorker(_Worker):
 
 class _ReportWorker(_Worker):
     def __init__(self, sender: Sender, queue: ReportQueue) -> None:
-        super().__init__("otel-fr-reports", sender, 0.0)
+        super().__init__("otel-fr-reports", sender)
         self._queue = queue
 
     def _queued(self) -> int:
@@ -308,7 +313,7 @@ class _MetricsWorker(_Worker):
     """``is_refused``: the endpoint does not take metrics, so none are sent any more."""
 
     def __init__(self, sender: Sender, queue: MetricsQueue) -> None:
-        super().__init__("otel-fr-metrics", sender, 0.0)
+        super().__init__("otel-fr-metrics", sender)
         self._queue = queue
         self._tries = 0
         self.is_refused = False
@@ -354,10 +359,17 @@ class Exporter:
 
     Args:
         spans, reports, metrics: None: that signal is not sent (and nothing counts as dropped).
+        batching: of the spans.
     """
 
-    def __init__(self, spans: Sender | None, reports: Sender | None, metrics: Sender | None = None) -> None:
-        self.spans = SpanQueue()
+    def __init__(
+        self,
+        spans: Sender | None,
+        reports: Sender | None,
+        metrics: Sender | None = None,
+        batching: SpanBatching | None = None,
+    ) -> None:
+        self.spans = SpanQueue(batching)
         self.reports = ReportQueue()
         self.metrics = MetricsQueue()
         self._span_worker = None if spans is None else _SpanWorker(spans, self.spans)
@@ -371,7 +383,7 @@ class Exporter:
             worker.start()
 
     def put_spans(self, count: int, chunk: bytes, resource: Resource) -> None:
-        """``chunk``: ``count`` entries of ``ScopeSpans.spans``, serialised."""
+        """``chunk``: ``count`` entries of ``ScopeSpans.spans``, serialised; no more than a batch has."""
         if self._span_worker is not None and self.spans.put(count, chunk, resource):
             self._span_worker.notify()
 
@@ -388,6 +400,11 @@ class Exporter:
     @property
     def wants_spans(self) -> bool:
         return self._span_worker is not None
+
+    @property
+    def batch_size(self) -> int:
+        """Most spans of one chunk."""
+        return self.spans.batching.batch_size
 
     @property
     def wants_metrics(self) -> bool:

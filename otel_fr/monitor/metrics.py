@@ -132,9 +132,9 @@ class _Histogram:
         self.buckets[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
-    def add_call(self, seconds: float, record: Record) -> None:
+    def add_call(self, seconds: float, record: Record, has_span: bool) -> None:
         self.add(seconds)
-        if self.slowest is None or seconds > self.slowest[0]:
+        if has_span and (self.slowest is None or seconds > self.slowest[0]):
             self.slowest = seconds, record
 
     def point(self, attributes: Sequence[KeyValue], start: int, now: int) -> HistogramDataPoint:
@@ -162,11 +162,11 @@ class _Series:
         self.delays: _Histogram | None = None
         self.runs: _Histogram | None = None
 
-    def add_device(self, record: Record, began_ns: int, seconds: float) -> None:
+    def add_device(self, record: Record, began_ns: int, seconds: float, has_span: bool) -> None:
         if self.delays is None or self.runs is None:
             self.delays, self.runs = _Histogram(), _Histogram()
-        self.delays.add_call(max(0, began_ns - record.issued_ns) / 1e9, record)
-        self.runs.add_call(max(0.0, seconds), record)
+        self.delays.add_call(max(0, began_ns - record.issued_ns) / 1e9, record, has_span)
+        self.runs.add_call(max(0.0, seconds), record, has_span)
 
 
 class RankMetrics:
@@ -186,11 +186,11 @@ class RankMetrics:
         self._known: dict[tuple[int, int, str | None], tuple[_Series, int, SignatureDef, GroupDef]] = {}
         self._steps: dict[str, _Histogram] = {}
 
-    def add(self, record: Record, device: DeviceTimes | None = None) -> None:
+    def add(self, record: Record, device: DeviceTimes | None = None, *, has_span: bool = True) -> None:
         """Count a call that has ended. Those that create or destroy groups transfer nothing and are left out.
 
         Args:
-            device: when it ran on the device, if that is known.
+            device: when it ran on the device, if that is known. has_span: its span is sent, so an exemplar may name it.
         """
         if record.kind == KIND_GROUP:
             return
@@ -200,9 +200,9 @@ class RankMetrics:
         series.calls += 1
         series.bytes += size
         if record.ended_ns:
-            series.durations.add_call(max(0, record.ended_ns - record.issued_ns) / 1e9, record)
+            series.durations.add_call(max(0, record.ended_ns - record.issued_ns) / 1e9, record, has_span)
         if device is not None and device.began_ns is not None and device.duration_s is not None:
-            series.add_device(record, device.began_ns, device.duration_s)
+            series.add_device(record, device.began_ns, device.duration_s, has_span)
 
     def add_step(self, step: Activity) -> None:
         """Count a training step that has ended."""

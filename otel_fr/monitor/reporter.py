@@ -30,7 +30,8 @@ from otel_fr.monitor.metrics import RankMetrics
 from otel_fr.monitor.rank_identity import RankIdentity
 from otel_fr.monitor.recorder_calls import CallSource, RecorderCalls
 from otel_fr.monitor.rules import Situation
-from otel_fr.monitor.span_builder import SpanBuilder
+from otel_fr.monitor.span_builder import SpanBuilder, trace_id
+from otel_fr.monitor.span_sampling import SpanSampling
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.monitor.tail import Tail
 from otel_fr.monitor.unseen_calls import UnseenCalls
@@ -89,6 +90,7 @@ class Reporter:
         self.is_to_exit = False
         self._resource = self.identity.resource()
         self._builder = self._new_builder()
+        self._sampling = self._new_sampling()
         self._activity_spans = self._new_activity_spans()
         self._metrics = self._new_metrics()
 
@@ -110,6 +112,7 @@ class Reporter:
         self.identity = identity
         self._resource = identity.resource()
         self._builder = self._new_builder()
+        self._sampling = self._new_sampling()
         self._activity_spans = self._new_activity_spans()
         if is_other_run:
             self._metrics = self._new_metrics()
@@ -135,6 +138,11 @@ class Reporter:
         identity = self.identity
         suffix = identity.name_suffix(self._config)
         return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix)
+
+    def _new_sampling(self) -> SpanSampling | None:
+        """None: all spans are sent, or none is."""
+        ratio, run, rank = self._config.sampling_ratio, self.identity.run_id, self.identity.rank
+        return None if ratio is None or ratio >= 1 else SpanSampling(ratio, lambda record: trace_id(run, rank, record))
 
     def _leave_run(self, first: int, identity: RankIdentity) -> None:
         """Report the end of this run for the rank, and follow the calls of the next, which begin with record ``first``.
@@ -180,21 +188,30 @@ class Reporter:
         if leaving and not self.tail.is_behind():
             self.tail.forget(self.groups.settle(leaving))
         if self.unseen is not None:
-            self._count(self.unseen.take())
+            unseen = self.unseen.take()
+            self._count(unseen, unseen)
         return failed
 
     def _take_ended(self, items: list[Tracked]) -> None:
         """Count the calls, and send their spans; apart from those that a monitor before has seen to their end."""
         if self._sent_until_ns:
             items = [one for one in items if (one.record.ended_ns or one.record.issued_ns) >= self._sent_until_ns]
-        self._count(items)
-        self._send_spans(items)
+        sent = items if self._sampling is None else self._sampling.select(items)
+        self._count(items, sent)
+        self._send_spans(sent)
 
-    def _count(self, items: list[Tracked]) -> None:
+    def _count(self, items: list[Tracked], sent: list[Tracked]) -> None:
+        """``sent``: those whose spans are sent."""
         if self._exporter is not None and self._exporter.wants_metrics:
             add = self._metrics.add
+            numbers = None if sent is items else {item.record.record_id for item in sent}
             for item in items:
-                add(item.record, item.device)
+                add(item.record, item.device, has_span=numbers is None or item.record.record_id in numbers)
+
+    def note_incident(self, trace: bytes) -> None:
+        """An incident has opened: send what the sample leaves out of it. ``trace``: of its collective, or empty."""
+        if self._sampling is not None:
+            self._send_spans(self._sampling.note_incident(trace, list(self.tail.in_flight)))
 
     def send_metrics(self) -> None:
         """Send the numbers as of now."""
@@ -208,8 +225,9 @@ class Reporter:
     def _send_spans(self, items: list[Tracked], rank_ended_ns: int | None = None, clean: bool = False) -> None:
         if self._exporter is None or not self._exporter.wants_spans:
             return
-        for start in range(0, len(items), 512):
-            part = items[start : start + 512]
+        size = self._exporter.batch_size
+        for start in range(0, len(items), size):
+            part = items[start : start + size]
             at = self._activity_spans.at
             spans = [
                 self._builder.encode(item.record, rank_ended_ns, clean, at(item.record.issued_ns), item.device)
@@ -274,8 +292,15 @@ class Reporter:
         self._send_activity(ended)
 
     def _send_activity(self, items: list[Activity], rank_ended_ns: int | None = None, clean: bool = False) -> None:
-        if items and self._exporter is not None and self._exporter.wants_spans:
-            spans = [self._activity_spans.encode(item, rank_ended_ns, clean) for item in items]
+        if self._exporter is None or not self._exporter.wants_spans:
+            return
+        sampling, traces = self._sampling, self._activity_spans
+        if sampling is not None:
+            items = [one for one in items if one.is_failed or rank_ended_ns or sampling.has(traces.trace_of(one))]
+        size = self._exporter.batch_size
+        for start in range(0, len(items), size):
+            part = items[start : start + size]
+            spans = [traces.encode(item, rank_ended_ns, clean) for item in part]
             self._exporter.put_spans(len(spans), b"".join(spans), self._resource)
 
     # ---- stacks

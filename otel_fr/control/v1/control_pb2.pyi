@@ -38,14 +38,16 @@ class Command(_message.Message):
     def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Dump(_message.Message):
-    __slots__ = ("incident_id", "reason", "page_url")
+    __slots__ = ("incident_id", "reason", "page_url", "trace_id")
     INCIDENT_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     PAGE_URL_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     incident_id: str
     reason: str
     page_url: str
-    def __init__(self, incident_id: _Optional[str] = ..., reason: _Optional[str] = ..., page_url: _Optional[str] = ...) -> None: ...
+    trace_id: bytes
+    def __init__(self, incident_id: _Optional[str] = ..., reason: _Optional[str] = ..., page_url: _Optional[str] = ..., trace_id: _Optional[bytes] = ...) -> None: ...
 
 class Inspect(_message.Message):
     __slots__ = ("incident_id", "ranks")

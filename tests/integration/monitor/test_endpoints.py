@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.monitor.export import BATCH_SPANS, MAX_SPANS
+from otel_fr.config import SpanBatching
 from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
 from tests.support.collector_process import running
 from tests.support.monitored_rank import PLAYER, environment, play
@@ -116,7 +116,7 @@ def test_losses_at_a_dead_endpoint_are_reported_and_the_rest_arrives_when_it_ret
                 return int(reports.events[-1].report["dropped"]["spans"]) if reports.events else 0
 
             # A batch that is under way when the endpoint comes back may still arrive.
-            kept = MAX_SPANS + BATCH_SPANS
+            kept = SpanBatching().queue_size + SpanBatching().batch_size
             reports.wait(lambda: dropped() >= issued - kept, what="the queue is full")
             with grpc_sink(port=port) as sink:
                 sink.wait(lambda: sink.spans, what="the first spans")

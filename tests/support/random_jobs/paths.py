@@ -28,11 +28,11 @@ import otel_fr.monitor.reporter
 from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.analyze import UNDECIDED, load
-from otel_fr.config import Config
+from otel_fr.config import Config, SpanBatching
 from otel_fr.dumps.write import DumpContents, write_dump
 from otel_fr.match import Ending, Evidence, Finding
 from otel_fr.monitor import rules
-from otel_fr.monitor.export import BATCH_SECONDS, Exporter, reports_request, spans_request
+from otel_fr.monitor.export import Exporter, reports_request, spans_request
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stacks import Stacks
 from otel_fr.otlp_sender import Sender
@@ -227,7 +227,7 @@ class _Monitor:
         now, spans = self._clock.now, self._exporter.spans
         if len(spans):
             self._spans_since = min(self._spans_since, now)
-        if self.has_ended or now - self._spans_since >= BATCH_SECONDS:
+        if self.has_ended or now - self._spans_since >= SpanBatching().delay:
             self._spans_since = NEVER
             while len(spans):
                 _, chunks, resource = spans.take()

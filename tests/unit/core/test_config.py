@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_fr.config import Config, is_enabled, resource_attributes
+from otel_fr.config import Config, SpanBatching, is_enabled, resource_attributes
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
 
@@ -103,3 +103,54 @@ def test_resource_attributes_are_read_as_opentelemetry_writes_them() -> None:
     )
     assert found == {"k8s.pod.name": "llama-0", "k8s.node.name": "gpu-17", "team": "a=b"}
     assert resource_attributes({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("sampler", "argument", "ratio"),
+    [
+        ("", "", 1.0),
+        ("always_on", "0.1", 1.0),
+        ("ALWAYS_OFF", "", None),
+        ("parentbased_always_off", "", None),
+        ("traceidratio", "0.01", 0.01),
+        ("parentbased_traceidratio", "0", 0.0),
+    ],
+)
+def test_the_share_of_the_traces_is_that_of_opentelemetrys_sampler(
+    sampler: str, argument: str, ratio: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
+    assert Config.from_env(env).sampling_ratio == ratio
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("sampler", "argument", "said"),
+    [
+        ("jaeger_remote", "", "OTEL_TRACES_SAMPLER='jaeger_remote' is not one of parentbased_always_on, "),
+        ("traceidratio", "", "OTEL_TRACES_SAMPLER=traceidratio without OTEL_TRACES_SAMPLER_ARG; using 1"),
+        ("traceidratio", "1%", "OTEL_TRACES_SAMPLER_ARG='1%' is not a number from 0 to 1; using 1"),
+        ("traceidratio", "1.5", "OTEL_TRACES_SAMPLER_ARG='1.5' is not a number from 0 to 1; using 1"),
+    ],
+)
+def test_a_sampler_that_cannot_be_used_is_named_and_all_spans_are_sent(
+    sampler: str, argument: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Config.from_env({"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}).sampling_ratio == 1.0
+    assert said in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_spans_are_sent_as_the_variables_of_the_batch_span_processor_say(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("SCHEDULE_DELAY", "MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE", "EXPORT_TIMEOUT")
+
+    def batching(*values: str) -> SpanBatching:
+        return Config.from_env(
+            {f"OTEL_BSP_{name}": value for name, value in zip(names, values, strict=True)}
+        ).span_batching
+
+    assert batching("250", "4000", "100", "2000") == SpanBatching(0.25, 4_000, 100, 2.0)
+    assert batching("", "100", "", "") == SpanBatching(queue_size=100, batch_size=100)
+    assert caplog.text == ""
+    assert batching("0", "-1", "9999", "x") == SpanBatching()
+    assert sorted(text.split("=")[0] for text in caplog.messages) == sorted(f"OTEL_BSP_{name}" for name in names)

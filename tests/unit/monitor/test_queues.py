@@ -13,12 +13,11 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 
+from otel_fr.config import SpanBatching
 from otel_fr.monitor.export import (
-    BATCH_SPANS,
     MAX_METRICS,
     MAX_REPORTS,
     MAX_SPAN_BYTES,
-    MAX_SPANS,
     Exporter,
     MetricsQueue,
     QueuedReport,
@@ -28,6 +27,7 @@ from otel_fr.monitor.export import (
 from otel_fr.otlp_sender import Sender
 
 RESOURCE = Resource()
+BATCH_SPANS, MAX_SPANS = SpanBatching().batch_size, SpanBatching().queue_size
 
 
 def chunk(count: int, size: int = 10) -> bytes:
