@@ -184,7 +184,8 @@ class Case:
         return finding
 
     def explain(self, finding: Finding, calls: Mapping[int, Call]) -> None:
-        for rank in sorted({*finding.culprit_ranks, *finding.waiting_ranks}):
+        culprits = set(finding.culprit_ranks)
+        for rank in sorted(culprits.union(finding.waiting_ranks)):
             info = self.evidence.ranks.get(rank)
             call = calls.get(rank)
             site = call.site if call is not None else ""
@@ -194,11 +195,11 @@ class Case:
                 # A rank that its launcher ended left from a handler of the signal; where it was stuck matters.
                 sites = (info.exception_site, info.site) if info.exception else (info.site, info.exception_site)
                 site = sites[0] or sites[1]
-            if not site and rank in self.lasts and rank in finding.culprit_ranks:
+            if not site and rank in self.lasts and rank in culprits:
                 site = self.lasts[rank].call.site
             if site:
                 finding.call_sites[rank] = site
-            if info is not None and info.stack and rank in finding.culprit_ranks:
+            if info is not None and info.stack and rank in culprits:
                 finding.stacks[rank] = info.stack
 
     def tell_endings(self) -> None:

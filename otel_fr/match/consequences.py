@@ -25,7 +25,10 @@ def downstream(case: Case) -> None:
             continue  # All joined it, and every group may have one: reporting these would hide the others.
         if on_device.issuperset(node.waiting):
             continue  # Its device does not complete it, and no other rank waits there.
-        missing = sorted({*node.next, *node.culprits}) or [r for r in node.instance.members if r not in node.waiting]
+        missing = sorted({*node.next, *node.culprits})
+        if not missing:
+            waiting = set(node.waiting)
+            missing = [rank for rank in node.instance.members if rank not in waiting]
         summary = sentences.downstream_text(node.instance, node.waiting, missing)
         finding = case.finding(node.instance, Category.MISSING_RANK, (), node.waiting, summary)
         finding.caused_by, finding.age = cause, case.age(node)

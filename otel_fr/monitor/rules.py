@@ -110,7 +110,9 @@ class Cadence:
         if wait >= self._longest_wait or still >= self._longest_still:
             self._usual_since_ns = None
             quick = report_interval(situation, self._stall, self._world_size)
-            return quick if self._patience <= 1.0 else max(quick, min(self._patience, self._most, self.most))
+            if self._patience <= 1.0 or situation.oldest is None:
+                return quick  # a rank that waits for no other may be the one that all others wait for
+            return max(quick, min(self._patience, self._most, self.most))
         if self._usual_since_ns is None:
             self._usual_since_ns = now_ns
         usual = seconds_between(self._usual_since_ns, now_ns)

@@ -23,13 +23,14 @@ _MAY_HAVE_GONE_ON = (Ending.RUNNING, Ending.CLEAN, Ending.KILLED)
 """Endings that do not come from a failed call after which the rank has completed another."""
 
 
-def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
+def is_credible(run: Run, taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     """Whether the finding rests on recent reports of every culprit, and of some rank that waits.
 
     A mismatch is positive evidence and needs only to have settled. A wait is evidence only together with a report
     of each culprit from after the wait became long, or that rank's end, or its silence. If all ranks that it concerns
-    fell silent before, it rests on nothing: the collector may be cut off from a job that goes on. Reports that arrived
-    after the snapshot do not count, because the finding does not rest on them.
+    fell silent before, it rests on nothing: the collector may be cut off from a job that goes on. A report that arrived
+    after the snapshot counts if it says that the culprit still is where the finding has it (`_stands_still`): judging
+    thousands of ranks takes longer than the next report of one.
     """
     if finding.category.is_mismatch:
         return not taken.mismatch_pending or reason.mismatch
@@ -44,7 +45,9 @@ def is_credible(taken: Snapshot, finding: Finding, reason: Triggers) -> bool:
     concerned = (*finding.waiting_ranks, *finding.culprit_ranks)
     if concerned and all(taken.silent_since.get(rank, reached) < reached for rank in concerned):
         return False
-    return all(_is_fresh(taken, rank, reached) for rank in finding.culprit_ranks)
+    return all(
+        _is_fresh(taken, rank, reached) or _stands_still(run, taken, rank, reached) for rank in finding.culprit_ranks
+    )
 
 
 def has_completed(run: Run, finding: Finding) -> bool:
@@ -125,3 +128,17 @@ def _reached(taken: Snapshot, finding: Finding) -> float:
 def _is_fresh(taken: Snapshot, rank: int, reached: float) -> bool:
     reported = taken.reported_at.get(rank)
     return not taken.may_report_later if reported is None else reported >= reached
+
+
+def _stands_still(run: Run, taken: Snapshot, rank: int, reached: float) -> bool:
+    """The rank has reported after the snapshot, late enough, and has enqueued and ended no call since it did before."""
+    state, then = run.ranks.get(rank), taken.ranks.get(rank)
+    before = taken.reported_at.get(rank)
+    if state is None or then is None or before is None or state.report is None or state.ended is not None:
+        return False
+    if state.arrived < reached or state.ending is not then.ending:
+        return False
+    if state.report.idle is None or state.report.idle < state.arrived - before:
+        return False
+    now = {group: (own[0], own[1]) for group, own in state.progress.items()}
+    return now == {group: (own.enqueued, own.completed) for group, own in then.progress.items()}

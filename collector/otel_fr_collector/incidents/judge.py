@@ -231,7 +231,7 @@ class Judge:
     def _credible(self, run: Run, taken: Snapshot, findings: list[Finding], reason: Triggers) -> list[Finding]:
         """The causes that rest on recent reports, and the consequences of these or of causes published before."""
         findings = [finding for finding in findings if not credibility.has_completed(run, finding)]
-        causes = [f for f in findings if f.caused_by is None and credibility.is_credible(taken, f, reason)]
+        causes = [f for f in findings if f.caused_by is None and credibility.is_credible(run, taken, f, reason)]
         known = {finding.key for finding in causes}
         known.update(key for incident in self._book.open_of(run.id) for key in incident.keys)
         return causes + [f for f in findings if f.caused_by is not None and f.caused_by in known]

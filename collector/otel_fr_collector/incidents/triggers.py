@@ -22,6 +22,9 @@ BAD_END_MINIMUM = 0.2
 """Shortest such wait, when all others have reported since."""
 MIN_INTERVAL = 0.25
 """Seconds between two judgements of one run."""
+OPEN_PAUSE = 3.0
+"""The same while the run has an open incident, in times that the judgement before took: the ranks of a large job still
+tell where they stand, and their reports go first."""
 SLOW_INTERVAL = 2.0
 """The same once nothing has changed for `SLOW_AFTER` seconds."""
 SLOW_AFTER = 30.0
@@ -54,7 +57,8 @@ def due(run: Run, now: float, *, has_open: bool, last_change: float, final: bool
         last_change: when the run's incidents last changed (monotonic); negative infinity: never.
         final: the collector stops, so nothing is left to settle.
     """
-    if not final and now - run.judged_at < max(MIN_INTERVAL, run.judging_seconds):
+    pause = run.judging_seconds * (OPEN_PAUSE if has_open else 1.0)
+    if not final and now - run.judged_at < max(MIN_INTERVAL, pause):
         return Triggers()
     oldest = oldest_wait(run, now)
     slow = not final and now - run.judged_at < SLOW_INTERVAL

@@ -16,6 +16,17 @@ ENQUEUED, STALL = 100.0, 5.0
 NOW = ENQUEUED + 60.0
 SHORT, LONG = ENQUEUED + 1.0, ENQUEUED + STALL
 """When a rank reported last: before its peers had waited for long, and after that."""
+MISSING = Finding(
+    key="w/collective/5",
+    category=Category.MISSING_RANK,
+    group=Group("w", "0", "default_pg", (0, 1, 2)),
+    operation="all_reduce",
+    sequence_id=5,
+    stream="collective",
+    culprit_ranks=(1,),
+    waiting_ranks=(0, 2),
+    summary="rank 1 did not join all_reduce number 5",
+)
 
 
 @pytest.mark.parametrize(
@@ -35,17 +46,33 @@ def test_a_wait_of_which_nobody_has_told_is_not_believed(last_reports: dict[int,
         assert state is not None
         state.report, state.arrived = KeptReport(rank, 1, idle=0.1, stall=STALL), moment
         assert state.is_silent(NOW) == (NOW - moment > SILENCE)
-    finding = Finding(
-        key="w/collective/5",
-        category=Category.MISSING_RANK,
-        group=Group("w", "0", "default_pg", (0, 1, 2)),
-        operation="all_reduce",
-        sequence_id=5,
-        stream="collective",
-        culprit_ranks=(1,),
-        waiting_ranks=(0, 2),
-        summary="rank 1 did not join all_reduce number 5",
-    )
     taken = snapshot(run, NOW)
     taken.enqueued_at["w", "collective", 5] = ENQUEUED
-    assert is_credible(taken, finding, Triggers(stalled=True)) == is_believed
+    assert is_credible(run, taken, MISSING, Triggers(stalled=True)) == is_believed
+
+
+@pytest.mark.parametrize(
+    ("arrived", "idle", "enqueued", "is_believed"),
+    [
+        (LONG, LONG - ENQUEUED + 1, 4, True),
+        (SHORT + 1, 60.0, 4, False),  # before the wait was long
+        (LONG, 0.5, 4, False),  # it has moved
+        (LONG, 60.0, 5, False),  # it has come
+    ],
+)
+def test_a_report_that_arrived_while_the_run_was_judged_counts_if_it_says_the_same(
+    arrived: float, idle: float, enqueued: int, is_believed: bool
+) -> None:
+    run = Run(RunId("job", 0, "r0"), 0.0, 0.0, world_size=3)
+    for rank in range(3):
+        state = run.rank_state(rank)
+        assert state is not None
+        state.report = KeptReport(rank, 1, idle=0.1, stall=STALL, interval=5.0)
+        state.arrived, state.progress["w"] = (SHORT if rank == 1 else LONG - 0.5), [4 + (rank != 1), 4, 1, 0, 4]
+    taken = snapshot(run, LONG - 0.5)
+    taken.enqueued_at["w", "collective", 5] = ENQUEUED
+    assert not is_credible(run, taken, MISSING, Triggers(stalled=True))
+    late = run.ranks[1]
+    late.report, late.arrived = KeptReport(1, 2, idle=idle, stall=STALL, interval=5.0), arrived
+    late.progress["w"][0] = enqueued
+    assert is_credible(run, taken, MISSING, Triggers(stalled=True)) == is_believed

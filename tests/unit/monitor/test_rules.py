@@ -100,6 +100,7 @@ def test_ranks_of_a_large_job_tell_later_that_they_wait_and_each_at_a_time_of_it
     assert cadence.interval(at(102, moved=100, oldest=7, issued=100)) == 2.5, (
         "told at 2 s, and with its stacks after 4 s"
     )
+    assert cadence.interval(at(104, moved=100)) == REPORT_SECONDS, "it waits for none: all others may wait for it"
     cadence.most = REPORT_SECONDS
     assert cadence.interval(at(103, moved=100, oldest=7, issued=100)) == REPORT_SECONDS
     assert {later_seconds(rank, 4_096) for rank in range(4_096)} == {0.0}
