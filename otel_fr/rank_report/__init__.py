@@ -27,6 +27,7 @@ from otel_fr.rank_report.forms import (
     SECONDS,
     SIZES,
     SPLITS,
+    Exact,
     Form,
     Json,
     Key,
@@ -91,7 +92,7 @@ def _seconds_within(default: float, bounds: tuple[float, float]) -> Form:
     def read(value: object) -> float:
         return min(max(read_number(value) or default, bounds[0]), bounds[1])
 
-    return Form(read, default, "seconds")
+    return Form(read, default, "seconds", Exact(float, *bounds))
 
 
 _STALL_SECONDS = _seconds_within(DEFAULT_STALL_SECONDS, STALL_SECONDS)
@@ -329,16 +330,16 @@ def _count_up_to(most: int, name: str) -> Form:
             raise ValueError(f"report without a usable {name}")
         return value
 
-    return Form(read, None, "integer")
+    return Form(read, None, "integer", Exact(int, 0, most))
 
 
 _RANK = _count_up_to(MAX_RANK, "rank")
 _NUMBER = _count_up_to(MAX_NUMBER, "number")
-_GROUPS = Form(_read_groups, None, "list of GROUP")
-_CALLS = Form(_read_calls, (), "list of CALL")
-_EXCEPTIONS = Form(_read_exceptions, (), "list of EXCEPTION")
-_ACTIVITIES = Form(read_activities, (), "list of ACTIVITY")
-_DECISIONS = Form(read_decisions, (), "list of DECISION")
+_GROUPS = Form(_read_groups, None, "list of GROUP", Exact(ReportedGroup, lists=(MAX_GROUPS,)))
+_CALLS = Form(_read_calls, (), "list of CALL", Exact(ReportedCall, lists=(MAX_CALLS,)))
+_EXCEPTIONS = Form(_read_exceptions, (), "list of EXCEPTION", Exact(ReportedException, lists=(MAX_THREAD_EXCEPTIONS,)))
+_ACTIVITIES = Form(read_activities, (), "list of ACTIVITY", Exact(ReportedActivity, lists=(MAX_ACTIVITIES,)))
+_DECISIONS = Form(read_decisions, (), "list of DECISION", Exact(ReportedDecision, lists=(MAX_DECISIONS,)))
 
 
 class RankReport(NamedTuple):

@@ -31,6 +31,23 @@ Sizes = tuple[tuple[int, ...], ...]
 _T = TypeVar("_T")
 
 
+class Exact(NamedTuple):
+    """Values that a form takes unchanged, for a reader that checks types and bounds as it decodes; not always all.
+
+    Attributes:
+        kind: ``int``, ``float``, ``bool``, ``str`` or a section; of the items, where the value is a list.
+        least, most: bounds of a number, or of the length of a text, both included.
+        lists: the most items of the list, and of each list in it; (): the value is no list.
+        is_optional: null, too.
+    """
+
+    kind: type
+    least: float | None = None
+    most: float | None = None
+    lists: tuple[int, ...] = ()
+    is_optional: bool = False
+
+
 class Form(NamedTuple):
     """A kind of value.
 
@@ -38,12 +55,14 @@ class Form(NamedTuple):
         read: the value from parsed JSON, cut to its bounds; ``default`` for one of another type.
         default: where the key is absent or null.
         description: the kind in words.
-        as_is: Python condition on a value ``v`` that `read` would return unchanged, so that it need not be called.
+        exact: values that `read` would return unchanged, with lists as tuples.
+        as_is: Python condition on such a value ``v``, so that `read` need not be called.
     """
 
     read: Callable[[Any], object]
     default: object
     description: str
+    exact: Exact
     as_is: str = ""
 
 
@@ -68,7 +87,7 @@ def text(limit: int) -> Form:
     def read(value: object) -> str:
         return value[:limit] if isinstance(value, str) else ""
 
-    return Form(read, "", "text", f"type(v) is str and len(v) <= {limit}")
+    return Form(read, "", "text", Exact(str, most=limit), f"type(v) is str and len(v) <= {limit}")
 
 
 def optional_text(limit: int) -> Form:
@@ -77,7 +96,8 @@ def optional_text(limit: int) -> Form:
     def read(value: object) -> str | None:
         return (value[:limit] or None) if isinstance(value, str) else None
 
-    return Form(read, None, "text or null", f"type(v) is str and 0 < len(v) <= {limit}")
+    exact = Exact(str, 1, limit, is_optional=True)
+    return Form(read, None, "text or null", exact, f"type(v) is str and 0 < len(v) <= {limit}")
 
 
 def integer(default: int | None, description: str = "integer") -> Form:
@@ -86,7 +106,8 @@ def integer(default: int | None, description: str = "integer") -> Form:
     def read(value: object) -> int | None:
         return value if type(value) is int and abs(value) < _INTEGER_LIMIT else default
 
-    return Form(read, default, description, f"type(v) is int and -{_INTEGER_LIMIT} < v < {_INTEGER_LIMIT}")
+    exact = _INTEGER._replace(is_optional=default is None)
+    return Form(read, default, description, exact, f"type(v) is int and -{_INTEGER_LIMIT} < v < {_INTEGER_LIMIT}")
 
 
 def flag(default: bool | None) -> Form:
@@ -95,7 +116,7 @@ def flag(default: bool | None) -> Form:
     def read(value: object) -> bool | None:
         return value if isinstance(value, bool) else default
 
-    return Form(read, default, "boolean", "type(v) is bool")
+    return Form(read, default, "boolean", Exact(bool, is_optional=default is None), "type(v) is bool")
 
 
 def _read_count(value: object) -> int:
@@ -154,16 +175,23 @@ def read_splits(value: object) -> tuple[int, ...] | None:
     return splits if _are_integers(splits) else None
 
 
+_INTEGER = Exact(int, 1 - _INTEGER_LIMIT, _INTEGER_LIMIT - 1)
+_NUMBER = Exact(float, 1 - _NUMBER_LIMIT, _NUMBER_LIMIT - 1, is_optional=True)
 NAME = text(MAX_NAME)
 INTEGER = integer(0)
 OPTIONAL_INTEGER = integer(None, "integer or null")
-COUNT = Form(_read_count, 0, "integer")
+COUNT = Form(_read_count, 0, "integer", Exact(int, 0, _INTEGER_LIMIT - 1))
 _IS_NUMBER = f"type(v) is float and -{_NUMBER_LIMIT} < v < {_NUMBER_LIMIT}"
-SECONDS = Form(read_number, None, "seconds", _IS_NUMBER)
-MILLISECONDS = Form(read_number, None, "milliseconds", _IS_NUMBER)
-SIZES = Form(read_sizes, (), "list of lists of integers")
-NAMES = Form(read_names, (), "list of texts")
-SPLITS = Form(read_splits, None, "list of integers or null")
+SECONDS = Form(read_number, None, "seconds", _NUMBER, _IS_NUMBER)
+MILLISECONDS = Form(read_number, None, "milliseconds", _NUMBER, _IS_NUMBER)
+SIZES = Form(
+    read_sizes,
+    (),
+    "list of lists of integers",
+    _INTEGER._replace(lists=(MAX_SIZES // MAX_DIMENSIONS, MAX_DIMENSIONS)),
+)
+NAMES = Form(read_names, (), "list of texts", Exact(str, most=MAX_DTYPE, lists=(MAX_TENSORS,)))
+SPLITS = Form(read_splits, None, "list of integers or null", _INTEGER._replace(lists=(MAX_TENSORS,), is_optional=True))
 
 
 def keys_of(section: type) -> tuple[tuple[Key, object], ...]:
@@ -200,4 +228,4 @@ def object_of(section: type[_T], description: str) -> Form:
     def read(value: object) -> _T | None:
         return read_section(value) if isinstance(value, dict) else None
 
-    return Form(read, None, description)
+    return Form(read, None, description, Exact(section, is_optional=True))

@@ -67,8 +67,8 @@ class BriefReport(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     brief: Literal[True] = True
 
 
-_UNREAD: Final = (msgspec.MsgspecError, ValueError, RecursionError)
-"""ValueError: the text is not one that UTF-8 can encode."""
+UNREAD: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises. ValueError: the text is not one that UTF-8 can encode."""
 _decode = msgspec.json.Decoder(BriefReport).decode
 _decode_any = msgspec.json.Decoder().decode
 
@@ -79,7 +79,7 @@ def read(text: str) -> BriefReport | None:
         return None
     try:
         return _decode(text)
-    except _UNREAD:
+    except UNREAD:
         return None
 
 
@@ -87,5 +87,5 @@ def load(text: str) -> Any:
     """As `otel_fr.encodable.load_json`, four times as fast; what msgspec does not take is left to that."""
     try:
         return _decode_any(text)
-    except _UNREAD:
+    except UNREAD:
         return load_json(text)

@@ -11,7 +11,6 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from otel_fr import rank_report
 from otel_fr import semconv as names
 from otel_fr.rank_report import MAX_PATH
 from otel_fr_collector.jobs import brief_reports
@@ -21,7 +20,9 @@ from otel_fr_collector.jobs.origins import Origin, SourceError, Sources
 from otel_fr_collector.jobs.rank_reports import keep_report
 from otel_fr_collector.jobs.run import Run
 from otel_fr_collector.jobs.runs import Runs
+from otel_fr_collector.jobs.same_reports import add_same
 from otel_fr_collector.jobs.span_reader import SpanReader
+from otel_fr_collector.jobs.typed_reports import read_report
 from otel_fr_collector.jobs.workload import take_request
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.otlp.in_thread import decode_in_thread
@@ -265,9 +266,14 @@ class Ingest:
         """Take a report. False: it is late; None: there is no room for its run."""
         now, wall = self._clock(), self._wall()
         if len(text) > REPORT_ON_LOOP:
-            given = await decode_in_thread(functools.partial(rank_report.parse, text, brief_reports.load))
+            given = await decode_in_thread(functools.partial(read_report, text))
         else:
-            given = rank_report.parse(text, brief_reports.load)
+            given = read_report(text)
+        if event == names.EVENT_PROGRESS and given.rank == origin.rank:
+            run = self._run(origin)
+            taken = None if run is None else add_same(run, given, now)
+            if taken is not None:
+                return taken
         report = keep_report(given, self._interner, now=now, wall=wall)
         if report.rank != origin.rank:
             raise ValueError(f"report of rank {report.rank} under a resource of rank {origin.rank}")
@@ -278,13 +284,13 @@ class Ingest:
         if run is None:
             return None
         held = len(report.inflight) + len(report.failed) + 1 + report.call_weight
-        taken = run.add_report(report, now)
+        is_newest = run.add_report(report, now)
         self._runs.trim(held)
-        if not taken:
+        if not is_newest:
             run.note_file(origin.rank, report.file)
         if event == names.EVENT_STACKS and run.asked_stacks is not None:
             run.asked_stacks.add(origin.rank, report.stack)
-        return taken
+        return is_newest
 
     def _run(self, origin: Origin) -> Run | None:
         """The run of an origin; None: there is no room for it."""

@@ -9,7 +9,6 @@ from sys import getsizeof
 from otel_fr import identity, rank_report
 from otel_fr.match import Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
 from otel_fr.match.endings import process_ending
-from otel_fr_collector.jobs.brief_reports import load
 from otel_fr_collector.jobs.calls import (
     MAX_GROUP_NAME,
     UNIT,
@@ -21,6 +20,7 @@ from otel_fr_collector.jobs.calls import (
     weight_of,
     weight_of_texts,
 )
+from otel_fr_collector.jobs.typed_reports import read_report
 
 MAX_GROUP_RANKS = 65_536
 """Members of one group."""
@@ -129,7 +129,7 @@ def parse_report(text: str, interner: Interner, *, now: float, wall: float) -> K
     Raises:
         ValueError: as `otel_fr.rank_report.parse`, or a group has too many members.
     """
-    return keep_report(rank_report.parse(text, load), interner, now=now, wall=wall)
+    return keep_report(read_report(text), interner, now=now, wall=wall)
 
 
 def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float, wall: float) -> KeptReport:
@@ -157,12 +157,20 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         file=given.file,
         hook_errors=given.dropped.hook_errors if given.dropped is not None else 0,
         records_creations=given.records_creations,
-        overdue=overdue.reported(given.activity) if given.activity else (),
+        overdue=overdue.reported(
+            (item.kind, item.name, item.age_s, item.limit_s, item.is_learned, item.is_overdue)
+            for item in given.activity
+        ),
         step=given.step,
         ended_by_monitor=given.on_hang == "kill",
         doing=given.doing,
         decisions=tuple(
-            [Decision(interner.text(item.name), interner.text(item.value), *item[2:]) for item in given.decisions]
+            [
+                Decision(
+                    interner.text(item.name), interner.text(item.value), item.digest, item.first, item.last, item.step
+                )
+                for item in given.decisions
+            ]
         ),
         running_here=interner.text(given.running_here) if given.running_here else "",
         call_weight=calls.weight,

@@ -59,7 +59,7 @@ class Run:
         judged_at: when the run was last judged.
         look_at: before this time it is not looked whether it is to be judged.
         slowness_judged_at: when it was last looked for ranks that always come last.
-        judging_seconds: how long that took; the run is not judged again for that long.
+        judging_seconds: how long that took; the run is not judged again for that long, or longer (`triggers.due`).
         silence_floor: no silence is counted before this time.
         members, progress_entries: total length of its groups' member lists, and of its ranks' `progress`.
         over_since: its `last_seen` when it was last found to have no rank that is heard of.
@@ -396,11 +396,15 @@ class Run:
                 own[1] = one.done
             own[2:] = (DESTROYED, one.p2p, -1) if one.gone else (given.n, one.p2p, one.enq)
         report.number, report.idle, report.step, report.interval = given.n, given.idle_s, given.step, given.every_s
+        self.note_same(state, given.step, now)
+        return True
+
+    def note_same(self, state: RankState, step: int | None, now: float) -> None:
+        """A report has come of which only counts and times were news."""
         state.arrived = self.last_seen = now
         self.has_news = True
-        if given.step is not None:
-            self.steps.note(given.rank, given.step, now)
-        return True
+        if step is not None:
+            self.steps.note(state.rank, step, now)
 
     def sample(self, now: float) -> Sample:
         """What its communication cost so far."""

@@ -13,7 +13,9 @@ from otel_fr_collector.jobs import brief_reports
 from otel_fr_collector.jobs.calls import Interner
 from otel_fr_collector.jobs.rank_reports import parse_report
 from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.same_reports import add_same
 from otel_fr_collector.jobs.snapshot import snapshot
+from otel_fr_collector.jobs.typed_reports import read_report
 
 from otel_fr.encodable import load_json
 from otel_fr.match import Ending
@@ -48,7 +50,16 @@ def take(run: Run, text: str, now: float, *, shortcut: bool) -> bool:
     """As `Ingest` does."""
     given_ = brief_reports.read(text) if shortcut else None
     taken = None if given_ is None else run.add_brief(given_, now)
+    if shortcut and taken is None:
+        taken = add_same(run, read_report(text), now)
     return run.add_report(parse_report(text, Interner(), now=now, wall=now), now) if taken is None else taken
+
+
+def undated(call: Any) -> Any:
+    """Calls without when they were enqueued: a report that says the same again does not date them anew."""
+    if isinstance(call, list):
+        return [undated(one) for one in call]
+    return call and call._replace(enqueued_at=call.enqueued_at is not None, enqueued_wall=None)
 
 
 def state_of(run: Run) -> dict[str, Any]:
@@ -56,6 +67,8 @@ def state_of(run: Run) -> dict[str, Any]:
     known: dict[str, Any] = {"run": (run.last_seen, run.to_ask, dataclasses.asdict(run.usage), run.mismatch_since)}
     for rank, state in run.ranks.items():
         own = dataclasses.asdict(state)
+        own["report"].update({key: undated(own["report"][key]) for key in ("inflight", "last")})
+        del own["completed_at"]  # of a call that goes on, or ended long ago, the first report's date is kept
         known[str(rank)] = own
     for id_, group in run.groups.items():
         known[id_] = (group.group, group.size, group.call_count, group.weight)
@@ -75,7 +88,9 @@ values = st.fixed_dictionaries(
         "peer_s": st.sampled_from([5.0, 9.0]),
         "creations": st.booleans(),
         "every_s": st.sampled_from([1.0, 2.5, 0.1, 99.0]),
-        "inflight": st.sampled_from([[], [CALL], [CALL | {"rec": 10, "age_s": 3.0}]]),
+        "inflight": st.sampled_from(
+            [[], [CALL], [CALL | {"rec": 10, "age_s": 3.0}], [CALL | {"posted": True}], [CALL | {"queued": True}]]
+        ),
         "inflight_more": st.integers(0, 2),
         "failed": st.sampled_from([[], [CALL | {"st": "failed", "err": "timeout"}]]),
         "last": st.sampled_from([CALL | {"st": "completed"}]),
@@ -95,6 +110,7 @@ values = st.fixed_dictionaries(
 def test_the_short_way_leads_to_the_same_state_in_any_order_with_losses_and_duplicates(
     reports: list[dict[str, Any]], rng: Any
 ) -> None:
+    reports = [report for report in reports for _ in range(rng.choice([1, 1, 2, 3]))]
     texts = [body(number, **report) for number, report in enumerate(reports)]
     sent = [text for text in texts for _ in range(rng.choice([0, 1, 1, 1, 2]))]
     if rng.random() < 0.5:
@@ -116,6 +132,48 @@ def test_a_brief_report_after_the_first_takes_the_short_way() -> None:
     state = run.ranks[1]
     assert (state.progress["a1"], state.arrived) == ([7, 7, 3, 2, 7], 3.0)
     assert run.to_ask == set()
+
+
+def waiting(number: int, now: float, **more: Any) -> str:
+    """A full report at ``now`` of a rank that waits in a call since 10."""
+    call = CALL | {"age_s": now - 10.0}
+    said: dict[str, Any] = {"last": CALL | {"rec": 8, "seq": 5, "st": "completed"}, "idle_s": now - 10.0, **more}
+    return body(number, brief=False, enqueued=6, inflight=[call], **said)
+
+
+def test_a_rank_that_still_waits_takes_the_short_way_until_anything_else_is_said() -> None:
+    run = new_run()
+    assert take(run, waiting(1, 13.0), 13.0, shortcut=True)
+    assert add_same(run, read_report(waiting(2, 14.0)), 14.0) is True
+    state = run.ranks[1]
+    assert state.report is not None
+    assert (state.arrived, state.report.number, state.report.idle) == (14.0, 2, 4.0)
+    assert [call.as_call(15.0).age for call in state.report.inflight] == [5.0], "since it was enqueued"
+    assert add_same(run, read_report(waiting(2, 14.0)), 14.0) is False, "a duplicate"
+    others: list[dict[str, Any]] = [
+        {"inflight_more": 1}, {"site": "a.py:1 f"}, {"doing": "reading"}, {"python_blocked": True}, {"file": "/f"},
+        {"stack": "Thread"}, {"exiting": True}, {"failed": [CALL | {"st": "failed", "err": "timeout"}]},
+        {"last": CALL | {"rec": 9, "st": "completed"}}, {"inflight": []}, {"inflight": [CALL | {"rec": 10}]},
+        {"inflight": [CALL | {"age_s": 9.0}]}, {"inflight": [CALL | {"posted": True}]}, {"stall_s": 2.0},
+        {"exit": {"code": 0, "signal": 0, "clean": True, "known": True}}, {"exception": {"type": "OSError"}},
+        {"dropped": {"spans": 0, "reports": 0, "records": 0, "hook_errors": 1}}, {"on_hang": "kill"},
+        {"activity": [{"kind": "heartbeat", "age_s": 9.0, "limit_s": 5.0, "overdue": True}]},
+        {"decisions": [{"name": "n", "value": "v", "digest": 1, "first": 1, "last": 1}]},
+        {"groups": [{"id": "c3", "enq": 1, "done": 1, "p2p": 0, "issued": 1, "ended": 1, "gone": False}]},
+    ]  # fmt: skip
+    for other in others:
+        text = json.loads(waiting(3, 15.0)) | other
+        assert add_same(run, read_report(json.dumps(text)), 15.0) is None, other
+
+
+def test_a_stack_goes_with_the_first_report_of_a_rank_that_moves_and_stays_while_it_waits() -> None:
+    run = new_run()
+    assert take(run, waiting(1, 14.0, stack="Thread MainThread", site="a.py:1 f"), 14.0, shortcut=True)
+    for number, now in ((2, 15.0), (3, 16.0)):
+        assert take(run, waiting(number, now, site="a.py:1 f"), now, shortcut=True)
+    assert (run.ranks[1].stack, run.ranks[1].site) == ("Thread MainThread", "a.py:1 f")
+    assert take(run, waiting(4, 17.0, site="", idle_s=0.1), 17.0, shortcut=True)
+    assert (run.ranks[1].stack, run.ranks[1].site) == ("", "")
 
 
 def test_a_rank_is_silent_only_once_the_report_that_it_announced_is_late() -> None:
