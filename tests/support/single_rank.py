@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support import engines
@@ -49,18 +50,21 @@ def write(folder: Path, body: str, name: str = "program.py") -> Path:
     return program
 
 
+def _start(program: Path, env: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(program)]
+    return subprocess.run(
+        command, env=env, cwd=program.parent, capture_output=True, text=True, timeout=seconds, check=False
+    )
+
+
+start: Callable[[Path, dict[str, str], float], subprocess.CompletedProcess[str]] = _start
+"""Runs a program with an environment, for so many seconds at most; the fixture ``warm`` sets another."""
+
+
 def run(folder: Path, body: str, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run ``body`` after `PRELUDE`; ``OTEL_FR_ENABLED`` is 1 unless ``extra`` says otherwise."""
     program = write(folder, body)
-    return subprocess.run(
-        [sys.executable, str(program)],
-        env=environment(folder, **{"OTEL_FR_ENABLED": "1", **extra}),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return start(program, environment(folder, **{"OTEL_FR_ENABLED": "1", **extra}), PATIENCE)
 
 
 def succeed(folder: Path, body: str, **extra: str) -> str:

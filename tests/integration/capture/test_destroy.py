@@ -16,6 +16,8 @@ from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 
 

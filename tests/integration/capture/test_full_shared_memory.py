@@ -19,7 +19,7 @@ session = hook._state.session
 print(session and session._writer.path, session and ring().head)
 """
 
-pytestmark = pytest.mark.usefixtures("each_engine")
+pytestmark = pytest.mark.usefixtures("each_engine", "warm")
 
 
 def test_the_ring_is_in_the_temporary_folder(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def show():
                   new.description, *new.ranks, "all" if new.awaits_all else "members", name)
 """
 
-pytestmark = pytest.mark.usefixtures("each_engine")
+pytestmark = pytest.mark.usefixtures("each_engine", "warm")
 
 
 def test_each_creation_is_recorded_with_its_number_name_description_and_ranks(tmp_path: Path) -> None:

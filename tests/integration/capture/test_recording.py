@@ -10,6 +10,8 @@ import torch
 from otel_fr.capture.dispatcher import reduce_ops_are_readable
 from tests.support import single_rank
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 ALONE = """
 session_module.start_monitor = no_monitor
 start()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import single_rank
 
-pytestmark = pytest.mark.usefixtures("each_engine")
+pytestmark = pytest.mark.usefixtures("each_engine", "warm")
 
 SHOW = """
 import otel_fr

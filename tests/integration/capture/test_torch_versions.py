@@ -11,6 +11,8 @@ from torch.distributed import ProcessGroup
 from otel_fr.capture.dispatcher import reduce_ops_are_readable
 from tests.support import single_rank
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 VERSION = tuple(int(part) for part in str(torch.__version__).split("+")[0].split(".")[:2])
 READS_REDUCE_OPS = reduce_ops_are_readable(torch)
 

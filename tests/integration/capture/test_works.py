@@ -15,6 +15,8 @@ from tests.support import engines, single_rank
 from tests.support.paths import ROOT, SCRIPTS
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 
 
