@@ -206,7 +206,7 @@ _NUMBERS = (
         "otel_fr_collective_device_duration_seconds",
         "seconds",
         "Time for which the device executed a call, by the device's clock, with the time that it waited there for other"
-        f" ranks. {_OF_DEVICE}",
+        " ranks. Only of calls of which that is known: NCCL's, with timing or NCCL Inspector (docs/monitor.md).",
         *_SERIES,
     ),
     _gauge(

@@ -28,6 +28,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from otel_fr import identity
 from otel_fr import semconv as names
 from otel_fr.dumps.device_times import DeviceTimes
+from otel_fr.dumps.nccl_inspector import DeviceCall
+from otel_fr.monitor.inspector_durations import InspectorDurations
 from otel_fr.monitor.span_builder import SCOPE, error_type, trace_id
 from otel_fr.otlp_attributes import attributes
 from otel_fr.presentation import group_name
@@ -115,6 +117,8 @@ _ATTRIBUTES = (
     names.SIZE_CLASS,
     names.ERROR_TYPE,
 )
+_RECORDER = "recorder"
+_INSPECTED = attributes({names.DEVICE_SOURCE: names.DEVICE_SOURCE_INSPECTOR})
 _REST = _Key(names.OTHER, names.OTHER, names.OTHER, 0, names.OTHER, names.OTHER, None)
 
 
@@ -150,9 +154,12 @@ class _Histogram:
 
 
 class _Series:
-    """``delays``, ``runs``: of the calls whose begin and duration on the device are known; None: there are none."""
+    """``delays``, ``runs``: of the calls whose begin and duration on the device are known; None: there are none.
 
-    __slots__ = ("attributes", "bytes", "calls", "delays", "durations", "runs")
+    ``inspected``: durations on the device that NCCL Inspector has measured.
+    """
+
+    __slots__ = ("attributes", "bytes", "calls", "delays", "durations", "inspected", "runs")
 
     def __init__(self, key: _Key) -> None:
         given = {name: value for name, value in zip(_ATTRIBUTES, key, strict=True) if value or value == 0}
@@ -161,6 +168,7 @@ class _Series:
         self.durations = _Histogram()
         self.delays: _Histogram | None = None
         self.runs: _Histogram | None = None
+        self.inspected: _Histogram | None = None
 
     def add_device(self, record: Record, began_ns: int, seconds: float, has_span: bool) -> None:
         if self.delays is None or self.runs is None:
@@ -185,6 +193,9 @@ class RankMetrics:
         # By object identity, as the span builder's templates, with the objects that the ids are of.
         self._known: dict[tuple[int, int, str | None], tuple[_Series, int, SignatureDef, GroupDef]] = {}
         self._steps: dict[str, _Histogram] = {}
+        self._inspector: InspectorDurations[_Series] = InspectorDurations(rank)
+        self._source: str | None = None
+        """What measures the times on the device: of two that do, the first one; None: nothing yet."""
 
     def add(self, record: Record, device: DeviceTimes | None = None, *, has_span: bool = True) -> None:
         """Count a call that has ended. Those that create or destroy groups transfer nothing and are left out.
@@ -202,7 +213,21 @@ class RankMetrics:
         if record.ended_ns:
             series.durations.add_call(max(0, record.ended_ns - record.issued_ns) / 1e9, record, has_span)
         if device is not None and device.began_ns is not None and device.duration_s is not None:
-            series.add_device(record, device.began_ns, device.duration_s, has_span)
+            self._source = self._source or _RECORDER
+            if self._source == _RECORDER:
+                series.add_device(record, device.began_ns, device.duration_s, has_span)
+
+    def add_inspected(self, call: DeviceCall) -> None:
+        """Count how long the device executed a call, as NCCL Inspector has measured it."""
+        self._inspector.note(call)
+
+    def _count_inspected(self) -> None:
+        for series, durations in self._inspector.take():
+            self._source = self._source or names.DEVICE_SOURCE_INSPECTOR
+            if self._source == names.DEVICE_SOURCE_INSPECTOR:
+                series.inspected = series.inspected or _Histogram()
+                for seconds in durations:
+                    series.inspected.add(seconds)
 
     def add_step(self, step: Activity) -> None:
         """Count a training step that has ended."""
@@ -222,6 +247,7 @@ class RankMetrics:
             if len(self._series) >= MAX_SERIES:
                 key = _REST
             series = self._series.setdefault(key, _Series(key))
+        self._inspector.know(group, signature, series)
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         found = self._known[id(signature), id(group), error] = series, size, signature, group
@@ -229,6 +255,7 @@ class RankMetrics:
 
     def request(self, resource: Resource, in_flight: Iterable[Record]) -> ExportMetricsServiceRequest | None:
         """All numbers as of now; None: there are none yet."""
+        self._count_inspected()
         if not self._series and not self._steps:
             return None
         now = time.time_ns()
@@ -264,7 +291,7 @@ class RankMetrics:
             (
                 names.METRIC_DEVICE_DURATION,
                 "Time for which the device executed a call: waiting for other ranks there, and the transfer.",
-                lambda one: one.runs,
+                lambda one: one.runs or one.inspected,
             ),
         )
         for name, description, of in of_calls:
@@ -274,7 +301,8 @@ class RankMetrics:
             metric = scope.metrics.add(name=name, unit=names.UNIT_SECONDS, description=description)
             metric.histogram.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
             for series, durations in known:
-                point = durations.point(series.attributes, self._start, now)
+                source = _INSPECTED if durations is series.inspected else ()
+                point = durations.point((*series.attributes, *source), self._start, now)
                 point.exemplars.extend(self._exemplars(durations))
                 metric.histogram.data_points.append(point)
 

@@ -15,6 +15,7 @@ from otel_fr import semconv as names
 from otel_fr.config import Config
 from otel_fr.dumps.contents import FrozenCalls
 from otel_fr.dumps.decisions import reported_decisions
+from otel_fr.dumps.nccl_inspector import DeviceCall
 from otel_fr.dumps.step_calls import StepCalls
 from otel_fr.fault_tolerance.peers import EXIT_CODE
 from otel_fr.identity import encode_ranks
@@ -212,6 +213,11 @@ class Reporter:
         """An incident has opened: send what the sample leaves out of it. ``trace``: of its collective, or empty."""
         if self._sampling is not None:
             self._send_spans(self._sampling.note_incident(trace, list(self.tail.in_flight)))
+
+    def note_device_call(self, call: DeviceCall) -> None:
+        """NCCL Inspector has measured a call."""
+        if self._exporter is not None and self._exporter.wants_metrics:
+            self._metrics.add_inspected(call)
 
     def send_metrics(self) -> None:
         """Send the numbers as of now."""

@@ -20,6 +20,7 @@ from otel_fr.monitor.commands import REASON_REQUEST, Commands
 from otel_fr.monitor.control import ControlClient
 from otel_fr.monitor.ending import RankProcess
 from otel_fr.monitor.export import Exporter
+from otel_fr.monitor.inspector_watch import InspectorWatch, inspector_file
 from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.metrics import Schedule
@@ -114,6 +115,7 @@ class Monitor:
         self._recorder = RecorderWatch(
             lambda: reader.meta, reporter.devices, reporter.recorder_calls, self.wake, reporter.unseen
         )
+        self._inspector = InspectorWatch(inspector_file(os.environ, process.pid), reporter.note_device_call)
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
@@ -253,6 +255,7 @@ class Monitor:
             self._reported_at = now
             self._report_at = now + interval
         self._report_at = min(self._report_at, self._reported_at + interval)
+        self._inspector.step(now)
         if self._metrics.is_due(now):
             reporter.send_metrics()
         self._step_last_flush(now)
@@ -315,6 +318,7 @@ class Monitor:
             self._recorder.step(time.monotonic(), at_once=True)
             self._reporter.forget_told()
             self._reporter.send(names.EVENT_PROGRESS)
+            self._inspector.step(time.monotonic(), at_once=True)
             self._reporter.send_metrics()
             self._exporter.hurry()
             self._flush_until = time.monotonic() + LAST_FLUSH_SECONDS
@@ -415,6 +419,7 @@ class Monitor:
         reporter.follow(everything=True)
         reporter.activity.save()
         reporter.close_spans(now_ns, exit_.is_clean)
+        self._inspector.step(now_ns / 1e9, at_once=True)
         reporter.send_metrics()
         reporter.new_thread_exception()
         reporter.send(names.EVENT_EXITED, stacks=True, exit=exit_, exception=reporter.exception(), file=self._last_file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from otel_fr.match import CallState
 from otel_fr.monitor.recorder_client import MAX_FAILURES
 from otel_fr.monitor.watch import LAST_FLUSH_SECONDS
 from otel_fr.timed_http import ask_unix
+from tests.support import nccl_inspector
 from tests.support.collector_process import running
 from tests.support.monitored_rank import Played, play
 from tests.support.otlp_messages import attributes
@@ -171,3 +173,26 @@ def test_an_answer_is_bounded_in_size_and_time(recorder: FakeWorkerServer, tmp_p
         stuck.set()
     with pytest.raises(OSError, match=r"No such file"):
         ask_unix(path + "-", "POST", target, seconds=10, most=999)
+
+
+def test_without_a_recorder_nccl_inspectors_file_tells_how_long_the_device_took(tmp_path: Path) -> None:
+    """The file is made by the documented format: there is no NCCL here."""
+    folder = tmp_path / "inspector"
+    env = {"BACKEND": "nccl", "OTEL_METRIC_EXPORT_INTERVAL": "500", "RANK": "2", "OTEL_FR_STALL_SECONDS": "60"}
+    asked = {"NCCL_INSPECTOR_ENABLE": "1", "NCCL_INSPECTOR_DUMP_DIR": str(folder)}
+    with (
+        running(tmp_path / "collector") as collector,
+        play(tmp_path, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.grpc}", **env, **asked}) as played,
+    ):
+        host, pid = socket.gethostname(), played.process.pid
+        calls = [nccl_inspector.call("AllReduce", number, 48, 20_000) for number in range(3)]
+        lines = [nccl_inspector.marker(2, 4, host, pid), *calls]
+        path = nccl_inspector.write(folder, host, pid, lines[:-1])
+        enqueue(played, 3)
+        name = "otel_fr_collective_device_duration_seconds"
+        assert wait_for(lambda: collector.metric(f"{name}_count") == 2)
+        path.write_text(nccl_inspector.text(lines))
+        assert played.end("leave", clean=True) == 0
+        played.monitor_end()
+        assert collector.metric(f"{name}_count") == 3  # what was written last is read at the end
+        assert collector.metric(f"{name}_sum", backend="nccl") == pytest.approx(0.06)

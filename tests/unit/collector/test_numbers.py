@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -17,10 +19,12 @@ from otel_fr_collector.outlets.outlets import Outlets
 from otel_fr_collector.service import Service
 
 from otel_fr.dumps.device_times import DeviceTimes
+from otel_fr.dumps.nccl_inspector import GPU_CLOCK, Communicator, DeviceCall
 from otel_fr.monitor.metrics import RankMetrics
 from otel_fr.ring import RecordState
 from tests.support.rank_metrics import SIZE, group, record, resource
 
+MEASURED = DeviceCall(Communicator("0x1", "", 0, 2, "h", 1), "all_reduce", 0, SIZE, 0.002, 0.0, GPU_CLOCK)
 LABELS = {
     "job_id": "a",
     "process_group": "default_pg",
@@ -238,3 +242,17 @@ def test_what_no_monitor_sends_is_left_out_and_does_no_harm(
     Rank(collector, 1).send(2)
     assert (collector.read(CALLS) or 0) >= 2
     assert (collector.read(f"{DURATION}_count") or 0) >= 2
+
+
+def test_times_of_nccl_inspector_are_times_on_the_device_and_give_the_bandwidth() -> None:
+    collector = Collector()
+    rank = Rank(collector, 0)
+    for number in range(1, 11):
+        one = record(number, 0.5, rank.group)
+        rank.metrics.add(replace(one, signature=replace(one.signature, backend="nccl")))
+        rank.metrics.add_inspected(MEASURED)
+    collector.take(rank.work(0))
+    read = partial(collector.read, backend="nccl")
+    assert read("otel_fr_collective_device_duration_seconds_count") == 10
+    assert read("otel_fr_collective_device_delay_seconds_count") is None
+    assert read("otel_fr_collective_algorithm_bandwidth_bytes_per_second") == pytest.approx(SIZE / 0.002)

@@ -1,0 +1,82 @@
+"""Durations that NCCL Inspector shows, until it is known of which calls they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+from otel_fr.dumps import nccl_calls
+from otel_fr.dumps.nccl_inspector import GPU_CLOCK, DeviceCall
+from otel_fr.ring import GroupDef, SignatureDef
+from otel_fr.torch_recorder import is_of_device
+
+MAX_WAITING: Final = 50_000
+"""Durations kept between two requests of metrics: 3,000 calls a second at the default interval."""
+MAX_KINDS: Final = 4_096
+"""Kinds of calls, and groups, that are remembered."""
+
+S = TypeVar("S")
+Kind = tuple[str, str, int]
+"""Group id, NCCL's function as `DeviceCall.operation`, and bytes as NCCL counts them."""
+Place = tuple[int, int, str]
+"""Of a rank in a communicator: its size, the rank's number in it, and its name."""
+
+
+class InspectorDurations(Generic[S]):
+    """The durations of one rank's calls.
+
+    A call belongs to the series of the calls of its group that make the same call of NCCL, of as many bytes. Its group
+    is the only one that has as many members, and the rank in the same place; of several, the communicator's name tells.
+    Durations of calls whose group or series is not known are not counted.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._groups: dict[str, GroupDef] = {}
+        self._series: dict[Kind, S] = {}
+        self._waiting: dict[tuple[Place, str, int], list[float]] = {}
+        self._room = MAX_WAITING
+
+    def know(self, group: GroupDef, signature: SignatureDef, series: S) -> None:
+        """The rank has made such a call."""
+        if not is_of_device(signature.backend) or signature.truncated or not group.ranks:
+            return
+        if len(self._series) >= MAX_KINDS or len(self._groups) >= MAX_KINDS:
+            self._series.clear()
+            self._groups.clear()
+        self._groups[group.id] = group
+        for operation, size in nccl_calls.of_signature(signature):
+            if size is not None:
+                self._series[group.id, operation, size] = series
+
+    def note(self, call: DeviceCall) -> None:
+        """A device has executed a call."""
+        if call.source in (GPU_CLOCK, "") and self._room > 0:
+            of = call.communicator
+            self._waiting.setdefault(((of.size, of.rank, of.name), call.operation, call.size), []).append(call.seconds)
+            self._room -= 1
+
+    def take(self) -> Iterator[tuple[S, list[float]]]:
+        """The durations whose series are known by now; those of the others are forgotten if they are too many."""
+        for kind in list(self._waiting):
+            place, operation, size = kind
+            group = self._group(place)
+            series = None if group is None else self._series.get((group.id, operation, size))
+            if series is None:
+                continue
+            durations = self._waiting.pop(kind)
+            self._room += len(durations)
+            yield series, durations
+        if self._room <= MAX_WAITING // 2:
+            self._waiting.clear()
+            self._room = MAX_WAITING
+
+    def _group(self, place: Place) -> GroupDef | None:
+        size, position, name = place
+        fitting = [
+            group
+            for group in self._groups.values()
+            if len(group.ranks) == size and position < size and group.ranks[position] == self._rank
+        ]
+        named = [group for group in fitting if name and name in (group.name, group.description)]
+        return (named or fitting)[0] if len(named or fitting) == 1 else None

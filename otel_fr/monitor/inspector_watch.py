@@ -1,0 +1,117 @@
+"""Follows the file that NCCL Inspector writes for the rank (`otel_fr.dumps.nccl_inspector`), as it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from otel_fr.dumps.nccl_inspector import DeviceCall, LineReader, file_name
+
+_log = logging.getLogger("otel_fr.monitor")
+
+SECONDS: Final = 1.0
+"""Between two looks."""
+STEP_BYTES: Final = 512 << 10
+"""Read in one look: 1,000 to 2,500 calls, 25 ms of CPU time at most."""
+MAX_BEHIND: Final = 8 << 20
+"""Bytes that the reader may be behind before it leaves some out."""
+_MAX_PARTIAL: Final = 1 << 20
+_ON: Final = re.compile(r"\s*[+-]?0*[1-9]")
+"""What C's ``atoi`` takes for a number that is not 0."""
+_OTHER_OUTPUTS: Final = ("NCCL_INSPECTOR_PROM_DUMP", "NCCL_INSPECTOR_OTEL_EXPORT")
+
+
+def inspector_file(env: Mapping[str, str], pid: int) -> Path | None:
+    """The file of a process of this host; None: its environment asks for none that is JSON.
+
+    Source: genDumpDir and inspectorGlobalInit in NCCL Inspector's inspector.cc. A relative folder is the process's.
+    """
+
+    def is_set(name: str) -> bool:
+        return _ON.match(env.get(name, "")) is not None
+
+    if not is_set("NCCL_INSPECTOR_ENABLE") or any(map(is_set, _OTHER_OUTPUTS)):
+        return None
+    folder = env.get("NCCL_INSPECTOR_DUMP_DIR", "")
+    if not folder:
+        folder = f"nccl-inspector-{env.get('SLURM_JOBID') or env.get('SLURM_JOB_ID') or 'unknown-jobid'}"
+    return Path(f"/proc/{pid}/cwd", folder, file_name(socket.gethostname(), pid))
+
+
+class InspectorWatch:
+    """Reads what is new in one file. No step raises, or reads more than `STEP_BYTES`.
+
+    Args:
+        path: the file, which may not be there yet; None: there is none to follow.
+        take: gets each call.
+
+    Attributes:
+        skipped: bytes that were left out, because the file grew faster than it is read.
+    """
+
+    def __init__(self, path: Path | None, take: Callable[[DeviceCall], None]) -> None:
+        self._path = path
+        self._take = take
+        self._file: BinaryIO | None = None
+        self._inode = 0
+        self._reader = LineReader()
+        self._partial = b""
+        self._look_at = 0.0
+        self.skipped = 0
+
+    def step(self, now: float, *, at_once: bool = False) -> None:
+        """Read what is new, once a second.
+
+        Args:
+            now: monotonic seconds. at_once: however short ago the last look was.
+        """
+        if self._path is None or (now < self._look_at and not at_once):
+            return
+        self._look_at = now + SECONDS
+        try:
+            self._read(self._path)
+        except OSError as error:
+            _log.info("the file of NCCL Inspector is not read any more: %s", error)
+            self.close()
+            self._path = None
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _read(self, path: Path) -> None:
+        try:
+            about = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            if self._file is None:
+                return
+            about = os.fstat(self._file.fileno())  # it was moved away, or the rank has ended: its last lines
+        file = self._file
+        if file is None or about.st_ino != self._inode or about.st_size < file.tell():
+            self.close()
+            file = self._file = path.open("rb")
+            self._inode, self._partial, self._reader = about.st_ino, b"", LineReader()
+        behind = about.st_size - file.tell()
+        if behind > MAX_BEHIND:
+            file.seek(behind - STEP_BYTES, os.SEEK_CUR)
+            self.skipped += behind - STEP_BYTES
+            self._reader.forget()
+            self._partial = b""
+            file.readline(_MAX_PARTIAL)  # the rest of a line that began in what was left out
+        data = self._partial + file.read(STEP_BYTES)
+        *lines, self._partial = data.split(b"\n")
+        if len(self._partial) > _MAX_PARTIAL:
+            self._partial = b""
+        for line in lines:
+            call = self._reader.read(line)
+            if call is not None:
+                self._take(call)
