@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from otel_fr.fingerprint import COMPARED, REDUCING, ROOTED
 from otel_fr.match.model import Call, Category, Group, NewGroup, Signature
 from otel_fr.match.size_rules import COMMON, PAIRWISE, as_text, elements, listed, numels, same_input, shares
 from otel_fr.presentation import group_text, ranks_text
@@ -65,19 +66,8 @@ class Difference(NamedTuple):
     second: str
 
 
-_REDUCING = frozenset(
-    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
-    | {"reduce_scatter_tensor_coalesced"}
-)
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "gather_into_tensor", "scatter"})
 _GROWING = frozenset({"all_gather_into_tensor", "all_gather_into_tensor_coalesced"})
-_KNOWN = (
-    _REDUCING
-    | _ROOTED
-    | _GROWING
-    | {"all_gather", "all_gather_coalesced", "all_to_all", "all_to_all_single", "send", "recv"}
-)
-"""What the members' calls of other operations must agree in is not known, or it is nothing (barriers)."""
+_KNOWN = COMPARED | {"send", "recv"}
 
 
 def compare(group: Group, a: Call, b: Call) -> Difference | None:
@@ -271,9 +261,9 @@ def _alike(a: Signature, b: Signature) -> Difference | None:
     sizes = COMMON.get(a.operation, same_input)(a, b)
     if sizes is not None:
         return Difference(Category.SIZE_MISMATCH, *sizes)
-    if a.operation in _ROOTED and None not in (a.root, b.root) and a.root != b.root:
+    if a.operation in ROOTED and None not in (a.root, b.root) and a.root != b.root:
         return Difference(Category.ROOT_MISMATCH, "root", str(a.root), str(b.root))
-    if a.operation in _REDUCING and None not in (a.reduce_op, b.reduce_op) and a.reduce_op != b.reduce_op:
+    if a.operation in REDUCING and None not in (a.reduce_op, b.reduce_op) and a.reduce_op != b.reduce_op:
         return Difference(Category.REDUCE_OP_MISMATCH, "reduce_op", str(a.reduce_op), str(b.reduce_op))
     return None
 

@@ -170,15 +170,23 @@ class GroupTracker:
             del self._destroyed[id_]
         return evicted
 
-    def report(self, now_ns: int, unended: Mapping[str, int] | None = None) -> tuple[ReportedGroup, ...]:
+    def report(
+        self,
+        now_ns: int,
+        unended: Mapping[str, int] | None = None,
+        fingerprints: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> tuple[ReportedGroup, ...]:
         """All groups as they are now, the live ones first.
 
         Args:
             unended: by group id, calls that the ring counts as ended and that PyTorch's recorder shows not to have.
+            fingerprints: by group id (`otel_fr.monitor.fingerprints`).
         """
         rows = (*self.refresh(), *self._leaving.values())
-        live = [reported_group(self._by_devices(row, unended or {}), now_ns) for row in rows]
-        return (*live, *[reported_group(row, now_ns, is_destroyed=True) for row in self._destroyed.values()])
+        found = [reported_group(self._by_devices(row, unended or {}), now_ns) for row in rows]
+        found += [reported_group(row, now_ns, is_destroyed=True) for row in self._destroyed.values()]
+        known = fingerprints or {}
+        return tuple([one._replace(fingerprint=known[one.id]) if one.id in known else one for one in found])
 
     def _by_devices(self, row: GroupProgress, unended: Mapping[str, int]) -> GroupProgress:
         """The progress as PyTorch's recorder shows it, where the ring does not know when calls end."""

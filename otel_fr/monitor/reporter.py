@@ -336,8 +336,10 @@ class Reporter:
             now_ns: monotonic. stacks: with the rank's stacks, if they are known.
         """
         self._number += 1
-        groups = self.groups.report(now_ns, self.tail.unended())
         meta = self._reader.meta
+        is_over = meta.get("exiting") is True or self.clean_so_far
+        fingerprints = self.tail.fingerprints.report(now_ns, is_over=is_over)
+        groups = self.groups.report(now_ns, self.tail.unended(), fingerprints)
         live = {group.id for group in groups if not group.is_destroyed}
         for id_ in [id_ for id_ in self.tail.uncertain if id_ not in live]:
             del self.tail.uncertain[id_]

@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from otel_fr.monitor.device_calls import DeviceCalls, Tracked
+from otel_fr.monitor.fingerprints import Fingerprints
 from otel_fr.monitor.recorder_calls import CallSource
 from otel_fr.ring import KIND_COLLECTIVE, GroupDef, GroupProgress, Record, RecordState
 
@@ -54,6 +55,7 @@ class Tail:
         last: the newest call, apart from those that destroy groups; so are `uncertain`, `failed` and `moved_ns`.
         reached: by group id, the group, its last collective enqueued, and its last one completed, as far as read.
         moved_ns: when a call was last enqueued or ended, as far as read; 0: never.
+        fingerprints: of the calls of each group.
         missed: calls in flight whose end was not seen before their slots were overwritten.
     """
 
@@ -75,6 +77,7 @@ class Tail:
         self.moved_ns = 0
         self.missed = 0
         self._callers: dict[str, Callers] = {}
+        self.fingerprints = Fingerprints(first)
 
     @property
     def caller(self) -> tuple[int, str]:
@@ -151,8 +154,10 @@ class Tail:
         for id_ in groups:
             self.reached.pop(id_, None)
             self._callers.pop(id_, None)
+            self.fingerprints.forget((id_,))
 
     def _take(self, new: list[Record], ended: list[Tracked]) -> None:
+        self.fingerprints.take(new)
         ends = sorted(
             [item.record.ended_ns for item in ended if item.record.ended_ns]
             + [record.ended_ns for record in new if record.ended_ns]

@@ -57,6 +57,8 @@ MAX_GROUP_ID: Final = 256
 """Characters; otel-fr's group ids have 16."""
 MAX_CALLS: Final = 64
 """Calls in each list of a report."""
+MAX_FINGERPRINT: Final = 129
+"""Integers of a fingerprint: of at most 64 numbers."""
 MAX_STACK: Final = 65_536
 """Characters kept of a stack; a hundred frames are under 20,000."""
 MAX_EXCEPTION: Final = 16_384
@@ -182,6 +184,16 @@ class ReportedCall(NamedTuple):
 _GROUP_ID = "id"
 
 
+def _read_fingerprint(value: object) -> tuple[int, ...]:
+    """A list of integers from 0; what is none is empty."""
+    if not isinstance(value, list) or len(value) > MAX_FINGERPRINT:
+        return ()
+    return tuple(value) if all(type(item) is int and 0 <= item < 2**63 for item in value) else ()
+
+
+_FINGERPRINT = Form(_read_fingerprint, (), "list of integers", COUNT.exact._replace(lists=(MAX_FINGERPRINT,)))
+
+
 class ReportedGroup(NamedTuple):
     """The rank's progress in one process group."""
 
@@ -208,6 +220,16 @@ class ReportedGroup(NamedTuple):
         float | None,
         Key("idle_s", SECONDS, "since a call of this group was last enqueued or ended", optional=True),
     ] = None
+    fingerprint: Annotated[
+        tuple[int, ...],
+        Key(
+            "fp",
+            _FINGERPRINT,
+            "of the collectives that it enqueued: the first number that is covered, and then, in turn, a number and the"
+            " fingerprint of the calls up to that one",
+            optional=True,
+        ),
+    ] = ()
 
 
 class ReportedActivity(NamedTuple):

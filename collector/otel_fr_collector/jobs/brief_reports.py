@@ -16,6 +16,7 @@ from otel_fr.rank_report import (
     DEFAULT_INTERVAL,
     DEFAULT_PEER_TIMEOUT,
     INTERVALS,
+    MAX_FINGERPRINT,
     MAX_GROUP_ID,
     MAX_GROUPS,
     MAX_NUMBER,
@@ -44,6 +45,7 @@ class BriefGroup(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     issued: _Count
     ended: _Count
     gone: bool
+    fp: Annotated[list[_Count], msgspec.Meta(max_length=MAX_FINGERPRINT)] = []
 
 
 class BriefReport(msgspec.Struct, gc=False, forbid_unknown_fields=True):

@@ -28,7 +28,9 @@ def test_reports_are_brief_while_a_rank_moves_and_full_when_it_is_asked_or_stand
         rank.send_command("issue", n=400, every=0.02)
         first = progress(sink, brief=False, after=0).report
         brief = progress(sink, brief=True, after=first["n"]).report
-        assert [group.keys() for group in brief["groups"]] == [{"id", "enq", "done", "p2p", "issued", "ended", "gone"}]
+        assert [group.keys() for group in brief["groups"]] == [
+            {"id", "enq", "done", "p2p", "issued", "ended", "gone", "fp"}
+        ]
         assert "last" not in brief
         sink.commands.put(Command(report=Report()))
         asked = progress(sink, brief=False, after=brief["n"]).report

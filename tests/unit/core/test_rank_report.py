@@ -104,7 +104,10 @@ calls = st.builds(
     st.booleans(), *[st.none() | seconds] * 3, *[st.none() | names] * 2, texts, texts, st.booleans(),
     st.none() | seconds,
 )  # fmt: skip
-groups = st.builds(ReportedGroup, names, texts, texts, texts, texts, *[counts] * 5, st.booleans(), st.none() | seconds)
+fingerprints = st.lists(counts, max_size=5).map(tuple)
+groups = st.builds(
+    ReportedGroup, names, texts, texts, texts, texts, *[counts] * 5, st.booleans(), st.none() | seconds, fingerprints
+)
 activities = st.builds(
     ReportedActivity, texts, texts, *[st.none() | seconds] * 2, st.booleans(), st.booleans()
 )  # fmt: skip

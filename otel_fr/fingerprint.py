@@ -1,0 +1,95 @@
+"""Fingerprints of the collectives that a rank has enqueued in a process group, to find out whether ranks disagree.
+
+Two ranks that made the same calls in a group have the same fingerprint, whatever they may legally differ in. A
+difference is no verdict: it says between which calls the match engine is to look (`otel_fr.match.legal`). This follows
+that engine's rules of what all members must agree in. Not covered is what depends on the pair of members: the pieces of
+gather, scatter and all_to_all, and sends and receives.
+
+The fingerprint of the calls up to a number is the sum, modulo 2^52, of a hash of each call's `agreed` fields times an
+odd factor that depends on the call's number. So the fingerprint of a range of calls is a difference of two sums, a
+single call that differs always changes it, and any other difference does but for one time in about 2^50. Readers of
+JSON keep integers of 52 bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from math import prod
+from typing import Final, Protocol
+
+MASK: Final = 2**52 - 1
+
+REDUCING: Final = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
+    | {"reduce_scatter_tensor_coalesced"}
+)
+"""Operations with a reduce op."""
+ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "gather_into_tensor", "scatter"})
+"""Operations with a root."""
+COMPARED: Final = (
+    REDUCING
+    | ROOTED
+    | {"all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_into_tensor_coalesced"}
+    | {"all_to_all", "all_to_all_single"}
+)
+"""What the members' calls of other operations must agree in is not known, or it is nothing (barriers)."""
+OWN_PIECES: Final = frozenset({"gather", "scatter", "all_to_all", "all_to_all_single"})
+"""Operations of which no size need be the same on two members."""
+
+_BATCH_SHIFT: Final = 40
+"""The factors of a batch's calls, which share a number, differ in the bits from this one on."""
+
+
+class Signature(Protocol):
+    """What a call was asked to do, as the ring (`otel_fr.ring.SignatureDef`) or the match engine has it."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def input_sizes(self) -> Sequence[tuple[int, ...]]: ...
+    @property
+    def output_sizes(self) -> Sequence[tuple[int, ...]]: ...
+    @property
+    def input_dtypes(self) -> Sequence[str]: ...
+    @property
+    def output_dtypes(self) -> Sequence[str]: ...
+    @property
+    def reduce_op(self) -> str | None: ...
+    @property
+    def root(self) -> int | None: ...
+
+
+def agreed(signature: Signature) -> tuple[object, ...]:
+    """What every member's call of a collective has in common, where the calls are legal together."""
+    operation = signature.operation
+    if operation not in COMPARED:
+        return (operation,)
+    dtypes = signature.output_dtypes if operation == "scatter" else signature.input_dtypes
+    sizes: tuple[int, ...] = ()
+    if operation not in OWN_PIECES:
+        shapes = signature.output_sizes if operation == "all_gather" else signature.input_sizes
+        sizes = tuple([prod(shape) for shape in shapes])
+    return (
+        operation,
+        tuple(sorted({name for name in dtypes if name})),
+        sizes,
+        signature.root if operation in ROOTED else None,
+        signature.reduce_op if operation in REDUCING else None,
+    )
+
+
+def hash_of(signature: Signature) -> int:
+    """Of its `agreed` fields: 52 bits, the same in every process."""
+    text = repr(agreed(signature))
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big") & MASK
+
+
+def term(hashed: int, number: int, index: int = 0) -> int:
+    """What a call adds to the fingerprint.
+
+    Args:
+        hashed: `hash_of` its signature. number: its sequence number in the group. index: how many calls of the same
+            batch, which share the number, came before it.
+    """
+    return hashed * (2 * number + 1 + (index << _BATCH_SHIFT)) & MASK
