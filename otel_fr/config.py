@@ -56,6 +56,7 @@ no parent, so ``parentbased_`` changes nothing."""
 SAMPLER_RATIO = "OTEL_TRACES_SAMPLER_ARG"
 SPAN_NAMES = ("auto", "always", "never")
 NATIVE_STACKS = ("auto", "off")
+NCCL_RAS = ("auto", "off")
 HANG_ACTIONS = ("alert", "dump", "kill")
 DEFAULT_SAFETY_FACTOR = 5.0
 """As in NVIDIA's resiliency extension."""
@@ -267,6 +268,7 @@ class Config:
         learn_steps: times that something is seen before its limit is learned; 0: none is.
         safety_factor: of a learned limit: so many times the longest time seen.
         state_dir: folder of what is learned, for the next start; None: it is not kept.
+        nccl_ras: one of `NCCL_RAS`; "auto": NCCL's RAS is asked when a fault shows.
         native_stacks: one of `NATIVE_STACKS`; "auto": those of a stuck rank, where py-spy is installed.
         on_hang: one of `HANG_ACTIONS`, what the monitor does when a limit has passed.
         hang_grace: seconds from SIGTERM to SIGKILL.
@@ -300,6 +302,7 @@ class Config:
     safety_factor: float = DEFAULT_SAFETY_FACTOR
     state_dir: Path | None = None
     native_stacks: str = "auto"
+    nccl_ras: str = "auto"
     on_hang: str = "alert"
     hang_grace: float = DEFAULT_HANG_GRACE
     export: bool = True
@@ -356,6 +359,7 @@ class Config:
             safety_factor=_number(env, ("OTEL_FR_SAFETY_FACTOR",), DEFAULT_SAFETY_FACTOR, 1.0, 1000.0),
             state_dir=Path(state_dir) if state_dir else None,
             native_stacks=_choice(env, "OTEL_FR_NATIVE_STACKS", NATIVE_STACKS),
+            nccl_ras=_choice(env, "OTEL_FR_NCCL_RAS", NCCL_RAS),
             on_hang=_choice(env, "OTEL_FR_ON_HANG", HANG_ACTIONS),
             hang_grace=_number(env, ("OTEL_FR_HANG_GRACE",), DEFAULT_HANG_GRACE, 0.0, 86_400.0),
             rank_in_span_names=_choice(env, "OTEL_FR_RANK_IN_SPAN_NAMES", SPAN_NAMES),

@@ -15,8 +15,10 @@ from otel_fr.analyze.collectives import Collective, collectives_of
 from otel_fr.analyze.device_durations import DeviceDurations, durations_of, read_files
 from otel_fr.analyze.notes import Note, NoteKind
 from otel_fr.analyze.open_calls import OpenCalls, long_open_calls
+from otel_fr.analyze.ras import ras_lines, read_answers
 from otel_fr.dumps.model import Dump, Problem
 from otel_fr.dumps.nccl_inspector import InspectorFile
+from otel_fr.dumps.nccl_ras import RasAnswer
 from otel_fr.dumps.read import load_folder
 from otel_fr.incident import IncidentData, incident_data
 from otel_fr.match import Finding, Group, Rank, diagnose, open_questions
@@ -40,7 +42,7 @@ class Analysis:
         others: other runs with files in the folder, newest first; they are not judged.
         findings: the faults, causes first (`otel_fr.match.Finding`).
         problems: files that could not be used, or only in part.
-        inspector: files of NCCL Inspector.
+        inspector: files of NCCL Inspector. ras: answers of NCCL's RAS.
         made_at: Unix seconds.
     """
 
@@ -50,6 +52,7 @@ class Analysis:
     findings: list[Finding]
     problems: list[Problem]
     inspector: list[InspectorFile] = field(default_factory=list)
+    ras: list[RasAnswer] = field(default_factory=list)
     made_at: float = field(default_factory=time.time)
 
     @property
@@ -121,6 +124,11 @@ class Analysis:
         """How long the devices executed calls, as NCCL Inspector's files show; computed on first use."""
         return durations_of(self.run, self.inspector) if self.inspector else DeviceDurations()
 
+    @property
+    def ras_lines(self) -> list[str]:
+        """What NCCL's RAS says of the communicators, as sentences."""
+        return ras_lines(self.run, self.ras)
+
     @classmethod
     def load(
         cls: type[A],
@@ -160,14 +168,16 @@ class Analysis:
         findings = diagnose(runs[0].evidence) if runs else []
         if runs and not findings:
             runs[0].notes += [Note(NoteKind.OPEN_COLLECTIVE, text) for text in open_questions(runs[0].evidence)]
+        answers, unparsed = read_answers(Path(path))
         inspector, unread = read_files(Path(path if nccl_inspector is None else nccl_inspector))
         return cls(
             path=str(path),
             run=runs[0] if runs else None,
             others=runs[1:],
             findings=findings,
-            problems=problems + more + unread,
+            problems=problems + more + unread + unparsed,
             inspector=inspector,
+            ras=answers,
         )
 
 

@@ -134,7 +134,7 @@ class LineReader:
         bandwidth = body.get(f"{kind}_busbw_gbs", 0)
         return DeviceCall(
             self._communicator,
-            _operation(_text(body[kind])),
+            operation_name(_text(body[kind])),
             _integer(body[f"{kind}_sn"]),
             _integer(body[f"{kind}_msg_size_bytes"]),
             seconds,
@@ -161,7 +161,8 @@ def _communicator(header: dict[str, Any], metadata: dict[str, Any] | None) -> Co
     )
 
 
-def _operation(function: str) -> str:
+def operation_name(function: str) -> str:
+    """`torch.distributed`'s word for a function of NCCL: ``"all_gather"`` for ``"AllGather"``."""
     return _FUNCTIONS.get(function) or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", function).lower()
 
 

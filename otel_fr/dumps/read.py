@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from otel_fr.dumps import files, nccl_inspector, operation_names, resolve
+from otel_fr.dumps import files, nccl_inspector, nccl_ras, operation_names, resolve
 from otel_fr.dumps.columns import COLLECTIVE, COMPLETED, IN_FLIGHT
 from otel_fr.dumps.entry_reader import Signatures
 from otel_fr.dumps.fields import integer
@@ -82,14 +82,14 @@ def load_folder(
 
     Returns:
         the dumps, sorted by rank, and a problem for each flight-recorder file that could not be read. Files of other
-        kinds share one problem; those of NCCL Inspector have their own reader and are left out.
+        kinds share one problem; those of NCCL Inspector and answers of NCCL's RAS have readers of their own.
     """
     found, truncated = files.find(Path(path), prefix)
     problems: list[Problem] = []
     if truncated:
         text = f"more than {files.MAX_FILES} files; the rest was not read: name a smaller folder"
         problems.append(Problem(str(path), text))
-    found = [file for file in found if not nccl_inspector.is_one(file)]
+    found = [file for file in found if not nccl_inspector.is_one(file) and not nccl_ras.is_one(file)]
     claimed = bool(prefix) or not Path(path).is_dir()
     candidates = [file for file in found if claimed or files.may_be_one(file, limits)]
     wanted = set(candidates)

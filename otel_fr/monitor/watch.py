@@ -25,6 +25,7 @@ from otel_fr.monitor.link import Link
 from otel_fr.monitor.logs import release_pipes
 from otel_fr.monitor.metrics import Schedule
 from otel_fr.monitor.node import Node
+from otel_fr.monitor.ras_client import RasWatch, ras_address
 from otel_fr.monitor.recorder_watch import RecorderWatch
 from otel_fr.monitor.reporter import Reporter
 from otel_fr.monitor.stack_watch import StackWatch
@@ -65,6 +66,7 @@ REASON_OVERDUE = "overdue"
 REASON_CRASH = "crash"
 REASON_EXCEPTION = "exception"
 REASON_SIGNAL = "signal"
+_ASKED_FOR = (REASON_SIGNAL, REASON_REQUEST)
 
 
 class Monitor:
@@ -116,6 +118,8 @@ class Monitor:
             lambda: reader.meta, reporter.devices, reporter.recorder_calls, self.wake, reporter.unseen
         )
         self._inspector = InspectorWatch(inspector_file(os.environ, process.pid), reporter.note_device_call)
+        is_asked = config.nccl_ras == "auto" and config.node_rank == 0
+        self._ras = RasWatch(ras_address(os.environ) if is_asked else None, process.pid, self.is_first)
         self._signalled = False
         self._is_action_due = False
         self._reported_at = float("-inf")
@@ -344,6 +348,8 @@ class Monitor:
         self._quorum_of_file = self._reporter.identity.quorum
         self._reporter.groups.refresh()
         files = dumping.paths(self._config, self._reporter.identity, self._reporter.groups.backends)
+        if (of_fault or reason in _ASKED_FOR) and any("nccl" in backend for backend in self._reporter.groups.backends):
+            self._ras.ask(files[0][0].parent, time.monotonic())
         info = self._reporter.dump_info()
         if self._exit is not None:
             info["exit"] = rank_report.to_object(self._exit)

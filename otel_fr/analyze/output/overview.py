@@ -194,6 +194,16 @@ def undecided(analysis: Analysis, view: View) -> list[str]:
     return [note.text for note in analysis.notes if not (view.incomplete and note.kind is NoteKind.NO_FILE)]
 
 
+def beside(analysis: Analysis) -> list[tuple[str, list[str]]]:
+    """Title and sentences of what NCCL itself tells, if there is something: no verdict rests on it."""
+    measured = analysis.device_durations
+    told = (
+        ("NCCL's RAS", analysis.ras_lines),
+        ("On the devices, by NCCL Inspector", [one.text for one in measured.summary] + measured.notes),
+    )
+    return [(title, items) for title, items in told if items]
+
+
 def roles(analysis: Analysis) -> dict[int, str]:
     """rank -> ``"culprit"`` (of a cause) or ``"waiting"``."""
     found: dict[int, str] = {}

@@ -40,6 +40,7 @@ def to_html(analysis: Analysis, view: View) -> str:
     if analysis.run is not None:
         body += [_timeline(analysis, view), _grid(analysis, view)]
     body.append(_list("Not known", overview.undecided(analysis, view)))
+    body += [_list(title, items) for title, items in overview.beside(analysis)]
     body.append(_list("Files", overview.file_lines(analysis, view)))
     body.append(_list("Files that were not used", [f"{problem.path}: {problem.text}" for problem in analysis.problems]))
     policy = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"

@@ -22,8 +22,6 @@ _MAX_STACK_LINES = 40
 _MAX_APART = 8
 """Ranks whose values are shown on one line each; if there are more, one line per value."""
 
-DURATIONS_TITLE = "On the devices, by NCCL Inspector (waiting there for other ranks, and the transfer)"
-
 Line = tuple[str, str]
 """(style, text): the style is "" or what the line is: verdict, healthy, undecided, culprit, waiting, value, title or
 stack."""
@@ -48,6 +46,7 @@ def to_json(analysis: Analysis) -> str:
             "calls": [one.to_json() for one in analysis.device_durations.summary],
             "notes": analysis.device_durations.notes,
         },
+        "nccl_ras": analysis.ras_lines,
         "run": None if run is None else {"job": run.job, "attempt": run.attempt, "run_id": run.run_id},
     }
     return json.dumps(value, indent=1)
@@ -118,8 +117,8 @@ def evidence_lines(analysis: Analysis, view: View) -> list[Line]:
     if analysis.run is not None:
         lines.extend(_section("Files", overview.file_lines(analysis, view), view))
         lines.extend(_section("Not known", overview.undecided(analysis, view), view))
-    measured = analysis.device_durations
-    lines.extend(_section(DURATIONS_TITLE, [one.text for one in measured.summary] + measured.notes, view))
+    for title, items in overview.beside(analysis):
+        lines.extend(_section(title, items, view))
     lines.extend(_section("Files that were not used", [f"{p.path}: {p.text}" for p in analysis.problems], view))
     others = [
         f"{o.job or 'unnamed job'} attempt {o.attempt}, {count_text(len(o.dumps), 'file')}" for o in analysis.others

@@ -1,0 +1,169 @@
+"""Asks NCCL's RAS for the state of the job's communicators when a fault shows, and saves the answer.
+
+A thread of NCCL in some process of this machine answers on TCP, by default on localhost:28028. It asks all processes of
+the job, so only the first monitor of the job's first machine asks, at most once a minute. Source of the protocol:
+client.cc and client_support.cc in src/ras of NVIDIA/nccl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from otel_fr.dumps.nccl_ras import MAX_BYTES, parse_answer
+
+_log = logging.getLogger("otel_fr.monitor")
+
+ADDRESS: Final = ("localhost", 28028)
+"""NCCL's default of ``NCCL_RAS_ADDR``."""
+TIMEOUT: Final = 1
+"""Seconds that RAS is told to wait for the other processes; it may take 5 s more."""
+SECONDS: Final = 8.0
+"""Longest time for the whole answer. The thread that waits for it delays nothing."""
+TRIES: Final = 4
+"""Connections that are tried: each goes to one process of the machine, and a stopped one does not answer."""
+PAUSE: Final = 60.0
+"""Seconds between two times that it is asked."""
+_HANDSHAKE_SECONDS: Final = 1.0
+_MAX_LINE: Final = 1024
+
+
+class RasError(Exception):
+    """There is no answer; the text says why."""
+
+
+def ras_address(env: Mapping[str, str]) -> tuple[str, int] | None:
+    """Where RAS answers; None: it is switched off, or its address is none."""
+    if env.get("NCCL_RAS_ENABLE", "").strip() == "0":
+        return None
+    given = env.get("NCCL_RAS_ADDR", "").strip()
+    if not given:
+        return ADDRESS
+    host, _, port = given.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and 0 < len(port) < 6):
+        return None
+    return host.strip("[]"), int(port)
+
+
+def ask_ras(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
+    """The status of all communicators, as JSON.
+
+    Raises:
+        RasError: nothing answers there, or what does has no JSON.
+    """
+    deadline = time.monotonic() + seconds
+    problem = "nothing was tried"
+    for _ in range(TRIES):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            return _ask(address, deadline)
+        except TimeoutError:
+            problem = "no answer in time"
+        except ConnectionRefusedError as error:
+            raise RasError("nothing listens there") from error
+        except OSError as error:
+            problem = str(error)
+    raise RasError(problem)
+
+
+def _ask(address: tuple[str, int], deadline: float) -> bytes:
+    with socket.create_connection(address, _HANDSHAKE_SECONDS) as connection:
+        greeting = _exchange(connection, "CLIENT PROTOCOL 2")
+        if not greeting.upper().startswith("SERVER PROTOCOL "):
+            raise RasError("what listens there is not NCCL's RAS")
+        for command in (f"TIMEOUT {TIMEOUT}", "SET FORMAT json"):
+            answer = _exchange(connection, command)
+            if answer.upper() != "OK":
+                raise RasError(f"it does not know {command!r}: this NCCL is older than 2.28")
+        connection.sendall(b"STATUS\n")
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise RasError("no whole answer in time")
+            connection.settimeout(left)
+            part = connection.recv(1 << 16)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+            size += len(part)
+            if size > MAX_BYTES:
+                raise RasError(f"the answer has more than {MAX_BYTES >> 20} MiB")
+
+
+def _exchange(connection: socket.socket, command: str) -> str:
+    connection.sendall(command.encode() + b"\n")
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _MAX_LINE:
+        part = connection.recv(_MAX_LINE)
+        if not part:
+            raise ConnectionError("the connection was closed")
+        line += part
+    return line.decode("utf-8", "replace").strip()
+
+
+class RasWatch:
+    """Asks in a thread of its own, and writes the answer beside the flight-recorder files.
+
+    Args:
+        address: None: RAS is not asked. pid: of the rank: an answer without it is another job's, and not kept.
+        is_first: True for one of the monitors of this machine that ask it with the same text.
+    """
+
+    def __init__(self, address: tuple[str, int] | None, pid: int, is_first: Callable[[str], bool]) -> None:
+        self._address = address
+        self._pid = pid
+        self._is_first = is_first
+        self._not_before = 0.0
+        self._thread: threading.Thread | None = None
+
+    def ask(self, folder: Path, now: float) -> None:
+        """A fault shows. Never waits.
+
+        Args:
+            folder: of the flight-recorder files. now: monotonic seconds.
+        """
+        if self._address is None or now < self._not_before:
+            return
+        self._not_before = now + PAUSE
+        if not self._is_first(f"NCCL's RAS is asked, {int(now / PAUSE)}"):
+            return
+        self._thread = threading.Thread(target=self._run, args=(self._address, folder), name="otel-fr-ras", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for an answer that is awaited."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _run(self, address: tuple[str, int], folder: Path) -> None:
+        try:
+            data = ask_ras(address)
+            if self._pid not in parse_answer(data).pids:
+                raise RasError("the answer is of another job")
+            _write(folder / f"otel_fr_nccl_ras_{socket.gethostname()}.json", data)
+        except Exception as error:  # noqa: BLE001 - it is one more piece of evidence, and nothing depends on it
+            _log.info("NCCL's RAS at %s:%s gives no evidence: %s", *address, error)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

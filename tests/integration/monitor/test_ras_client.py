@@ -1,0 +1,121 @@
+"""NCCL's RAS is asked when a fault shows. The server is made, by the documented protocol: there is no NCCL here."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from otel_fr.dumps.nccl_ras import is_one, read_answer
+from otel_fr.monitor import ras_client as module
+from otel_fr.monitor.ras_client import ADDRESS, PAUSE, RasError, RasWatch, ask_ras, ras_address
+from tests.support.monitored_rank import play
+from tests.support.ras_server import RasServer, answer, communicator, missing, rank, ras_server
+from tests.support.waiting import wait_for
+
+PID = 4711
+
+
+@pytest.fixture
+def server() -> Iterator[RasServer]:
+    with ras_server() as found:
+        found.text = answer(communicator([rank(0, PID)], [missing(1, 4712)]))
+        yield found
+
+
+def asked(server: RasServer, folder: Path, pid: int = PID) -> RasWatch:
+    watch = RasWatch(server.address, pid, lambda _: True)
+    watch.ask(folder, 100.0)
+    watch.wait(30)
+    return watch
+
+
+def test_the_answer_is_saved_beside_the_files_and_can_be_read(server: RasServer, tmp_path: Path) -> None:
+    asked(server, tmp_path / "files")
+    (path,) = (tmp_path / "files").iterdir()
+    assert path.name == f"otel_fr_nccl_ras_{socket.gethostname()}.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert is_one(path)
+    (one,) = read_answer(path).communicators
+    assert [(part.rank, part.is_missing) for part in one.ranks] == [(0, False), (1, True)]
+    assert server.commands == ["CLIENT PROTOCOL 2", "TIMEOUT 1", "SET FORMAT json", "STATUS"]
+
+
+def test_it_is_asked_at_most_once_a_minute_and_by_one_monitor(server: RasServer, tmp_path: Path) -> None:
+    watch = asked(server, tmp_path)
+    watch.ask(tmp_path, 100.0 + PAUSE / 2)
+    watch.wait(30)
+    assert server.commands.count("STATUS") == 1
+    watch.ask(tmp_path, 101.0 + PAUSE)
+    watch.wait(30)
+    assert server.commands.count("STATUS") == 2
+    other = RasWatch(server.address, PID, lambda _: False)
+    other.ask(tmp_path, 100.0)
+    other.wait(30)
+    assert server.commands.count("STATUS") == 2
+
+
+def test_the_answer_of_another_job_is_not_kept(
+    server: RasServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "otel_fr.monitor"):
+        asked(server, tmp_path / "files", pid=1)
+    assert "the answer is of another job" in caplog.text
+    assert not (tmp_path / "files").exists()
+
+
+def test_a_process_that_does_not_answer_is_not_the_only_one_that_is_asked(
+    server: RasServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_HANDSHAKE_SECONDS", 0.2)
+    server.silent = 2
+    assert ask_ras(server.address).decode() == server.text
+    server.silent = module.TRIES
+    with pytest.raises(RasError, match="no answer in time"):
+        ask_ras(server.address)
+
+
+def test_an_older_nccl_a_closed_port_and_another_server_give_no_answer(server: RasServer) -> None:
+    server.knows_json = False
+    with pytest.raises(RasError, match=r"older than 2\.28"):
+        ask_ras(server.address)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = free.getsockname()
+    with pytest.raises(RasError, match="nothing listens there"):
+        ask_ras(closed)
+
+
+def test_an_answer_is_bounded_in_size(server: RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    with pytest.raises(RasError, match="more than"):
+        ask_ras(server.address)
+
+
+def test_where_it_is_asked_follows_nccls_variables() -> None:
+    assert ras_address({}) == ADDRESS == ("localhost", 28028)
+    assert ras_address({"NCCL_RAS_ENABLE": "0"}) is None
+    assert ras_address({"NCCL_RAS_ADDR": "10.1.2.3:12345"}) == ("10.1.2.3", 12345)
+    assert ras_address({"NCCL_RAS_ADDR": "[::1]:28028"}) == ("::1", 28028)
+    for wrong in ("nowhere", ":1", "host:", "host:x", "host:123456"):
+        assert ras_address({"NCCL_RAS_ADDR": wrong}) is None
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_monitor_asks_it_for_a_job_on_nccl_when_a_file_is_asked_for(
+    server: RasServer, tmp_path: Path, backend: str
+) -> None:
+    host, port = server.address
+    env = {"BACKEND": backend, "NCCL_RAS_ADDR": f"{host}:{port}", "OTEL_FR_STALL_SECONDS": "60"}
+    with play(tmp_path, env) as played:
+        server.text = answer(communicator([rank(0, played.process.pid)]))
+        played.do("issue", n=1, backend=backend)
+        played.do("say", message={"cmd": "dump", "reason": "request"})
+        folder = tmp_path / "dumps"
+        assert wait_for(lambda: (folder / "otel_fr_rank_0").exists())
+        if backend == "nccl":
+            assert wait_for(lambda: any(folder.glob("otel_fr_nccl_ras_*.json")))
+        assert played.end("leave", clean=True) == 0
+    assert ("STATUS" in server.commands) is (backend == "nccl")
