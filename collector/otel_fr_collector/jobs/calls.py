@@ -72,6 +72,22 @@ class RankCall(NamedTuple):
         """A report says that nothing waits for it: it does not age."""
         return self.state in UNENDED and self.enqueued_at is None and (self.age == 0.0 or self.is_queued)
 
+    def says_as_much(self, later: RankCall) -> bool:
+        """It waits, and a later report says no more of it than that."""
+        return (
+            self.state is later.state
+            and self.enqueued_at is not None
+            and later.enqueued_at is not None
+            and self.enqueued_at <= later.enqueued_at
+            and self.signature is later.signature
+            and self.site is later.site
+            and self.duration is later.duration is None
+            and self.is_queued is later.is_queued
+            and (self.gap is not None or later.gap is None)
+            and (self.timeout is not None or later.timeout is None)
+            and (self.enqueued_wall is not None or later.enqueued_wall is None)
+        )
+
     def as_call(self, now: float) -> Call:
         """The match engine's form of it; ``now``: the monotonic time up to which a call in flight has aged."""
         age = self.age
@@ -253,20 +269,30 @@ class Interner:
 
     Attributes:
         members: member lists by their text: every rank of a group sends the same, and one tuple serves them all.
+        groups: by id, name, description and text of the member list, as reports have them.
     """
 
     def __init__(self, limit: int = MAX_CACHED) -> None:
         budget = self.budget = CacheBudget(limit)
-        self._signatures: Cache[Signature, Signature] = Cache(budget, lambda known, _: UNIT + bytes_of(known))
+        self._signatures: Cache[Signature, tuple[Signature, int]] = Cache(budget, lambda key, _: UNIT + bytes_of(key))
         self._texts: Cache[str, str] = Cache(budget, lambda known, _: UNIT + getsizeof(known))
         self.members: Cache[str, tuple[int, ...]] = Cache(
             budget, lambda text, ranks: UNIT + len(text) + MEMBER_BYTES * len(ranks)
         )
+        self.groups: Cache[tuple[str, ...], Group] = Cache(
+            budget, lambda key, group: 2 * UNIT + sum(map(getsizeof, key)) + MEMBER_BYTES * len(group.ranks)
+        )
 
     def signature(self, signature: Signature) -> Signature:
+        return self.weighed(signature)[0]
+
+    def weighed(self, signature: Signature) -> tuple[Signature, int]:
+        """The one object for equal signatures, and its `weight_of`."""
         known = self._signatures.young.get(signature)
         if known is None:
-            known = self._signatures.get(signature) or self._signatures.put(signature, signature)
+            known = self._signatures.get(signature)
+        if known is None:
+            known = self._signatures.put(signature, (signature, weight_of(signature)))
         return known
 
     def text(self, text: str) -> str:

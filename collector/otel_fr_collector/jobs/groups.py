@@ -253,6 +253,8 @@ class GroupState:
         if instance.weight > MAX_INSTANCE_WEIGHT and call.signature is not instance.signature:
             call = bare(call)
         if old is not None:
+            if old.says_as_much(call):
+                return False
             new = merge(old, call)
             if new.signature is not old.signature or new.site is not old.site:
                 self._add_weight(instance, own_weight(new) - own_weight(old))

@@ -269,14 +269,14 @@ class Ingest:
             given = await decode_in_thread(functools.partial(read_report, text))
         else:
             given = read_report(text)
-        if event == names.EVENT_PROGRESS and given.rank == origin.rank:
-            run = self._run(origin)
-            taken = None if run is None else add_same(run, given, now)
-            if taken is not None:
-                return taken
+        if given.rank != origin.rank:
+            raise ValueError(f"report of rank {given.rank} under a resource of rank {origin.rank}")
+        known = self._runs.by_id.get(origin.run) if event == names.EVENT_PROGRESS else None
+        taken = None if known is None else add_same(known, given, now)
+        if taken is not None:
+            self._run(origin)
+            return taken
         report = keep_report(given, self._interner, now=now, wall=wall)
-        if report.rank != origin.rank:
-            raise ValueError(f"report of rank {report.rank} under a resource of rank {origin.rank}")
         report.file = report.file or record.text(names.FILE_PATH)[:MAX_PATH]
         if event == names.EVENT_DUMP_FAILED:
             report.file = ""

@@ -17,7 +17,6 @@ from otel_fr_collector.jobs.calls import (
     bare,
     state_of,
     stream_of,
-    weight_of,
     weight_of_texts,
 )
 from otel_fr_collector.jobs.typed_reports import read_report
@@ -241,11 +240,22 @@ class MemberReader:
 def _groups(given: Iterable[rank_report.ReportedGroup], interner: Interner) -> list[KeptGroupProgress]:
     members = MemberReader(interner)
     found = []
+    young = interner.groups.young
     for one in given:
-        name, description = one.name[:MAX_GROUP_NAME], one.description[:MAX_GROUP_NAME]
-        group = Group(interner.text(one.id), name, description, members.read(one.ranks))
+        key = one.id, one.name, one.description, one.ranks
+        group = young.get(key)
+        if group is None:
+            group = interner.groups.get(key) or _new_group(key, members, interner)
         found.append(KeptGroupProgress(group, one.enqueued, one.completed, one.is_destroyed, one.p2p_enqueued))
     return found
+
+
+def _new_group(key: tuple[str, str, str, str], members: MemberReader, interner: Interner) -> Group:
+    id_, name, description, text = key
+    ranks = members.read(text)
+    group = Group(interner.text(id_), name[:MAX_GROUP_NAME], description[:MAX_GROUP_NAME], ranks)
+    # Members for which there was no room in this report may be read in the next one.
+    return interner.groups.put(key, group) if ranks or not text else group
 
 
 class _CallReader:
@@ -266,7 +276,7 @@ class _CallReader:
     def read(self, given: rank_report.ReportedCall) -> RankCall:
         interner = self._interner
         operation, peer, age, error = given.operation, given.peer, given.age_s, given.error
-        signature = interner.signature(
+        signature, weight = interner.weighed(
             Signature(
                 operation=operation,
                 input_sizes=given.input_sizes,
@@ -284,7 +294,7 @@ class _CallReader:
             )
         )
         group, site = interner.text(given.group), interner.text(given.site)
-        self.weight += weight_of(signature) + weight_of_texts(group, site, error)
+        self.weight += weight + weight_of_texts(group, site, error)
         # A call that no thread waits for does not age.
         waited = None if given.is_posted else age if given.wait_s is None else given.wait_s
         return RankCall(

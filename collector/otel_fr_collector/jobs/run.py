@@ -349,15 +349,13 @@ class Run:
             group = self.groups.get(call.group)
             if group is not None and not call.signature.destroys and group.add(call):
                 self.note_mismatch(now)
-        self._cut(state, report)
+        weight = self._cut(state, report)
         state.keep_stack(report, now)
         state.note_file(report.file)
         is_news = state.keep_ending(report, now)
-        self.usage.reported += state.set_held(report.weight() + state.text_weight(report))
-        failed_before = {call.record for call in before.failed} if before else set()
-        if any(call.record not in failed_before for call in report.failed):
-            self.note_bad_end(now)
-        if is_news:
+        self.usage.reported += state.set_held(weight + state.text_weight(report))
+        failed_before = {call.record for call in before.failed} if before and report.failed else set()
+        if is_news or any(call.record not in failed_before for call in report.failed):
             self.note_bad_end(now)
         return True
 
@@ -443,20 +441,23 @@ class Run:
         if path and rank in self.ranks:
             self.ranks[rank].note_file(path)
 
-    def _cut(self, state: RankState, report: KeptReport) -> None:
-        """Cut the report, and what is kept of earlier ones, if all ranks' together are too large."""
+    def _cut(self, state: RankState, report: KeptReport) -> int:
+        """Cut the report, and what is kept of earlier ones, if all ranks' together are too large; returns its weight."""
+        weight = report.weight()
         limit = self.usage.room_for_reports(MAX_REPORTED)
-        if self.usage.reported - state.held + report.weight() + state.text_weight(report) > limit:
+        if self.usage.reported - state.held + weight + state.text_weight(report) > limit:
             self.usage.refused["reported_calls"] += 1
             is_far = self.usage.reported > limit + limit // 4
             report.cut(1 if is_far else CUT_CALLS, CUT_FAR if is_far else CUT_STACK)
             state.cut(CUT_FAR if is_far else CUT_STACK)
+            weight = report.weight()
+        return weight
 
     def _end_calls(self, state: RankState, before: KeptReport | None, report: KeptReport) -> None:
         """Calls that were in flight and are no longer listed have ended; the failed ones are in another list."""
         if report.last is not None and report.last.state is CallState.COMPLETED:
             state.note_completed(report.last.enqueued_at)
-        if before is None:
+        if before is None or not before.inflight:
             return
         listed = {call.record for call in report.inflight}
         newest = max(listed, default=-1) if report.inflight_more else None

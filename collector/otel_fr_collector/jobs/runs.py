@@ -45,6 +45,7 @@ class Runs:
         self._tenant_of = tenant_of
         self._unweighed = 0
         self._held = Holdings()
+        self._newest: Run | None = None
         self.by_id: dict[RunId, Run] = {}
         self.by_tenant: dict[str, dict[RunId, Run]] = {}
         """The runs of each tenant, in the same order."""
@@ -59,6 +60,9 @@ class Runs:
         that is the newcomer's own tenant, only one that is hardly known or silent. So a client that makes up names
         evicts no real job.
         """
+        newest = self._newest
+        if newest is not None and newest.id is run_id:
+            return newest  # at the end already: mostly, the rank before was of the same run
         run = self.by_id.pop(run_id, None)
         if run is None:
             tenant = self._tenant_of(run_id.job)
@@ -72,7 +76,7 @@ class Runs:
         else:
             own = self.by_tenant[run.tenant]
             del own[run_id]
-        self.by_id[run_id] = own[run_id] = run
+        self.by_id[run_id] = own[run_id] = self._newest = run
         return run
 
     def trim(self, added: int | None = None) -> None:
@@ -146,6 +150,8 @@ class Runs:
         }
 
     def _drop(self, run: Run) -> None:
+        if run is self._newest:
+            self._newest = None
         del self.by_id[run.id]
         own = self.by_tenant[run.tenant]
         del own[run.id]
