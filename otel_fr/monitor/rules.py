@@ -25,9 +25,9 @@ WAIT_SECONDS, STILL_SECONDS = 0.5, 1.0
 """How long a call is in flight, or nothing moves, from which a rank does not move as usual. In jobs of more than
 `MANY_RANKS` longer, up to four times: nearly all ranks wait when one does not come, and one collector takes it in."""
 MANY_RANKS = 4_096
-LATER_SECONDS = 1.5
-"""Over which the ranks of a job of 16,384 spread the news that they are stalled; those of smaller ones over less, and
-up to `MANY_RANKS` ranks not at all. They tell the same, so the verdict need not wait for all."""
+LATER_SECONDS = 6.0
+"""Over which the ranks of a job of 16,384 that wait in a call spread their stacks; those of smaller ones over less, and
+up to `MANY_RANKS` ranks not at all. Where each waits is told before, so the verdict waits for no stack."""
 USUAL_SHARE = 12.0
 """Seconds for which a rank has moved as usual, for each second between two of its reports."""
 

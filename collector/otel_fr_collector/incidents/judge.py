@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from otel_fr.match import Finding, diagnose
 from otel_fr_collector.incidents import credibility, slowness, triggers
@@ -18,7 +18,7 @@ from otel_fr_collector.incidents.restart_grace import RestartGrace
 from otel_fr_collector.incidents.triggers import Triggers
 from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.jobs.runs import Runs
-from otel_fr_collector.jobs.snapshot import Snapshot, snapshot
+from otel_fr_collector.jobs.snapshot import Snapshot, in_pieces
 from otel_fr_collector.metrics import Metrics
 from otel_fr_collector.network.http_client import Workers
 
@@ -189,19 +189,31 @@ class Judge:
     def _judge(self, run: Run, reason: Triggers, now: float) -> None:
         """Judge a small run now, a large one in a thread."""
         started = time.perf_counter()
-        taken = snapshot(run, now)
+        pieces = in_pieces(run, now)
+        taken = next(pieces)
         run.mark_judged(now, mismatch=reason.mismatch, bad_end=reason.bad_end)
-        if taken.size > MAX_SIZE_ON_LOOP:
-            work = self._judge_in_thread(run, taken, reason, started)
-            self._in_thread[run.id] = asyncio.get_running_loop().create_task(work)
-            self._threads_of[run.tenant] += 1
-        else:
+        if taken is not None and taken.size <= MAX_SIZE_ON_LOOP:
             self._conclude(run, taken, reason, diagnose(taken.evidence()), started)
+            return
+        work = self._judge_in_thread(run, taken, pieces, reason, started)
+        self._in_thread[run.id] = asyncio.get_running_loop().create_task(work)
+        self._threads_of[run.tenant] += 1
 
-    async def _judge_in_thread(self, run: Run, taken: Snapshot, reason: Triggers, started: float) -> None:
+    async def _judge_in_thread(
+        self,
+        run: Run,
+        taken: Snapshot | None,
+        pieces: Iterator[Snapshot | None],
+        reason: Triggers,
+        started: float,
+    ) -> None:
         """Judge a large run while the event loop continues to take requests."""
         try:
-            findings = await self._workers.run(lambda: diagnose(taken.evidence()))
+            while taken is None:
+                await asyncio.sleep(0)
+                taken = next(pieces)
+            evidence = taken.evidence
+            findings = await self._workers.run(lambda: diagnose(evidence()))
             if self._runs.by_id.get(run.id) is run and not run.is_replaced:
                 self._conclude(run, taken, reason, findings, started)
         except Exception:  # noqa: BLE001  as in `step`

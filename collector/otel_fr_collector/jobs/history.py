@@ -13,7 +13,7 @@ from otel_fr_collector.jobs.numbers import Numbers
 EVERY = 15.0
 """Seconds between two samples: monitors send their numbers as often."""
 KEPT = 61
-"""Samples of a quarter of an hour. They take 15 kB of each run, and there are at most 1,024 runs."""
+"""Samples of a quarter of an hour. They take 15 kB of each run, and there are at most 4,096 runs: 60 MB."""
 LATEST = 60.0
 """Seconds that the latest rates are taken over."""
 LEAST = 5.0

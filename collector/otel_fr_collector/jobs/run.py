@@ -442,7 +442,7 @@ class Run:
             self.ranks[rank].note_file(path)
 
     def _cut(self, state: RankState, report: KeptReport) -> int:
-        """Cut the report, and what is kept of earlier ones, if all ranks' together are too large; returns its weight."""
+        """Cut the report, and what is kept of earlier ones, if all ranks' are too large; returns its weight."""
         weight = report.weight()
         limit = self.usage.room_for_reports(MAX_REPORTED)
         if self.usage.reported - state.held + weight + state.text_weight(report) > limit:

@@ -13,7 +13,7 @@ from otel_fr_collector.jobs.waits import StragglerLimits
 from otel_fr_collector.network.tokens import tenant_of
 from otel_fr_collector.shares import Holdings, Owner
 
-MAX_RUNS = 1_024
+MAX_RUNS = 4_096
 MAX_WEIGHT = 300_000
 """Calls kept over all runs, about 0.3 kB each, as far as there is room (`usage.MAX_KEPT`); beyond it the run with the
 most loses its oldest."""

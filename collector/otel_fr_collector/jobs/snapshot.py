@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from otel_fr.match import CallState, Ending, Evidence, Group, Progress, Rank, window_of
@@ -16,6 +16,8 @@ from otel_fr_collector.jobs.ranks import SILENCE, RankState
 from otel_fr_collector.jobs.run import MAX_RANKS_PER_RUN, Run
 
 MAX_CALLS = 50_000
+PIECE = 512
+"""Ranks that are taken at once: some 10 ms."""
 MAX_EXPECTED = MAX_RANKS_PER_RUN
 """Most ranks of a run that are named although they never reported: more are not taken in of one run either."""
 _Known = dict[tuple[int, int, bool, int | None, str], Progress]
@@ -25,7 +27,7 @@ _Known = dict[tuple[int, int, bool, int | None, str], Progress]
 class Snapshot:
     """The evidence for a run's verdict at one moment: nothing in it changes later.
 
-    Taking it is the only part of judging that blocks the event loop; `evidence` may run in another thread.
+    It is taken on the event loop, of a large run in pieces (`in_pieces`); `evidence` may run in another thread.
 
     Attributes:
         moment: when it was taken (monotonic).
@@ -82,20 +84,33 @@ class Snapshot:
 
 def snapshot(run: Run, now: float) -> Snapshot:
     """The run at the monotonic time ``now``."""
+    return next(taken for taken in in_pieces(run, now) if taken is not None)
+
+
+def in_pieces(run: Run, now: float) -> Iterator[Snapshot | None]:
+    """As `snapshot`, with a pause after every `PIECE` ranks (None), in which more may arrive.
+
+    Each rank is taken as it is when its turn comes, so what the snapshot has of two ranks may be as far apart as the
+    reports of two ranks always are. A wait that ends in a pause has ended before the verdict is published.
+    """
     stall, floor = run.stall, run.silence_floor
     taken = Snapshot(
         moment=now,
         groups={group_id: state.group for group_id, state in run.groups.items()},
-        calls=_calls(run),
+        calls=[],
         stall=stall,
         world_size=run.world_size,
         may_report_later=now - max(run.first_seen, floor) <= stall / 2,
         mismatch_pending=run.mismatch_since is not None,
         bad_end_pending=run.bad_end_since is not None,
     )
+    calls = _Calls(run)
+    for group in list(run.groups.values()):
+        calls.add_group(group)
     known: _Known = {}
     longest = max((state.silence for state in run.ranks.values() if state.ended is None), default=SILENCE)
-    for state in run.ranks.values():
+    for number, state in enumerate(list(run.ranks.values()), 1):
+        calls.add_rank(state)
         silent = state.is_silent(now, floor)
         taken.ranks[state.rank] = _rank(state, now, silent, longest, known)
         settled = state.report is None or state.ended is not None or silent
@@ -103,7 +118,10 @@ def snapshot(run: Run, now: float) -> Snapshot:
         taken.until[state.rank] = _until(state, now)
         if silent and state.report is not None:
             taken.silent_since[state.rank] = state.arrived
-    return taken
+        if number % PIECE == 0:
+            yield None
+    taken.calls = calls.all()
+    yield taken
 
 
 def reported_calls(run: Run, state: RankState) -> list[RankCall]:
@@ -193,32 +211,44 @@ def _exception_site(state: RankState, ending: Ending) -> str:
     return state.exception_site or (state.exit_site if ending is Ending.RAISED else "")
 
 
-def _calls(run: Run) -> list[RankCall]:
-    found: dict[tuple[int, int, str, int], RankCall] = {}
+class _Calls:
+    """The calls that matter to a fault, each once: what instances show of one comes before what a report does."""
 
-    def add(calls: Iterable[RankCall]) -> None:
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._found: dict[tuple[int, int, str, int], RankCall] = {}
+
+    def _add(self, calls: Iterable[RankCall]) -> None:
+        found = self._found
         for call in calls:
             if len(found) < MAX_CALLS:
                 found.setdefault((call.rank, call.record, call.group, call.sequence_id), call)
 
-    for group in run.groups.values():
+    def add_group(self, group: GroupState) -> None:
         for instance in _relevant(group):
-            add(instance.all_calls())
-    for state in run.ranks.values():
-        add(reported_calls(run, state))
-        if state.report is not None:
-            add(state.report.failed)
-            add(call for call in state.report.inflight if call.signature.destroys)
-            if state.report.last is not None and state.report.last.state is not CallState.IN_FLIGHT:
-                add([state.report.last])
-        add(expand(compact) for compact in state.latest.values())
-    return [_ended(run, call) for call in found.values()]
+            self._add(instance.all_calls())
+
+    def add_rank(self, state: RankState) -> None:
+        report = state.report
+        if report is not None:
+            self._add(reported_calls(self._run, state))
+            self._add(report.failed)
+            self._add([call for call in report.inflight if call.signature.destroys])
+            if report.last is not None and report.last.state is not CallState.IN_FLIGHT:
+                self._add([report.last])
+        if state.latest:
+            self._add(map(expand, state.latest.values()))
+
+    def all(self) -> list[RankCall]:
+        return [_ended(self._run, call) for call in self._found.values()]
 
 
 def _ended(run: Run, call: RankCall) -> RankCall:
     """The call as known by now: where the backend does not show its end, its instance does."""
+    if call.state is not CallState.UNKNOWN:
+        return call
     group = run.groups.get(call.group)
-    if call.state is not CallState.UNKNOWN or group is None or group.known(call) is not None:
+    if group is None or group.known(call) is not None:
         return call
     return call._replace(state=CallState.COMPLETED)
 

@@ -105,8 +105,8 @@ def test_ranks_of_a_large_job_tell_later_that_they_wait_and_each_at_a_time_of_it
     assert cadence.interval(at(103, moved=100, oldest=7, issued=100)) == REPORT_SECONDS
     assert {later_seconds(rank, 4_096) for rank in range(4_096)} == {0.0}
     later = sorted(later_seconds(rank, 16_384) for rank in range(16_384))
-    assert 0.0 <= later[0] < later[-1] < 1.5
-    assert max(b - a for a, b in itertools.pairwise(later)) < 0.001
+    assert 0.0 <= later[0] < later[-1] < 6.0
+    assert max(b - a for a, b in itertools.pairwise(later)) < 0.004
     episodes = Episodes()
     assert [episodes.new_stall(at(t, oldest=7), STALL, 1.0) for t in (4.0, 4.9, 5.0)] == [None, None, 7]
 

@@ -1,0 +1,226 @@
+"""The reports of simulated ranks: made by the monitor's code, at the times of its rules."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+
+import grpc
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
+
+from otel_fr import identity, semconv
+from otel_fr.config import STALL_SHARE
+from otel_fr.monitor.brief_reports import FULL_SECONDS, STILL_SHARE, BriefReports
+from otel_fr.monitor.report_builder import log_record
+from otel_fr.monitor.rules import WAIT_SECONDS, Cadence, Situation, later_seconds, patience
+from otel_fr.monitor.span_builder import SCOPE
+from otel_fr.otlp_attributes import attributes
+from otel_fr.rank_report import DEFAULT_PEER_TIMEOUT, DropCounts, RankReport, ReportedCall, ReportedGroup
+
+BATCH = 64
+"""Ranks to a request."""
+STALL = 5.0
+"""Default of ``OTEL_FR_STALL_SECONDS``."""
+
+# Numbers that stand in the requests, which are made once, for those that each sending puts in their place: of equal
+# length, and found nowhere else. The age is one at which a wait is not told yet.
+NUMBER, CALLS, AGE = 70_000_000, 80_000_000, 0.454321
+
+STACK = "Thread MainThread (most recent call last):\n" + "".join(
+    f'  File "/job/src/trainer/module_{depth}.py", line {100 + depth}, in function_{depth}\n    result = step(batch)\n'
+    for depth in range(30)
+)
+"""About 3 kB."""
+
+
+class Job:
+    """The reports of a job's ranks; ``culprit`` leaves the call out."""
+
+    def __init__(self, world: int, number: int = 0) -> None:
+        """``number``: tells jobs of one size apart."""
+        self.world = world
+        self.name = f"job-{world}-{number}"
+        self.culprit = world // 3
+        self.run_id = identity.run_id(self.name, 0, "scale")
+        self._texts: dict[str, tuple[str, str]] = {}
+
+    def _group(self, name: str, description: str, ranks: range, enqueued: int) -> ReportedGroup:
+        if name not in self._texts:
+            self._texts[name] = identity.group_id(name, ranks), identity.encode_ranks(ranks)
+        id_, members = self._texts[name]
+        return ReportedGroup(
+            id_,
+            name,
+            description,
+            members,
+            "nccl",
+            enqueued,
+            CALLS,
+            0,
+            enqueued,
+            CALLS,
+            is_destroyed=False,
+            idle_s=0.01,
+        )
+
+    def groups(self, rank: int, *, waits: bool) -> tuple[ReportedGroup, ...]:
+        first, world = rank // 8 * 8, self.world
+        return (
+            self._group("0", "default_pg", range(world), CALLS + waits),
+            self._group(f"tp_{first}", "tp", range(first, min(first + 8, world)), CALLS),
+            self._group(f"dp_{rank % 8}", "dp", range(rank % 8, world, 8), CALLS),
+        )
+
+    def call(self, group: str, number: int, state: str, age: float) -> ReportedCall:
+        shape = ((4096, 1024),)
+        return ReportedCall(
+            group=group, stream="collective", sequence=number, op_id=number, record=number, pair_index=0,
+            operation="all_reduce", backend="nccl", input_sizes=shape, input_dtypes=("BFloat16",), output_sizes=shape,
+            output_dtypes=("BFloat16",), input_splits=None, output_splits=None, reduce_op="sum", root=None, peer=None,
+            tag=None, state=state, timeout_ms=600_000, age_s=age, site="/job/src/trainer/step.py:42 average_gradients",
+        )  # fmt: skip
+
+    def report(self, rank: int, *, skipped: bool, told: bool) -> RankReport:
+        """Args:
+        skipped: the culprit has left its call out. told: with stacks.
+        """
+        is_culprit = rank == self.culprit
+        waits = skipped and not is_culprit
+        groups = self.groups(rank, waits=waits)
+        calls = []
+        if waits:
+            calls = [self.call(groups[0].id, CALLS + 1, "scheduled", AGE)]
+        elif not skipped and rank // BATCH % 2:
+            calls = [self.call(groups[2].id, CALLS, "scheduled", 0.004)]
+        first = rank // 8 * 8
+        return RankReport(
+            rank=rank, number=NUMBER, stall_s=STALL, groups=groups, in_flight=tuple(calls), in_flight_more=0, failed=(),
+            idle_s=AGE if skipped else 0.013, dropped=DropCounts(0, 0, 0, 0),
+            last=self.call(groups[0].id, CALLS, "completed", 0.05),
+            python_blocked=False if told else None, site="/job/src/trainer/data.py:17 load" if told else "",
+            stack=STACK if told else "", records_creations=True, running_here=f"{first}-{first + 7}",
+        )  # fmt: skip
+
+    def request(
+        self, ranks: Iterable[int], event: str, *, skipped: bool = False, told: bool = False, brief: bool = False
+    ) -> bytes:
+        """``brief``: as it is once a full one has been sent."""
+        request = ExportLogsServiceRequest()
+        for rank in ranks:
+            report = self.report(rank, skipped=skipped, told=told)
+            if brief:
+                form = BriefReports(self.world)
+                form.form(report._replace(in_flight=()), 0.0)
+                report = form.form(report, 1.0)
+                if not report.is_brief:
+                    raise ValueError("a report that should be brief is not")
+            record: LogRecord = log_record(event, report, time.time_ns())
+            values: dict[str, str | int] = {
+                semconv.SERVICE_NAME: "trainer",
+                semconv.HOST_NAME: f"node-{rank // 8}",
+                semconv.PROCESS_PID: 4000 + rank,
+                semconv.RANK: rank,
+                semconv.LOCAL_RANK: rank % 8,
+                semconv.WORLD_SIZE: self.world,
+                semconv.RUN_ID: self.run_id,
+                semconv.JOB_ID: self.name,
+                semconv.JOB_ATTEMPT: 0,
+            }
+            scopes = [ScopeLogs(scope=SCOPE, log_records=[record])]
+            request.resource_logs.append(
+                ResourceLogs(resource=Resource(attributes=attributes(values)), scope_logs=scopes)
+            )
+        return request.SerializeToString()
+
+
+class Batch:
+    """The monitors of some ranks: they report when it is time, with one request under way at most.
+
+    The ranks have moved as usual for long, and the collector allows long intervals (docs/telemetry.md).
+
+    Args:
+        parts: ranks of jobs of one size, of one job if that leaves a call out.
+        longest: seconds between reports that the collector allows.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Job, tuple[int, ...]]], longest: float) -> None:
+        job, ranks = parts[0]
+        self.job = job
+        self.count = sum(len(some) for _, some in parts)
+        self.due = 0.0
+        self.sent = self.bytes = 0
+        self._is_culprit = ranks == (job.culprit,)
+        self._parts = parts
+        self._full = self._request(semconv.EVENT_PROGRESS)
+        self._brief = self._request(semconv.EVENT_PROGRESS, brief=True)
+        self._stopped = self._skipped = self._told = b""
+        self._full_due = 0.0
+        self._is_told = False
+        self._number = NUMBER
+        self._calls = CALLS
+        self._under_way: grpc.Future[bytes] | None = None
+        self._reported = 0.0
+        self._told_after = STALL_SHARE * STALL
+        self._brief_until = STILL_SHARE * STALL
+        if not self._is_culprit:
+            self._told_after += later_seconds(ranks[0], job.world)
+            self._brief_until = min(self._brief_until, WAIT_SECONDS * patience(job.world))
+        self._cadence = Cadence(STALL, DEFAULT_PEER_TIMEOUT, job.world)
+        self._cadence.most = longest
+        self._cadence.interval(Situation(0, 0))
+
+    def _request(self, event: str, *, skipped: bool = False, told: bool = False, brief: bool = False) -> bytes:
+        """Encoded requests one after the other are one request."""
+        return b"".join(
+            job.request(ranks, event, skipped=skipped, told=told, brief=brief) for job, ranks in self._parts
+        )
+
+    def prepare(self) -> None:
+        """Make what is sent once the call is left out."""
+        self._stopped = self._request(semconv.EVENT_PROGRESS, skipped=True, brief=True)
+        self._skipped = self._request(semconv.EVENT_PROGRESS, skipped=True)
+        event = semconv.EVENT_IDLE if self._is_culprit else semconv.EVENT_STALLED
+        self._told = self._request(event, skipped=True, told=True)
+
+    def _interval(self, now: float, skipped_at: float | None) -> float:
+        now_ns = int(now * 1e9)
+        if skipped_at is None:
+            return self._cadence.interval(Situation(now_ns, now_ns))
+        since = int(skipped_at * 1e9)
+        return self._cadence.interval(Situation(now_ns, since, None if self._is_culprit else 1, since))
+
+    def step(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], now: float, skipped_at: float | None) -> None:
+        """Send what is due."""
+        interval = self._interval(now, skipped_at)
+        self.due = min(self.due, self._reported + interval) if self._reported else self.due
+        is_told = skipped_at is None or self._is_told or now - skipped_at < self._told_after
+        if is_told and now < self.due:
+            return
+        if self._under_way is not None and not self._under_way.done():
+            return  # a monitor, too, waits for the answer
+        if is_told:
+            self._reported, self.due = now, now + interval
+        if skipped_at is not None:
+            still = now - skipped_at
+            data = self._told if not is_told else self._stopped if still < self._brief_until else self._skipped
+            self._is_told = self._is_told or not is_told
+        elif now < self._full_due:
+            data = self._brief
+        else:
+            data = self._full
+            share = random.uniform(0.5, 1.0) if not self._full_due else 1.0  # as monitors do
+            self._full_due = now + share * FULL_SECONDS
+        self._send(export, data, 0.0 if skipped_at is None else now - skipped_at)
+        self._calls += 20 if skipped_at is None else 0
+
+    def _send(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], data: bytes, still: float) -> None:
+        self._number += 1
+        for mark, value in ((NUMBER, self._number), (CALLS + 1, self._calls + 1), (CALLS, self._calls)):
+            data = data.replace(str(mark).encode(), str(value).encode())
+        data = data.replace(str(AGE).encode(), f"{still:.6f}"[:8].encode())
+        self._under_way = export.future(data, timeout=30)
+        self.sent += self.count
+        self.bytes += len(data)
