@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import socket
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -98,7 +99,7 @@ class InspectorWatch:
         file = self._file
         if file is None or about.st_ino != self._inode or about.st_size < file.tell():
             self.close()
-            file = self._file = path.open("rb")
+            file = self._file = _open(path)
             self._inode, self._partial, self._reader = about.st_ino, b"", LineReader()
         behind = about.st_size - file.tell()
         if behind > MAX_BEHIND:
@@ -115,3 +116,23 @@ class InspectorWatch:
             call = self._reader.read(line)
             if call is not None:
                 self._take(call)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open the rank's file. In a folder of many users its name can be foreseen, so others may have put something there.
+
+    Raises:
+        OSError: it cannot be opened, is not a regular file, or is another user's.
+    """
+    # O_NONBLOCK: opening a pipe of that name must not block; it has no effect on a file.
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError("it is not a regular file")
+        if about.st_uid != os.geteuid():
+            raise OSError(f"it belongs to user {about.st_uid}")
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise

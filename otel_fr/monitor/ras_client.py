@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from otel_fr.dumps.nccl_ras import MAX_BYTES, parse_answer
+from otel_fr.dumps.nccl_ras import MAX_BYTES, is_answer, names_process
 
 _log = logging.getLogger("otel_fr.monitor")
 
@@ -77,11 +77,11 @@ def ask_ras(address: tuple[str, int], seconds: float = SECONDS) -> bytes:
 
 def _ask(address: tuple[str, int], deadline: float) -> bytes:
     with socket.create_connection(address, _HANDSHAKE_SECONDS) as connection:
-        greeting = _exchange(connection, "CLIENT PROTOCOL 2")
+        greeting = _exchange(connection, "CLIENT PROTOCOL 2", deadline)
         if not greeting.upper().startswith("SERVER PROTOCOL "):
             raise RasError("what listens there is not NCCL's RAS")
         for command in (f"TIMEOUT {TIMEOUT}", "SET FORMAT json"):
-            answer = _exchange(connection, command)
+            answer = _exchange(connection, command, deadline)
             if answer.upper() != "OK":
                 raise RasError(f"it does not know {command!r}: this NCCL is older than 2.28")
         connection.sendall(b"STATUS\n")
@@ -101,10 +101,16 @@ def _ask(address: tuple[str, int], deadline: float) -> bytes:
                 raise RasError(f"the answer has more than {MAX_BYTES >> 20} MiB")
 
 
-def _exchange(connection: socket.socket, command: str) -> str:
+def _exchange(connection: socket.socket, command: str, deadline: float) -> str:
+    """The answer to a command; `_HANDSHAKE_SECONDS` hold for all of it, however it is cut into parts."""
+    until = min(deadline, time.monotonic() + _HANDSHAKE_SECONDS)
     connection.sendall(command.encode() + b"\n")
     line = b""
     while not line.endswith(b"\n") and len(line) < _MAX_LINE:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
         part = connection.recv(_MAX_LINE)
         if not part:
             raise ConnectionError("the connection was closed")
@@ -149,7 +155,9 @@ class RasWatch:
     def _run(self, address: tuple[str, int], folder: Path) -> None:
         try:
             data = ask_ras(address)
-            if self._pid not in parse_answer(data).pids:
+            if not is_answer(data) or not data[-8:].rstrip().endswith(b"}"):
+                raise RasError("it is not a whole answer")
+            if not names_process(data, self._pid):
                 raise RasError("the answer is of another job")
             _write(folder / f"otel_fr_nccl_ras_{socket.gethostname()}.json", data)
         except Exception as error:  # noqa: BLE001 - it is one more piece of evidence, and nothing depends on it

@@ -63,12 +63,15 @@ def answer(*communicators: dict[str, Any], timeouts: int = 0) -> str:
 
 class RasServer:
     """Attributes: text: what it answers. knows_json: False: as NCCL before 2.28. silent: connections that it accepts
-    and does not answer, as a stopped process does. commands: what it was told."""
+    and does not answer, as a stopped process does. drop_seconds: not 0: it sends a byte so often, and no line's end.
+    drops: bytes that it sent so. commands: what it was told."""
 
     def __init__(self) -> None:
         self.text = answer()
         self.knows_json = True
         self.silent = 0
+        self.drop_seconds = 0.0
+        self.drops = 0
         self.commands: list[str] = []
         self.address = ("127.0.0.1", 0)
 
@@ -84,6 +87,10 @@ def ras_server() -> Iterator[RasServer]:
                 state.silent -= 1
                 over.wait()
                 return
+            with contextlib.suppress(OSError):  # the client goes away
+                while state.drop_seconds and not over.wait(state.drop_seconds):
+                    self.wfile.write(b"x")
+                    state.drops += 1
             for line in self.rfile:
                 command = line.decode().strip()
                 state.commands.append(command)

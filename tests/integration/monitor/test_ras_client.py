@@ -88,6 +88,25 @@ def test_an_older_nccl_a_closed_port_and_another_server_give_no_answer(server: R
         ask_ras(closed)
 
 
+def test_a_server_that_answers_in_drops_is_given_up_in_time(server: RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_HANDSHAKE_SECONDS", 0.5)
+    server.drop_seconds = 0.1
+    with pytest.raises(RasError, match="no answer in time"):
+        ask_ras(server.address, 1.0)
+    assert server.drops < 100
+
+
+@pytest.mark.parametrize("answered", ["", "[" * 5000, "{" * 5000, "\0", "whole[:-9]"])
+def test_what_is_not_a_whole_answer_is_not_kept(
+    server: RasServer, tmp_path: Path, answered: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.text = server.text[:-9] if answered == "whole[:-9]" else answered
+    with caplog.at_level(logging.INFO, "otel_fr.monitor"):
+        asked(server, tmp_path / "files")
+    assert "it is not a whole answer" in caplog.text
+    assert not (tmp_path / "files").exists()
+
+
 def test_an_answer_is_bounded_in_size(server: RasServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 100)
     with pytest.raises(RasError, match="more than"):

@@ -5,6 +5,7 @@ There is no NCCL here: the files are made by the format that NCCL documents (`te
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from dataclasses import replace
@@ -90,6 +91,25 @@ def test_a_file_that_cannot_be_read_ends_the_watch_and_raises_nothing(tmp_path: 
     (tmp_path / "h-pid1.log").mkdir()
     follower = Follower(tmp_path / "h-pid1.log")
     assert follower.look() == follower.look() == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless device", "file of another user"])
+def test_what_others_put_in_its_place_is_not_read(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "h-pid1.log"
+    if kind == "pipe":
+        os.mkfifo(path)  # to open it would wait for a writer
+    elif kind == "endless device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text(text([HEAD, call("AllReduce", 0, SIZE, 500)]))
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    follower = Follower(path)
+    with caplog.at_level(logging.INFO, "otel_fr.monitor"):
+        assert follower.look() == follower.look() == []
+    assert ("belongs to user" if kind == "file of another user" else "not a regular file") in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_which_file_it_is_follows_from_the_ranks_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
