@@ -30,6 +30,7 @@ PACKAGE: Final = "torch.distributed"
 TORCHFT: Final = "torchft.process_group"
 TORCHFT_MANAGER: Final = "torchft.manager"
 COMPILER: Final = "torch._dynamo.callback"
+GRAPHS: Final = "torch.cuda.graphs"
 _CREATED: Final = "_register_process_group"
 _GONE: Final = "_unregister_process_group"
 _ALL_GONE: Final = "_unregister_all_process_groups"
@@ -231,11 +232,19 @@ def _patch_compiler(module: ModuleType) -> None:
         _state.restores.append(compilations.install(module))
 
 
+def _patch_graphs(module: ModuleType) -> None:
+    with contextlib.suppress(Exception):  # another torch: replays are not counted
+        from otel_fr.capture import graph_replays
+
+        _state.restores.append(graph_replays.install(module))
+
+
 _finders = (
     _Finder(MODULE, _patch),
     _Finder(TORCHFT, _patch_torchft),
     _Finder(TORCHFT_MANAGER, _patch_torchft_client),
     _Finder(COMPILER, _patch_compiler),
+    _Finder(GRAPHS, _patch_graphs),
 )
 
 

@@ -31,6 +31,7 @@ from otel_fr.match.model import (
 )
 from otel_fr.match.nodes import Node
 from otel_fr.match.queues import is_queued
+from otel_fr.match.replays import replays_text
 from otel_fr.match.stack_groups import groups_of
 from otel_fr.match.steps import Steps, compare_steps
 from otel_fr.match.waiting import receivers
@@ -223,6 +224,9 @@ class Case:
                 found = decisions.divergences(finding.culprit_ranks, members, ranks)
                 finding.differed = tuple([(one.name, one.value, one.step) for one in found])
                 finding.details += tuple(found.values())
+                launched = replays_text(finding.culprit_ranks, members, ranks)
+                if launched:
+                    finding.details += (launched,)
             finding.summary = summary_text(finding.summary)
             finding.details = tuple([summary_text(text) for text in finding.details])
             ended = [r for r in finding.culprit_ranks if not sentences.may_run(self.evidence, r)]

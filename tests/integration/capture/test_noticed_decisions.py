@@ -127,3 +127,52 @@ print(json.dumps([item for item in decided() if item[0] == "optimizer step"]))
     )
     name = "optimizer step"
     assert json.loads(out) == [[name, "made", 0, 2], [name, "skipped", 2, 3], [name, "made", 3, 4]]
+
+
+REPLAYS = (
+    SHOW
+    + """
+class CUDAGraph:  # a made one: there is no device
+    def __init__(self, *launches):
+        self.launches = list(launches)
+
+    def replay(self, more=0):
+        launched = self.launches.pop()
+        if isinstance(launched, Exception):
+            raise launched
+        return launched + more
+
+import torch.cuda.graphs as graphs
+from otel_fr.capture import graph_replays
+
+print(graphs.CUDAGraph.replay.__module__, graphs.CUDAGraph.replay.__wrapped__ is not None)
+original = CUDAGraph.replay
+restore = graph_replays.install(types.SimpleNamespace(CUDAGraph=CUDAGraph))
+CUDAGraph(1).replay()  # nothing is recorded yet
+start()
+graph = CUDAGraph(RuntimeError("no device"), 2, 3)
+print(graph.replay(), graph.replay(more=5))
+try:
+    graph.replay()
+except RuntimeError as error:
+    print(error)
+print(json.dumps(decided()))
+restore()
+print(CUDAGraph.replay is original, torch.cuda.is_initialized())
+otel_fr.uninstrument()
+print(hasattr(graphs.CUDAGraph.replay, "__wrapped__"))
+"""
+)
+
+
+def test_replays_of_cuda_graphs_are_counted_and_go_on_as_they_were(tmp_path: Path) -> None:
+    """With a made class in place of a graph, which needs a device."""
+    lines = single_rank.succeed(tmp_path, "import otel_fr\nimport types\n" + REPLAYS).splitlines()
+    assert lines == [
+        "torch.cuda.graphs True",
+        "3 7",
+        "no device",
+        '[["CUDA graph replays", "launched", -1, 3]]',
+        "True False",
+        "False",
+    ]

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_fr.decision_names import COMPILATION
+from otel_fr.decision_names import COMPILATION, GRAPH_REPLAYS, LAUNCHED
 from otel_fr.match import Decision, Finding, Rank
 from otel_fr.match.decisions import Divergence, divergences, first_divergence
+from otel_fr.match.replays import replays_text
 from tests.support.verdicts import causes, judge
 from tests.unit.match.test_whereabouts import WORLD, alive, call, waiting
 
@@ -211,3 +212,25 @@ def test_differences_of_healthy_ranks_are_no_fault() -> None:
     for rank in ranks:
         rank.decisions = tuple(ASTRAY if rank.rank == 1 else STEADY)
     assert judge([], ranks, [WORLD], 3) == []
+
+
+def replayed(*counts: int) -> dict[int, Rank]:
+    """Ranks that have launched so many replays of CUDA graphs; 0: none that is known."""
+    made = [decided(GRAPH_REPLAYS, (LAUNCHED, 1, count), steps=False) if count else [] for count in counts]
+    return {number: rank_of(of, number) for number, of in enumerate(made)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((119, 120, 120, 120), "replays of CUDA graphs launched: 119 by rank 0, 120 by ranks 1-3"),
+        ((119, 120, 121), "replays of CUDA graphs launched: 119 by rank 0, 120 to 121 by ranks 1, 2"),
+        ((120, 120, 120), "replays of CUDA graphs launched: 120 by each of ranks 0-2"),
+        ((120, 0, 0), ""),
+        ((0, 120, 120), ""),
+    ],
+)
+def test_how_many_graphs_a_culprit_has_replayed_is_said(counts: tuple[int, ...], said: str) -> None:
+    ranks = replayed(*counts)
+    assert replays_text([0], range(len(counts)), ranks) == said
+    assert divergences([0], range(len(counts)), ranks) == {}, "counts are no decision in which ranks differ"
