@@ -149,6 +149,18 @@ class Control:
             if watcher.rank in ranks:
                 watcher.put(data)
 
+    def fetch_calls(self, run: RunId, ranks: Container[int], group: str, first: int, last: int) -> None:
+        """Ask the monitors of these ranks which collectives theirs were, from one sequence number to another."""
+        wanted = control_pb2.FetchCalls(group_id=group, first=first, last=last)
+        data = control_pb2.Command(fetch_calls=wanted).SerializeToString()
+        for watcher in self._watchers.get((run.job, run.run), ()):
+            if watcher.rank in ranks:
+                watcher.put(data)
+
+    def watching(self, run: RunId) -> set[int]:
+        """The ranks whose monitors watch."""
+        return {watcher.rank for watcher in self._watchers.get((run.job, run.run), ())}
+
     def send(self, run: RunId, command: control_pb2.Command) -> int:
         """Send all monitors of a run a command; returns how many monitors."""
         data = command.SerializeToString()

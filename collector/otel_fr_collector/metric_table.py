@@ -291,6 +291,13 @@ _REQUESTS = (
     ),
 )
 _JUDGING = (
+    _counter(
+        "otel_fr_collector_disagreements",
+        "questions",
+        "Times that ranks were seen to have made different collectives, and were asked which, by what came of it.",
+        Label("outcome", ("mismatch", "none", "undecided")),
+        act="Act on undecided: the log says why, such as monitors that do not listen to this collector.",
+    ),
     _summary(
         "otel_fr_collector_judgement_duration_seconds",
         "seconds",

@@ -30,6 +30,7 @@ class Metrics:
         self.requests_rejected = self._counter("otel_fr_collector_requests_rejected")
         self.items_received = self._counter("otel_fr_collector_items_received")
         self.rank_reports = self._counter("otel_fr_collector_rank_reports")
+        self.disagreements = self._counter("otel_fr_collector_disagreements")
         self.errors = self._counter("otel_fr_collector_internal_errors")
         self.incidents_opened = self._counter("otel_fr_incidents_opened")
         judging = FAMILIES["otel_fr_collector_judgement_duration_seconds"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from otel_fr_collector.attribution.answer import Attribution
 from otel_fr_collector.collective_metrics import CollectiveMetrics
 from otel_fr_collector.control import Control
+from otel_fr_collector.disagreements import Disagreements
 from otel_fr_collector.faults import Faults
 from otel_fr_collector.forward.forwarder import Forwarder
 from otel_fr_collector.forward.incident_traces import IncidentTraces
@@ -116,6 +117,7 @@ class Service:
         self._grace = RestartGrace(clock(), self.ownership.may_judge)
         self.judge = Judge(self.runs, self.book, self._grace, metrics, self._take_changes, clock, wall)
         self._peer_failures = PeerFailures(self.runs, self.book, self.control, clock, self.ownership.is_foreign)
+        self._disagreements = Disagreements(self.control, metrics, self.ownership.is_foreign)
         self._asked: list[RunId] = []
         self._to_publish: deque[_Unpublished] = deque()
         self.on_dropped: Callable[[Run], None] = lambda _: None
@@ -206,6 +208,10 @@ class Service:
         self._last_tick = now
         self._publish_written()
         is_done = self.judge.step(now)
+        with self._faults.caught("control", "ranks that disagree could not be asked for their calls"):
+            for run in self.runs.by_id.values():
+                if run.windows or run.inquiries:
+                    self._disagreements.step(run, now)
         with self._faults.caught("control", "failed peers could not be told to monitors"):
             self._peer_failures.step(now)
         if now - self._cleaned_at >= CLEAN_UP_INTERVAL:

@@ -101,6 +101,9 @@ class Commands:
             self._take_stacks()
         elif command.HasField("report"):
             self._report()
+        elif command.HasField("fetch_calls"):
+            wanted = command.fetch_calls
+            self._reporter.send_calls(wanted.group_id, wanted.first, wanted.last)
         elif command.HasField("peer_failed"):
             self._take_failure(command.peer_failed)
         elif command.HasField("peer_recovered"):

@@ -147,13 +147,17 @@ def of_range(calls: Sequence[tuple[int, SignatureDef]], first: int, last: int, p
     """
     step = max(1, -(-(last - first + 1) // parts))
     found, total, at, before, index = [first], 0, first + step - 1, -1, 0
+    hashes: dict[int, int] = {}
     for number, signature in calls:
+        hashed = hashes.get(id(signature))
+        if hashed is None:
+            hashed = hashes[id(signature)] = hash_of(signature)
         while number > at:
             found += (at, total)
             at += step
         index = index + 1 if number == before else 0
         before = number
-        total = total + term(hash_of(signature), number, index) & MASK
+        total = total + term(hashed, number, index) & MASK
     while at < last:
         found += (at, total)
         at += step

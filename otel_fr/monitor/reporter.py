@@ -23,6 +23,7 @@ from otel_fr.monitor import error_file, report_builder
 from otel_fr.monitor.activity_spans import ActivitySpans
 from otel_fr.monitor.activity_watch import ActivityWatch
 from otel_fr.monitor.brief_reports import BriefReports
+from otel_fr.monitor.call_ranges import reported_range
 from otel_fr.monitor.device_calls import DeviceCalls, Tracked
 from otel_fr.monitor.dumping import SESSION, STARTED_AT
 from otel_fr.monitor.ending import Exit
@@ -423,6 +424,13 @@ class Reporter:
         if is_progress:
             report = self._brief.form(report, time.monotonic())
         self._put(report_builder.log_record(event, report, time.time_ns()), progress=is_progress)
+
+    def send_calls(self, group: str, first: int, last: int) -> None:
+        """Report the collectives of a group from one sequence number to another, as far as they are still known."""
+        now_ns = time.monotonic_ns()
+        fetched = reported_range(self._calls, group, first, last, now_ns)
+        report = self.build(now_ns)._replace(fetched=fetched)
+        self._put(report_builder.log_record(names.EVENT_CALLS, report, time.time_ns()))
 
     def forget_told(self) -> None:
         """The next progress report is a full one (`otel_fr.monitor.brief_reports`)."""

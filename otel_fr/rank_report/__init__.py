@@ -59,6 +59,8 @@ MAX_CALLS: Final = 64
 """Calls in each list of a report."""
 MAX_FINGERPRINT: Final = 129
 """Integers of a fingerprint: of at most 64 numbers."""
+MAX_FETCHED: Final = 32
+"""Sequence numbers of a range whose calls are reported themselves; of more, their fingerprint is."""
 MAX_STACK: Final = 65_536
 """Characters kept of a stack; a hundred frames are under 20,000."""
 MAX_EXCEPTION: Final = 16_384
@@ -245,6 +247,22 @@ class ReportedActivity(NamedTuple):
         bool, Key("learned", flag(False), "true: the limit was learned, not given", optional=True)
     ] = False
     is_overdue: Annotated[bool, Key("overdue", flag(False), "true: it has lasted longer", optional=True)] = False
+
+
+class ReportedRange(NamedTuple):
+    """Collectives that the collector has asked for, because ranks disagree about them."""
+
+    group: Annotated[str, Key("g", text(MAX_GROUP_ID), "id of the process group")]
+    first: Annotated[
+        int, Key("first", INTEGER, "sequence number of the first: as asked for, or the first that the rank still has")
+    ]
+    last: Annotated[int, Key("last", INTEGER, "sequence number of the last, as asked for")]
+    fingerprint: Annotated[
+        tuple[int, ...], Key("fp", _FINGERPRINT, "of these only, at some numbers; the form as in GROUP", optional=True)
+    ] = ()
+    calls: Annotated[
+        tuple[ReportedCall, ...], Key("calls", _CALLS, "all of them, if they are not more than 32", optional=True)
+    ] = ()
 
 
 class ReportedDecision(NamedTuple):
@@ -510,6 +528,10 @@ class RankReport(NamedTuple):
             optional=True,
         ),
     ] = False
+    fetched: Annotated[
+        ReportedRange | None,
+        Key("fetched", object_of(ReportedRange, "RANGE"), "what the collector has asked for: calls", optional=True),
+    ] = None
 
 
 SECTIONS: Final[dict[str, type]] = {
@@ -520,6 +542,7 @@ SECTIONS: Final[dict[str, type]] = {
     "EXCEPTION": ReportedException,
     "ACTIVITY": ReportedActivity,
     "DECISION": ReportedDecision,
+    "RANGE": ReportedRange,
     "DROPPED": DropCounts,
 }
 """By their name in docs/telemetry.md."""
@@ -532,6 +555,7 @@ Section = (
     | ReportedException
     | ReportedActivity
     | ReportedDecision
+    | ReportedRange
     | DropCounts
 )
 

@@ -24,6 +24,9 @@ FAULTS = {
     "deadlock": ({"deadlock"}, [0], 1),  # the others both take B before A
 }
 
+OUTCOMES = ("mismatch", "none", "undecided")
+"""Of questions which collectives ranks made, because their fingerprints differ."""
+
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
@@ -61,6 +64,7 @@ def test_the_incident_of_a_stuck_rank_says_where_it_is_and_who_waits(tmp_path: P
 def test_a_healthy_job_of_many_kinds_of_calls_raises_nothing(kind: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "fault.py", kind, env=torchrun.endpoint(running, torchrun.UNHURRIED))
+        assert [running.metric("otel_fr_collector_disagreements_total", outcome=one) for one in OUTCOMES] == [0.0] * 3
     assert job.returncode == 0, job.output
     assert running.incidents() == []
     assert not job.files(), "a healthy job leaves no files"

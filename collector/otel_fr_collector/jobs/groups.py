@@ -19,6 +19,7 @@ from otel_fr_collector.jobs.calls import (
     weight_of,
     weight_of_texts,
 )
+from otel_fr_collector.jobs.fingerprints import Fingerprints
 from otel_fr_collector.jobs.incomplete import INSTANCE_WEIGHT, IncompleteInstance, merge, own_weight
 from otel_fr_collector.jobs.usage import Usage
 from otel_fr_collector.jobs.waits import StragglerLimits, Waits
@@ -89,6 +90,7 @@ class GroupState:
     ``uncompared``: instances whose pieces could not be compared when they came, because the order of the members was
     not known; and how many of the calls of each have been compared since.
     ``waits``: for whom its ranks wait.
+    ``fingerprints``: whether its ranks made the same collectives; ``inquiries``: how often they were asked which.
     """
 
     group: Group
@@ -104,6 +106,8 @@ class GroupState:
     skew_sum: float = 0.0
     skew_count: int = 0
     waits: Waits = field(default_factory=lambda: Waits(StragglerLimits(), Usage()))
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
+    inquiries: int = 0
 
     def learn(self, group: Group, size: int) -> None:
         """Take what a span or a report says of the group itself."""
@@ -191,6 +195,15 @@ class GroupState:
             for call in map(expand, calls):
                 found |= self._compare(instance, call)
         return found and self.disagreeing <= MAX_DISAGREEING
+
+    def shows_disagreement(self, first: int, last: int) -> bool:
+        """Some collective with a number from ``first`` to ``last`` is known to mismatch."""
+        if not self.disagreeing:
+            return False
+        return any(
+            instance.disagrees and key[1] == "collective" and first <= key[-1] <= last
+            for key, instance in self.incomplete.items()
+        )
 
     def known(self, call: RankCall) -> RankCall | None:
         """What is known of a reported call: as given if nothing newer is, None if its instance is complete."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from sys import getsizeof
+from typing import NamedTuple
 
 from otel_fr import identity, rank_report
 from otel_fr.match import Decision, Ending, Group, NewGroup, Overdue, Signature, ThreadException, overdue
@@ -35,6 +36,7 @@ class KeptGroupProgress:
 
     Attributes:
         messages: sequence number of the last send or receive enqueued.
+        fingerprint: see `otel_fr.rank_report.ReportedGroup`.
     """
 
     group: Group
@@ -42,6 +44,17 @@ class KeptGroupProgress:
     completed: int = 0
     is_destroyed: bool = False
     messages: int = 0
+    fingerprint: Sequence[int] = ()
+
+
+class KeptRange(NamedTuple):
+    """Collectives of a rank that were asked for; see `otel_fr.rank_report.ReportedRange`."""
+
+    group: str
+    first: int
+    last: int
+    fingerprint: Sequence[int]
+    calls: list[RankCall]
 
 
 @dataclass(slots=True)
@@ -90,6 +103,7 @@ class KeptReport:
     is_plain: bool = False
     """It is brief and has no call: the next one like it changes counts only (`Run.add_brief`)."""
     is_brief: bool = False
+    fetched: KeptRange | None = None
 
     def weight(self) -> int:
         """About how much memory it takes, in `UNIT`."""
@@ -177,6 +191,10 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
             [ThreadException(item.thread, _exception_text(item), item.site) for item in given.thread_exceptions]
         ),
     )
+    if given.fetched is not None:
+        asked = given.fetched
+        of_range = [calls.read(call) for call in asked.calls]
+        report.fetched = KeptRange(asked.group, asked.first, asked.last, asked.fingerprint, of_range)
     if given.exception is not None:
         _add_exception(report, given.exception)
     if given.exit is not None:
@@ -246,7 +264,9 @@ def _groups(given: Iterable[rank_report.ReportedGroup], interner: Interner) -> l
         group = young.get(key)
         if group is None:
             group = interner.groups.get(key) or _new_group(key, members, interner)
-        found.append(KeptGroupProgress(group, one.enqueued, one.completed, one.is_destroyed, one.p2p_enqueued))
+        found.append(
+            KeptGroupProgress(group, one.enqueued, one.completed, one.is_destroyed, one.p2p_enqueued, one.fingerprint)
+        )
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from otel_fr import semconv as names
@@ -10,7 +10,8 @@ from otel_fr.match import CallState, Ending, Group, Place
 from otel_fr.presentation import job_title
 from otel_fr_collector.jobs.asked_stacks import AskedStacks
 from otel_fr_collector.jobs.brief_reports import BriefReport
-from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, SpanCall, expand
+from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNENDED, RankCall, SpanCall, expand
+from otel_fr_collector.jobs.fingerprints import Inquiry, Window
 from otel_fr_collector.jobs.groups import GroupState
 from otel_fr_collector.jobs.history import History, Sample, take
 from otel_fr_collector.jobs.numbers import Numbers
@@ -67,6 +68,8 @@ class Run:
         asked_stacks: the latest request for the stacks of all ranks, while it is kept.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
+        windows: by group id, where ranks are seen to have made different collectives.
+        inquiries: by group id, what its ranks have been asked about such.
         to_ask: ranks whose brief reports name groups of which nothing else is known.
         steps: how fast its training steps go by.
         numbers: calls, bytes and durations, as its monitors count them; None: none has sent any.
@@ -97,6 +100,8 @@ class Run:
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
+    inquiries: dict[str, Inquiry] = field(default_factory=dict)
     to_ask: set[int] = field(default_factory=set)
     steps: StepRate = field(default_factory=StepRate)
     numbers: Numbers | None = None
@@ -343,9 +348,12 @@ class Run:
                 if own is not None:
                     own[2] = DESTROYED if item.is_destroyed else report.number
                     own[3:] = item.messages, -1 if item.is_destroyed else item.enqueued
+                    if item.fingerprint:
+                        self.note_fingerprint(group, report.rank, item.fingerprint, now)
         report.groups = []  # their content is kept above; a thousand reports of a thousand groups would be large
+        fetched = self._take_fetched(report)
         self._end_calls(state, before, report)
-        for call in [*report.failed, *report.inflight, *([report.last] if report.last else [])]:
+        for call in [*fetched, *report.failed, *report.inflight, *([report.last] if report.last else [])]:
             group = self.groups.get(call.group)
             if group is not None and not call.signature.destroys and group.add(call):
                 self.note_mismatch(now)
@@ -386,8 +394,10 @@ class Run:
             own, group = progress.get(one.id), groups.get(one.id)
             if own is None or group is None or group.uncompared or not group.group.ranks:
                 return None
-            found.append((own, one))
-        for own, one in found:
+            found.append((own, one, group))
+        for own, one, group in found:
+            if one.fp:
+                self.note_fingerprint(group, given.rank, one.fp, now)
             if one.enq > own[0]:
                 own[0] = one.enq
             if one.done > own[1]:
@@ -396,6 +406,21 @@ class Run:
         report.number, report.idle, report.step, report.interval = given.n, given.idle_s, given.step, given.every_s
         self.note_same(state, given.step, now)
         return True
+
+    def note_fingerprint(self, group: GroupState, rank: int, given: Sequence[int], now: float) -> None:
+        """Take a rank's fingerprint of a group, which is not empty."""
+        found = group.fingerprints.note(rank, given, now)
+        if found is not None:
+            known = self.windows.setdefault(group.group.id, found)
+            known.join(found)
+
+    def _take_fetched(self, report: KeptReport) -> list[RankCall]:
+        """The calls that the rank was asked for."""
+        fetched, report.fetched = report.fetched, None
+        inquiry = None if fetched is None else self.inquiries.get(fetched.group)
+        if fetched is None or inquiry is None or not inquiry.take(report.rank, fetched):
+            return []
+        return [call for call in fetched.calls if call.group == fetched.group and call.stream == "collective"]
 
     def note_same(self, state: RankState, step: int | None, now: float) -> None:
         """A report has come of which only counts and times were news."""

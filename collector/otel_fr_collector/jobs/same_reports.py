@@ -41,9 +41,11 @@ def add_same(run: Run, given: RankReport, now: float) -> bool | None:
         own, group = progress.get(one.id), groups.get(one.id)
         if own is None or group is None or group.uncompared or not group.group.ranks:
             return None
-        found.append((own, one))
+        found.append((own, one, group))
     number = given.number
-    for own, one in found:
+    for own, one, group in found:
+        if one.fingerprint:
+            run.note_fingerprint(group, given.rank, one.fingerprint, now)
         own[0] = max(own[0], one.enqueued)
         own[1] = max(own[1], one.completed)
         own[2:] = (DESTROYED, one.p2p_enqueued, -1) if one.is_destroyed else (number, one.p2p_enqueued, one.enqueued)

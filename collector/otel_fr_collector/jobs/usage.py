@@ -9,7 +9,7 @@ from otel_fr_collector.jobs.calls import MEMBER_BYTES, UNIT
 
 MAX_KEPT = 144 << 20
 """Bytes of all that is kept of all runs, counted by the sizes below and by `UNIT`."""
-RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 500
+RANK_BYTES, GROUP_BYTES, PROGRESS_BYTES = 700, 1_000, 600
 """Of one rank without its report, one group without members and calls, one rank's progress in one group with its newest
 call: measured with tracemalloc."""
 TALLY_BYTES = 300

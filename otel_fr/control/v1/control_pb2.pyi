@@ -22,20 +22,22 @@ class WatchRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., attempt: _Optional[int] = ..., run_id: _Optional[str] = ..., rank: _Optional[int] = ..., host_name: _Optional[str] = ..., pid: _Optional[int] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks", "report")
+    __slots__ = ("dump", "peer_failed", "peer_recovered", "inspect", "take_stacks", "report", "fetch_calls")
     DUMP_FIELD_NUMBER: _ClassVar[int]
     PEER_FAILED_FIELD_NUMBER: _ClassVar[int]
     PEER_RECOVERED_FIELD_NUMBER: _ClassVar[int]
     INSPECT_FIELD_NUMBER: _ClassVar[int]
     TAKE_STACKS_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    FETCH_CALLS_FIELD_NUMBER: _ClassVar[int]
     dump: Dump
     peer_failed: PeerFailed
     peer_recovered: PeerRecovered
     inspect: Inspect
     take_stacks: TakeStacks
     report: Report
-    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
+    fetch_calls: FetchCalls
+    def __init__(self, dump: _Optional[_Union[Dump, _Mapping]] = ..., peer_failed: _Optional[_Union[PeerFailed, _Mapping]] = ..., peer_recovered: _Optional[_Union[PeerRecovered, _Mapping]] = ..., inspect: _Optional[_Union[Inspect, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., fetch_calls: _Optional[_Union[FetchCalls, _Mapping]] = ...) -> None: ...
 
 class Dump(_message.Message):
     __slots__ = ("incident_id", "reason", "page_url", "trace_id")
@@ -64,6 +66,16 @@ class TakeStacks(_message.Message):
 class Report(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class FetchCalls(_message.Message):
+    __slots__ = ("group_id", "first", "last")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    first: int
+    last: int
+    def __init__(self, group_id: _Optional[str] = ..., first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class PeerFailed(_message.Message):
     __slots__ = ("incident_id", "ranks", "reason", "kind")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from otel_fr import identity
-from otel_fr.control.v1.control_pb2 import Command, Dump
+from otel_fr.control.v1.control_pb2 import Command, Dump, FetchCalls
 from tests.support.monitored_rank import play
 from tests.support.otlp_sink import Sink, grpc_sink
 from tests.support.rings import RANKS
@@ -26,7 +27,7 @@ def in_sample(number: int, ratio: float) -> bool:
 
 
 def test_a_sample_is_sent_with_what_fails_and_what_an_incident_asks_for(tmp_path: Path) -> None:
-    with grpc_sink() as sink:
+    with grpc_sink(control=True) as sink:
         env = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": sink.address,
             "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
@@ -62,7 +63,7 @@ def test_a_sample_is_sent_with_what_fails_and_what_an_incident_asks_for(tmp_path
 
 
 def test_a_sampler_that_is_off_leaves_reports_and_nothing_else(tmp_path: Path) -> None:
-    with grpc_sink() as sink:
+    with grpc_sink(control=True) as sink:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_TRACES_SAMPLER": "always_off"}
         with play(tmp_path, env) as rank:
             rank.do("issue", n=10)
@@ -71,3 +72,34 @@ def test_a_sampler_that_is_off_leaves_reports_and_nothing_else(tmp_path: Path) -
             sink.wait(lambda: any(one.name == "torch.rank.exited" for one in sink.events), what="the last report")
         assert sink.spans == []
         assert sink.events[-1].report["groups"][0]["enq"] == 11
+
+
+def test_a_collector_that_asks_for_calls_is_told_which_they_were(tmp_path: Path) -> None:
+    def fetched(sink: Sink) -> list[dict[str, Any]]:
+        return [one.report["fetched"] for one in sink.events if one.name == "torch.rank.calls"]
+
+    with grpc_sink(control=True) as sink:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink.address, "OTEL_TRACES_SAMPLER": "always_off", "CAPACITY": "100"}
+        with play(tmp_path, env) as rank:
+            sink.wait(lambda: sink.watchers, what="the monitor listens")
+            rank.do("issue", n=90)
+            rank.do("issue", operation="broadcast")
+            sink.commands.put(Command(fetch_calls=FetchCalls(group_id=GROUP, first=1, last=90)))
+            sink.commands.put(Command(fetch_calls=FetchCalls(group_id=GROUP, first=90, last=91)))
+            sink.wait(lambda: len(fetched(sink)) == 2, what="both answers")
+            whole, part = fetched(sink)
+            assert (whole["first"], whole["last"], "calls" in whole) == (1, 90, False)
+            assert whole["fp"][0] == 1
+            assert whole["fp"][-2] == 90
+            assert [(call["seq"], call["op"], call["st"]) for call in part["calls"]] == [
+                (90, "all_reduce", "completed"),
+                (91, "broadcast", "completed"),
+            ]
+            rank.do("issue", n=100)
+            sink.commands.put(Command(fetch_calls=FetchCalls(group_id=GROUP, first=80, last=91)))
+            sink.commands.put(Command(fetch_calls=FetchCalls(group_id=GROUP, first=80, last=100)))
+            sink.wait(lambda: len(fetched(sink)) == 4, what="both answers")
+            gone, cut = fetched(sink)[2:]
+            assert (gone["first"], gone.get("calls")) == (93, None)
+            assert [call["seq"] for call in cut["calls"]] == list(range(93, 101))
+            rank.end("leave", clean=True)

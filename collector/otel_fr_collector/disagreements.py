@@ -1,0 +1,157 @@
+"""Ranks whose fingerprints of a group differ: their monitors are asked for the calls, which the match engine compares.
+
+The rings have all calls, also those whose spans were not sent, or are sent elsewhere. What is asked for is narrowed in
+rounds: the monitors answer with fingerprints of parts of the range, and with the calls once it is short. The calls are
+then taken like those of spans, so the verdict is that on any mismatch. A difference without a verdict names nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from otel_fr.presentation import group_text, ranks_text
+from otel_fr.printable import one_line
+from otel_fr_collector.control import Control
+from otel_fr_collector.jobs.fingerprints import Inquiry, Window
+from otel_fr_collector.jobs.groups import GroupState
+from otel_fr_collector.jobs.rank_reports import KeptRange
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+SETTLE = 0.5
+"""Seconds from a difference to the question, in which other ranks report theirs: it shows which ranks are few."""
+ANSWER_SECONDS = 3.0
+"""For one round; then those count that have answered."""
+MAX_ASKED = 64
+"""Ranks of a group that are asked: all of them, or those that differ from most, and at least twice as many others."""
+MAX_INQUIRIES = 64
+"""Of one group. A program whose ranks differ in each step has an incident after the first."""
+
+
+class Disagreements:
+    """Follows the runs that have `Run.windows` or `Run.inquiries`.
+
+    Args:
+        is_foreign: whether another collector judges a run; this one may hear of some of its ranks only.
+    """
+
+    def __init__(self, control: Control, metrics: Metrics, is_foreign: Callable[[RunId], bool]) -> None:
+        self._control = control
+        self._metrics = metrics
+        self._is_foreign = is_foreign
+
+    def step(self, run: Run, now: float) -> None:
+        """Ask what is to be asked, and go on with what was answered. ``now``: monotonic."""
+        if run.is_replaced or self._is_foreign(run.id):
+            run.windows.clear()
+            run.inquiries.clear()
+            return
+        for group_id, inquiry in list(run.inquiries.items()):
+            if now >= inquiry.deadline or len(inquiry.answers) == len(inquiry.ranks):
+                del run.inquiries[group_id]
+                self._go_on(run, run.groups[group_id], inquiry, now)
+        for group_id, window in list(run.windows.items()):
+            if group_id in run.inquiries or now - window.since < SETTLE:
+                continue
+            del run.windows[group_id]
+            group = run.groups[group_id]
+            if group.inquiries >= MAX_INQUIRIES or group.shows_disagreement(window.first, window.last):
+                continue
+            group.inquiries += 1
+            ranks = _to_ask(run, group, window.last, self._control.watching(run.id))
+            self._ask(run, group, Inquiry(window.first, window.last, ranks, now + ANSWER_SECONDS, window))
+
+    def _ask(self, run: Run, group: GroupState, inquiry: Inquiry) -> None:
+        if len(inquiry.ranks) < 2:
+            self._give_up(run, group, inquiry, "its monitors do not listen to this collector")
+            return
+        run.inquiries[group.group.id] = inquiry
+        self._control.fetch_calls(run.id, inquiry.ranks, group.group.id, inquiry.first, inquiry.last)
+
+    def _go_on(self, run: Run, group: GroupState, inquiry: Inquiry, now: float) -> None:
+        answers = inquiry.answers
+        if len(answers) < 2:
+            self._give_up(run, group, inquiry, "its monitors did not answer")
+            return
+        first = max(one.first for one in answers.values())
+        last, is_cut = inquiry.last, inquiry.is_cut or first > inquiry.first
+        if first > last:
+            self._give_up(run, group, inquiry, "its rings do not have these calls any more")
+            return
+        if all(one.first == first for one in answers.values()):
+            if not any(one.fingerprint for one in answers.values()):
+                self._conclude(run, group, inquiry, now, is_cut=is_cut)
+                return
+            part = _first_difference(list(answers.values()), first)
+            if part is None:
+                self._conclude(run, group, inquiry, now, is_cut=is_cut)
+                return
+            first, last = part
+        # Ranks that did not answer are not asked again.
+        ranks, deadline = frozenset(answers), now + ANSWER_SECONDS
+        self._ask(run, group, Inquiry(first, last, ranks, deadline, inquiry.window, is_cut=is_cut))
+
+    def _conclude(self, run: Run, group: GroupState, inquiry: Inquiry, now: float, *, is_cut: bool) -> None:
+        """All calls that are to be had were compared as they came."""
+        window = inquiry.window
+        if group.shows_disagreement(inquiry.first, inquiry.last):
+            self._metrics.disagreements.labels("mismatch").inc()
+        elif is_cut:
+            self._give_up(run, group, inquiry, "its rings do not have the calls before that any more")
+        elif window.first > 1 and not group.shows_disagreement(1, window.last):
+            # What was agreed on may have been agreed among ranks that all differed from the others.
+            whole = Window(1, window.last, window.since)
+            self._ask(run, group, Inquiry(1, window.last, inquiry.ranks, now + ANSWER_SECONDS, whole))
+        else:
+            self._metrics.disagreements.labels("none").inc()
+
+    def _give_up(self, run: Run, group: GroupState, inquiry: Inquiry, why: str) -> None:
+        self._metrics.disagreements.labels("undecided").inc()
+        ranks = one_line(ranks_text(sorted(inquiry.ranks))) if inquiry.ranks else "ranks"
+        name = one_line(group_text(group.group.name, group.group.description))
+        _log.warning(
+            "job %r: %s do not agree about the collectives %d to %d of group %s; which is wrong cannot be decided: %s",
+            run.id.job,
+            ranks,
+            inquiry.first,
+            inquiry.last,
+            name,
+            why,
+        )
+
+
+def _to_ask(run: Run, group: GroupState, last: int, watching: set[int]) -> frozenset[int]:
+    """Of the ranks that have come as far as that number."""
+    members = [rank for rank in group.group.ranks if rank in watching and _reached(run, rank, group) >= last]
+    if len(members) <= MAX_ASKED:
+        return frozenset(members)
+    offsets = group.fingerprints.offsets
+    usual = Counter(offsets.get(rank, 0) for rank in members).most_common(1)[0][0]
+    odd = [rank for rank in members if offsets.get(rank, 0) != usual][: MAX_ASKED // 3]
+    others = [rank for rank in members if offsets.get(rank, 0) == usual]
+    return frozenset([*odd, *others[: MAX_ASKED - len(odd)]])
+
+
+def _reached(run: Run, rank: int, group: GroupState) -> int:
+    state = run.ranks.get(rank)
+    return state.progress[group.group.id][0] if state is not None and group.group.id in state.progress else 0
+
+
+def _first_difference(answers: Sequence[KeptRange], first: int) -> tuple[int, int] | None:
+    """The first part of a range in which the fingerprints differ, as first and last number; None: in none.
+
+    Ranks of which the calls themselves came have made few calls; they are left out here.
+    """
+    found = [
+        dict(zip(one.fingerprint[1::2], one.fingerprint[2::2], strict=False)) for one in answers if one.fingerprint
+    ]
+    begin = first
+    for number in sorted(set.intersection(*map(set, found))):
+        if len({one[number] for one in found}) > 1:
+            return begin, number
+        begin = number + 1
+    return None

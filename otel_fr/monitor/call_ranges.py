@@ -1,0 +1,44 @@
+"""The calls of a range of sequence numbers, for a collector that has seen ranks disagree about them."""
+
+from __future__ import annotations
+
+from otel_fr.monitor.device_calls import Tracked
+from otel_fr.monitor.fingerprints import of_range
+from otel_fr.monitor.recorder_calls import CallSource
+from otel_fr.monitor.report_builder import reported_call
+from otel_fr.rank_report import MAX_CALLS, MAX_FETCHED, ReportedRange
+from otel_fr.ring import KIND_COLLECTIVE
+
+MAX_SCANNED = 100_000
+"""Newest records that are looked at, which takes up to a second; a ring may hold millions."""
+PARTS = 32
+"""Numbers at which the fingerprint of a range is reported: three answers narrow 32,000 calls to one."""
+
+
+def reported_range(calls: CallSource, group: str, first: int, last: int, now_ns: int) -> ReportedRange:
+    """The rank's collectives in a group, as far as they are still known.
+
+    Args:
+        first, last: sequence numbers, both included.
+        now_ns: the rank's monotonic clock.
+    """
+    found, oldest = [], None
+    since = max(0, calls.head - MAX_SCANNED)
+    begin = None
+    for record in calls.records(since):
+        begin = record.record_id if begin is None else begin
+        if record.kind != KIND_COLLECTIVE or record.group.id != group:
+            continue
+        oldest = record.coll_seq if oldest is None else min(oldest, record.coll_seq)
+        if first <= record.coll_seq <= last:
+            found.append(record)
+    if begin != 0 and (oldest is None or oldest >= first):
+        # Earlier ones were overwritten; of the batch of the oldest one, some may have been.
+        first = last + 1 if oldest is None else oldest + 1
+        found = [record for record in found if record.coll_seq >= first]
+    found.sort(key=lambda record: (record.coll_seq, record.record_id))
+    if last - first < MAX_FETCHED and len(found) <= MAX_CALLS:
+        reported = tuple([reported_call(Tracked(record, None), now_ns) for record in found])
+        return ReportedRange(group, first, last, calls=reported)
+    numbers = [(record.coll_seq, record.signature) for record in found]
+    return ReportedRange(group, first, last, of_range(numbers, first, last, PARTS))

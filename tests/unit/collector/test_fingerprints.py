@@ -1,0 +1,220 @@
+"""Ranks that made different collectives, found by their fingerprints: who is asked for what, and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from otel_fr_collector.control import Control
+from otel_fr_collector.disagreements import ANSWER_SECONDS, MAX_ASKED, SETTLE, Disagreements
+from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE
+from otel_fr_collector.jobs.calls import RankCall
+from otel_fr_collector.jobs.fingerprints import Fingerprints, Window
+from otel_fr_collector.jobs.rank_reports import KeptGroupProgress, KeptRange, KeptReport
+from otel_fr_collector.jobs.run import Run, RunId
+from otel_fr_collector.jobs.snapshot import snapshot
+from otel_fr_collector.metrics import Metrics
+
+from otel_fr.control.v1 import control_pb2
+from otel_fr.fingerprint import MASK, hash_of, term
+from otel_fr.match import CallState, Category, Group, Signature, diagnose
+from otel_fr.monitor.fingerprints import of_range
+
+ALL_REDUCE = Signature("all_reduce", ((64,),), ((64,),), ("Float",), ("Float",), reduce_op="sum")
+OTHER = ALL_REDUCE._replace(reduce_op="max")
+USUAL, ODD = hash_of(ALL_REDUCE), hash_of(OTHER)
+GROUP = "a1"
+
+
+@dataclass
+class Job:
+    """A run whose ranks answer from rings that go back to the number ``oldest``.
+
+    ``odd``: rank -> the number of the collective in which its reduce op is another.
+    """
+
+    size: int
+    odd: dict[int, int] = field(default_factory=dict)
+    oldest: int = 1
+    silent: frozenset[int] = frozenset()
+    now: float = 100.0
+    numbers: dict[int, int] = field(default_factory=dict)
+    asked: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.run = Run(RunId("job", 0, "r1"), self.now, self.now, world_size=self.size)
+        self.group = Group(GROUP, "0", "default_pg", tuple(range(self.size)))
+        self.control, self.metrics = Control(), Metrics()
+        self.disagreements = Disagreements(self.control, self.metrics, lambda _: False)
+
+    def signature(self, rank: int, number: int) -> Signature:
+        return OTHER if self.odd.get(rank) == number else ALL_REDUCE
+
+    def report(self, rank: int, number: int, fetched: KeptRange | None = None) -> None:
+        total = USUAL * (number * number + 2 * number)  # the sum of `term` over all numbers up to this one
+        if self.odd.get(rank, number + 1) <= number:
+            total += term(ODD, self.odd[rank]) - term(USUAL, self.odd[rank])
+        self.numbers[rank] = self.numbers.get(rank, 0) + 1
+        progress = KeptGroupProgress(self.group, number, number, fingerprint=(1, number, total & MASK))
+        self.run.add_report(KeptReport(rank, self.numbers[rank], groups=[progress], fetched=fetched), self.now)
+
+    def answer(self, rank: int, watcher: object) -> None:
+        """Carry out what the monitor was asked for, as `otel_fr.monitor.call_ranges` does."""
+        queue = watcher._commands  # type: ignore[attr-defined]
+        while not queue.empty():
+            wanted = control_pb2.Command.FromString(queue.get_nowait()).fetch_calls
+            self.asked.append((rank, wanted.first, wanted.last))
+            if rank in self.silent:
+                continue
+            first = max(wanted.first, self.oldest)
+            numbers = range(first, wanted.last + 1)
+            if len(numbers) <= 32:
+                calls = [
+                    RankCall(rank, n - 1, GROUP, "collective", n, self.signature(rank, n), CallState.COMPLETED)
+                    for n in numbers
+                ]
+                found = KeptRange(GROUP, first, wanted.last, (), calls)
+            else:
+                pairs = [(n, self.signature(rank, n)) for n in numbers]
+                found = KeptRange(GROUP, first, wanted.last, of_range(pairs, first, wanted.last, 32), [])  # type: ignore[arg-type]
+            self.report(rank, wanted.last, found)
+
+    def settle(self, seconds: float = 30.0) -> None:
+        """Let time pass, with monitors that listen."""
+        requests = [control_pb2.WatchRequest(job_id="job", run_id="r1", rank=rank) for rank in range(self.size)]
+        contexts = [self.control.watch(request) for request in requests]
+        watchers = [context.__enter__() for context in contexts]
+        until = self.now + seconds
+        while self.now < until and (self.run.windows or self.run.inquiries):
+            self.now += 0.1
+            self.disagreements.step(self.run, self.now)
+            for rank, watcher in enumerate(watchers):
+                self.answer(rank, watcher)
+        for context in contexts:
+            context.__exit__(None, None, None)
+
+    def outcome(self) -> dict[str, float]:
+        names = ("mismatch", "none", "undecided")
+        return {name: n for name in names if (n := self.metrics.disagreements.labels(name)._value.get())}
+
+    def verdict(self) -> list[tuple[Category, tuple[int, ...], int | None]]:
+        taken = snapshot(self.run, self.now + MISMATCH_PATIENCE)
+        return [(one.category, one.culprit_ranks, one.sequence_id) for one in diagnose(taken.evidence())]
+
+
+def test_a_call_of_which_no_span_came_is_named_with_its_rank() -> None:
+    job = Job(4, {2: 57})
+    for number in (31, 95):
+        for rank in range(4):
+            job.report(rank, number)
+    assert job.run.windows[GROUP] == Window(32, 95, job.now)
+    job.settle()
+    assert job.run.mismatch_since is not None
+    assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), 57)]
+    assert job.outcome() == {"mismatch": 1.0}
+
+
+@pytest.mark.parametrize("odd", [1, 20, 20_000])
+def test_a_long_range_is_narrowed_in_a_few_rounds(odd: int) -> None:
+    job = Job(3, {0: odd})
+    for rank in range(3):
+        job.report(rank, 20_000)
+    job.settle()
+    assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (0,), odd)]
+    assert len(job.asked) <= 3 * 4
+
+
+def test_ranks_that_made_the_same_calls_are_asked_nothing() -> None:
+    job = Job(4)
+    for number in (10, 47, 95, 300):
+        for rank in (3, 1, 0, 2):
+            job.report(rank, number + rank)
+        for rank in range(4):
+            job.report(rank, number + 4)
+    assert not job.run.windows
+
+
+def test_a_call_that_is_no_longer_in_the_rings_leaves_it_undecided(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(3, {1: 5}, oldest=40)
+    for rank in range(3):
+        job.report(rank, 95)
+    job.settle()
+    assert job.verdict() == []
+    assert job.outcome() == {"undecided": 1.0}
+    assert "ranks 0-2 do not agree about the collectives" in caplog.text
+    assert "which is wrong cannot be decided: its rings do not have" in caplog.text
+
+
+def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(2, {1: 5})
+    for rank in range(2):
+        job.report(rank, 15)
+    job.now += SETTLE + 0.1
+    job.disagreements.step(job.run, job.now)
+    assert job.outcome() == {"undecided": 1.0}
+    assert "its monitors do not listen to this collector" in caplog.text
+
+
+def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
+    job = Job(4, {2: 7}, silent=frozenset({0}))
+    for rank in range(4):
+        job.report(rank, 15)
+    job.settle(SETTLE + ANSWER_SECONDS + 1.0)
+    assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), 7)]
+
+
+def test_of_a_large_group_those_that_differ_are_asked_with_twice_as_many_others() -> None:
+    job = Job(200, dict.fromkeys(range(100, 110), 9))
+    for rank in range(200):
+        job.report(rank, 15)
+    job.settle()
+    asked = {rank for rank, _, _ in job.asked}
+    assert len(asked) == MAX_ASKED
+    assert asked >= set(range(100, 110))
+    (found,) = job.verdict()
+    assert found == (Category.REDUCE_OP_MISMATCH, tuple(range(100, 110)), 9)
+
+
+def test_a_mismatch_that_spans_have_shown_is_not_asked_for() -> None:
+    job = Job(2, {1: 9})
+    job.report(0, 5)
+    job.report(1, 5)
+    group = job.run.groups[GROUP]
+    for rank in range(2):
+        group.add(RankCall(rank, 8, GROUP, "collective", 9, job.signature(rank, 9), CallState.COMPLETED))
+    for rank in range(2):
+        job.report(rank, 15)
+    job.settle()
+    assert job.asked == []
+
+
+def test_a_rank_whose_monitor_began_later_is_compared_from_there_on() -> None:
+    own = Fingerprints()
+    assert own.note(0, (1, 15, 700), 0.0) is None
+    assert own.note(1, (10, 15, 300), 0.0) is None
+    assert own.note(0, (1, 31, 1_700), 0.0) is None
+    assert own.note(1, (10, 31, 1_300), 0.0) is None
+    assert own.note(0, (1, 47, 2_700), 0.0) is None
+    assert own.note(1, (10, 47, 2_301), 0.0) == Window(32, 47, 0.0)
+
+
+@given(
+    st.dictionaries(st.integers(0, 3), st.integers(1, 200), max_size=2),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=60),
+)
+@settings(max_examples=40, deadline=None)
+def test_in_whatever_order_ranks_report_a_difference_is_found_and_nothing_else(
+    odd: dict[int, int], steps: list[tuple[int, int]]
+) -> None:
+    job = Job(4, odd)
+    at = dict.fromkeys(range(4), 0)
+    for rank, more in [*steps, *((rank, 240 - sum(n for r, n in steps if r == rank)) for rank in range(4))]:
+        at[rank] += max(0, more)
+        job.report(rank, max(1, at[rank]))
+    for rank in range(4):
+        job.report(rank, 10_000)
+    job.settle()
+    assert [found[0] for found in job.verdict()][:1] == [Category.REDUCE_OP_MISMATCH] * bool(odd)
+    assert min((found[2] or 0 for found in job.verdict()), default=0) == min(odd.values(), default=0)
