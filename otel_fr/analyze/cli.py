@@ -19,6 +19,8 @@ from otel_fr.presentation import ago_text, count_text
 __all__ = ["FAULT", "HEALTHY", "UNDECIDED", "UNUSABLE", "add_arguments", "run"]
 
 _NOTHING_HERE = "name a folder: there is no flight-recorder file in {}. Ranks leave files where a rank stalls or fails"
+_TABLES = ("csv", "parquet", "sqlite", "pkl")
+"""Suffixes of ``--output`` that are no ``--format``."""
 MAX_WORKERS = 8
 """Processes that read a large folder; more would only wait for the disk."""
 
@@ -39,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--format",
+        type=_format,
         choices=("text", "json", "markdown", "html", "perfetto"),
         default="text",
         help="output format (default: text); perfetto: a trace for ui.perfetto.dev",
@@ -87,6 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of ranks of a torchft replica, for --transform-ft",
     )
+
+
+def _format(text: str) -> str:
+    if text in _TABLES:
+        raise argparse.ArgumentTypeError(f"tables of all calls are written by --output: -o calls.{text}")
+    return text
 
 
 def _positive(text: str) -> int:

@@ -7,7 +7,9 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NoReturn
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -23,6 +25,8 @@ from otel_fr.printable import one_line, printable
 STATES = ("open", "firing", "resolved")
 """``firing`` is what the API says of an incident that is open."""
 _WHOLE_ID = re.compile("[0-9a-f]{16}")
+_NO_ACTION = re.compile(r"invalid choice: '([^']*)' \(choose from '?show'?\)")
+"""What argparse (Python 3.10 to 3.14) says of the first word after the options that is not ``show``."""
 PAUSE = 2.0
 """Seconds before a stream that broke is requested again."""
 PIPE_WIDTH = 10_000
@@ -42,11 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_client_arguments(parser)
+    parser.error = partial(_refuse, parser, parser.error)  # type: ignore[method-assign]
     actions = parser.add_subparsers(dest="action", metavar="show ID")
     show = actions.add_parser("show", help="print one incident in full", description="Print one incident in full.")
     show.add_argument("id", metavar="ID", help="the incident's id, or its beginning")
     show.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print it as JSON")
     add_client_arguments(show, again=True)
+
+
+def _refuse(parser: argparse.ArgumentParser, refuse: Callable[[str], NoReturn], message: str) -> NoReturn:
+    """As `argparse.ArgumentParser.error`, which calls an id that is given alone an invalid choice."""
+    found = _NO_ACTION.search(message)
+    if found is None:
+        refuse(message)
+    parser.exit(2, f"{parser.prog}: to print one incident: {parser.prog} show {printable(found[1])}\n")
 
 
 def run(args: argparse.Namespace) -> int:

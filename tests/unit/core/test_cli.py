@@ -30,6 +30,22 @@ def test_an_unknown_option_is_reported_with_the_usage_of_its_subcommand(
     assert errors.endswith(f"otel-fr {arguments[0]}: error: unrecognized arguments: --bogus\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["incidents", "c2631e88"], "otel-fr incidents: to print one incident: otel-fr incidents show c2631e88\n"),
+        (["analyze", "--format", "csv"], "tables of all calls are written by --output: -o calls.csv\n"),
+    ],
+)
+def test_a_usual_mistake_is_answered_with_what_to_write(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(said)
+
+
 def test_the_exit_statuses_of_dump_are_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["dump", "--help"])
