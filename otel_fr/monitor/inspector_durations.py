@@ -8,12 +8,14 @@ from typing import Final, Generic, TypeVar
 from otel_fr.dumps import nccl_calls
 from otel_fr.dumps.nccl_inspector import GPU_CLOCK, DeviceCall
 from otel_fr.ring import GroupDef, SignatureDef
-from otel_fr.torch_recorder import is_of_device
 
 MAX_WAITING: Final = 50_000
 """Durations kept between two requests of metrics: 3,000 calls a second at the default interval."""
 MAX_KINDS: Final = 4_096
 """Kinds of calls, and groups, that are remembered."""
+
+_BACKENDS: Final = "nccl"
+"""With what names of c10d backends begin that call NCCL: ``nccl`` and, since torch 2.14, ``nccl2``."""
 
 S = TypeVar("S")
 Kind = tuple[str, str, int]
@@ -39,7 +41,7 @@ class InspectorDurations(Generic[S]):
 
     def know(self, group: GroupDef, signature: SignatureDef, series: S) -> None:
         """The rank has made such a call."""
-        if not is_of_device(signature.backend) or signature.truncated or not group.ranks:
+        if not signature.backend.startswith(_BACKENDS) or signature.truncated or not group.ranks:
             return
         if len(self._series) >= MAX_KINDS or len(self._groups) >= MAX_KINDS:
             self._series.clear()

@@ -45,16 +45,26 @@ class Rank:
         self.out += items
         return items
 
-    def issue(self, seconds_ago: float = 0.0, kind: int = KIND_COLLECTIVE, operation: str = "all_reduce") -> None:
+    def issue(
+        self,
+        seconds_ago: float = 0.0,
+        kind: int = KIND_COLLECTIVE,
+        operation: str = "all_reduce",
+        group: int | None = None,
+        number: int | None = None,
+    ) -> None:
+        """A call; without ``number``, of the next one, in the default group."""
         writer = self.writer
         self.number += 1
+        in_group = self.number if number is None else number
+        group = self.group if group is None else group
         what = float_signature(operation, backend="nccl", peer=1 if kind == KIND_P2P else None)
         sig = writer.define_signature(what, what)
         site = writer.define_site("p", SiteDef((FRAME,)))
         at = time.monotonic_ns() - int(seconds_ago * SECOND)
-        numbers = (self.number, 1, self.number, 0, 600_000, at)
-        ticket = writer.append(self.group, sig, site, 0, writer.generation, kind, 0, *numbers)
-        writer.complete(ticket, self.group, 0, RecordState.UNKNOWN, 0)
+        numbers = (in_group, 1, in_group, 0, 600_000, at)
+        ticket = writer.append(group, sig, site, 0, writer.generation, kind, 0, *numbers)
+        writer.complete(ticket, group, 0, RecordState.UNKNOWN, 0)
 
     def show(self, *entries: dict[str, Any]) -> list[Tracked]:
         """The recorder is asked; the calls that have ended by that."""
@@ -104,6 +114,21 @@ def test_a_call_ends_when_its_device_has_completed_it(rank: Rank) -> None:
     assert rank.progress == (1, 1, 1)
     assert rank.in_flight() == []
     assert reported_call(item, time.monotonic_ns()).run_s == 0.0075
+
+
+def test_calls_of_several_groups_with_equal_numbers_end_each_by_its_own_entry(rank: Rank) -> None:
+    """As after ``split_group``: each group has a communicator and counts of its own, also if the ranks are the same."""
+    other = rank.writer.add_group(GroupDef("2" * 16, "12", "tensor_parallel", (0, 1), "nccl", 1))
+    for group in (rank.group, other):
+        rank.issue(group=group, number=1)
+    assert rank.poll() == []
+    of_other = {"process_group": ["12", "tensor_parallel"], "pg_id": 1, "record_id": 1}
+    (item,) = [item for item in rank.show(begun(1), ended(1, ms=3.0, **of_other)) if item.record.ended_ns is not None]
+    assert (item.record.group.name, item.record.state) == ("12", RecordState.COMPLETED)
+    assert [call["group"] for call in rank.in_flight()] == ["1" * 16]
+    (item,) = rank.show(ended(1, ms=8.0), ended(1, ms=3.0, **of_other))
+    assert (item.record.group.name, item.device) != ("12", None)
+    assert rank.in_flight() == []
 
 
 def test_a_call_that_its_device_has_begun_is_in_flight_since_then(rank: Rank) -> None:

@@ -132,9 +132,9 @@ def test_which_file_it_is_follows_from_the_ranks_environment(tmp_path: Path, mon
 # In the metrics.
 
 
-def nccl(number: int, of: GroupDef, size: int = SIZE) -> Record:
+def nccl(number: int, of: GroupDef, size: int = SIZE, backend: str = "nccl") -> Record:
     made = record(number, 0.01, of, size=size)
-    return replace(made, signature=replace(made.signature, backend="nccl"), state=RecordState.UNKNOWN, ended_ns=None)
+    return replace(made, signature=replace(made.signature, backend=backend), state=RecordState.UNKNOWN, ended_ns=None)
 
 
 def measured(number: int, size: int = SIZE, seconds: float = 0.004, name: str = "unknown", **more: str) -> DeviceCall:
@@ -171,6 +171,14 @@ def test_durations_are_in_the_series_of_the_calls_and_say_who_measured_them() ->
     assert source(point) == "nccl_inspector"
     metrics.add_inspected(measured(2))
     assert on_device(metrics)[0].count == 3
+
+
+@pytest.mark.parametrize(("backend", "points"), [("nccl2", 1), ("gloo", 0)])
+def test_only_calls_of_backends_that_call_nccl_have_them(backend: str, points: int) -> None:
+    metrics, of = RankMetrics("r", 1, 0), group()
+    metrics.add(nccl(1, of, backend=backend))
+    metrics.add_inspected(measured(0))
+    assert len(on_device(metrics)) == points
 
 
 def test_a_duration_comes_before_its_call_and_waits_for_it() -> None:
