@@ -48,6 +48,7 @@ class BriefReports:
                 dropped=None,
                 last=None,
                 activity=(),
+                sampled=None,
                 is_brief=True,
             )
         self._note(report, now)

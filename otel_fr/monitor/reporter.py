@@ -141,6 +141,12 @@ class Reporter:
         suffix = identity.name_suffix(self._config)
         return SpanBuilder(identity.run_id, identity.rank, self._reader.wall_offset_ns, suffix)
 
+    @property
+    def _sampled(self) -> float | None:
+        """Share of the traces whose spans are sent; None: all are."""
+        ratio = self._config.sampling_ratio or 0.0
+        return None if ratio >= 1 else ratio
+
     def _new_sampling(self) -> SpanSampling | None:
         """None: all spans are sent, or none is."""
         ratio, run, rank = self._config.sampling_ratio, self.identity.run_id, self.identity.rank
@@ -381,6 +387,7 @@ class Reporter:
             interval_s=max(rank_report.DEFAULT_INTERVAL, self.interval_s),
             running_here=encode_ranks(self.running_here) if len(self.running_here) > 1 else "",
             decisions=self._decisions() if stacks or known is not None else (),
+            sampled=self._sampled,
         )
 
     def _decisions(self) -> tuple[ReportedDecision, ...]:

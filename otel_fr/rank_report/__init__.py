@@ -102,6 +102,7 @@ def _seconds_within(default: float, bounds: tuple[float, float]) -> Form:
 _STALL_SECONDS = _seconds_within(DEFAULT_STALL_SECONDS, STALL_SECONDS)
 _PEER_TIMEOUT = _seconds_within(DEFAULT_PEER_TIMEOUT, PEER_TIMEOUTS)
 _INTERVAL = _seconds_within(DEFAULT_INTERVAL, INTERVALS)
+_SHARE = SECONDS._replace(description="number")
 _STACK = text(MAX_STACK)
 
 
@@ -528,6 +529,10 @@ class RankReport(NamedTuple):
             optional=True,
         ),
     ] = False
+    sampled: Annotated[
+        float | None,
+        Key("sampled", _SHARE, "share of the traces whose spans are sent, if it is not 1", optional=True),
+    ] = None
     fetched: Annotated[
         ReportedRange | None,
         Key("fetched", object_of(ReportedRange, "RANGE"), "what the collector has asked for: calls", optional=True),

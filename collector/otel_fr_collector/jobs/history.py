@@ -27,7 +27,7 @@ class Sample(NamedTuple):
         at: monotonic seconds.
         collectives, size: how many there were, and their bytes (nccl-tests'), counted once for all ranks; None: no
             monitor sends numbers.
-        lost: seconds that half of a group waited for its last rank, over all groups.
+        lost: seconds that half of a group waited for its last rank, over all groups; None: not measured.
         bus: bus bandwidth of the latest collectives in bytes per second; step: average seconds of the latest training
             steps; None: not known.
     """
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
     at: float
     collectives: float | None
     size: float | None
-    lost: float
+    lost: float | None
     bus: float | None
     step: float | None
 
@@ -46,14 +46,15 @@ class Rates(NamedTuple):
     at: float
     collectives: float | None
     size: float | None
-    wait: float
+    wait: float | None
     bus: float | None
     step: float | None
 
 
 def take(now: float, numbers: Numbers | None, groups: Iterable[GroupState], steps_per_second: float | None) -> Sample:
     """The totals as of now."""
-    lost = sum(group.waits.lost for group in groups)
+    waits = [group.waits for group in groups]
+    lost = None if any(one.is_off for one in waits) else sum(one.lost for one in waits)
     step = 1 / steps_per_second if steps_per_second else None
     if numbers is None:
         return Sample(now, None, None, lost, None, step)
@@ -102,5 +103,7 @@ def rates(before: Sample, after: Sample) -> Rates:
     if after.collectives is not None and after.size is not None:
         collectives = (after.collectives - (before.collectives or 0.0)) / seconds
         size = (after.size - (before.size or 0.0)) / seconds
-    wait = min(1.0, (after.lost - before.lost) / seconds)
+    wait = None
+    if after.lost is not None and before.lost is not None:
+        wait = min(1.0, (after.lost - before.lost) / seconds)
     return Rates(after.at, collectives, size, wait, after.bus, after.step)

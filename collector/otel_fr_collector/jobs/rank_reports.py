@@ -104,6 +104,8 @@ class KeptReport:
     """It is brief and has no call: the next one like it changes counts only (`Run.add_brief`)."""
     is_brief: bool = False
     fetched: KeptRange | None = None
+    is_sampled: bool = False
+    """The rank sends the spans of some traces only."""
 
     def weight(self) -> int:
         """About how much memory it takes, in `UNIT`."""
@@ -199,7 +201,7 @@ def keep_report(given: rank_report.RankReport, interner: Interner, *, now: float
         _add_exception(report, given.exception)
     if given.exit is not None:
         _add_exit(report, given.exit)
-    report.is_brief = given.is_brief
+    report.is_brief, report.is_sampled = given.is_brief, given.sampled is not None
     report.is_plain = given.is_brief and _has_counts_only(given)
     return report
 

@@ -68,6 +68,7 @@ class Run:
         asked_stacks: the latest request for the stacks of all ranks, while it is kept.
         behind: by id, its groups with instances that are yet to be compared (`GroupState.compare_pieces`).
         requests: by rank, what it has asked to be done with its node or the job.
+        is_sampled: its ranks send the spans of some traces only.
         windows: by group id, where ranks are seen to have made different collectives.
         inquiries: by group id, what its ranks have been asked about such.
         to_ask: ranks whose brief reports name groups of which nothing else is known.
@@ -100,6 +101,7 @@ class Run:
     tenant: str = ""
     behind: dict[str, GroupState] = field(default_factory=dict)
     requests: dict[int, WorkloadRequest] = field(default_factory=dict)
+    is_sampled: bool = False
     windows: dict[str, Window] = field(default_factory=dict)
     inquiries: dict[str, Inquiry] = field(default_factory=dict)
     to_ask: set[int] = field(default_factory=set)
@@ -242,6 +244,7 @@ class Run:
                 self.usage.refuse("groups", len(self.groups), MAX_GROUPS)
                 return None
             waits = Waits(self.straggler_limits, usage)
+            waits.is_off = self.is_sampled
             state = self.groups[group.id] = GroupState(replace(group, ranks=()), waits=waits)
             self.usage.groups += 1
         if not state.group.ranks:
@@ -337,6 +340,8 @@ class Run:
         self.has_news = True
         if report.step is not None:
             self.steps.note(report.rank, report.step, now)
+        if report.is_sampled and not self.is_sampled:
+            self._note_sampled()
         for item in report.groups:
             group = self.group_state(item.group, len(item.group.ranks))
             if group is not None:
@@ -414,6 +419,13 @@ class Run:
             known = self.windows.setdefault(group.group.id, found)
             known.join(found)
 
+    def _note_sampled(self) -> None:
+        """Spans of some calls are missing: who comes last again and again cannot be told."""
+        self.is_sampled = True
+        for group in self.groups.values():
+            group.waits.is_off = True
+            group.waits.forget()
+
     def _take_fetched(self, report: KeptReport) -> list[RankCall]:
         """The calls that the rank was asked for."""
         fetched, report.fetched = report.fetched, None
@@ -444,7 +456,7 @@ class Run:
         None once the run has ended, or stands still: what cost it time before does so no more.
         """
         latest = self.history.latest(self.sample(now))
-        if self.ended_clean or (latest is not None and latest.wait <= 0):
+        if self.ended_clean or (latest is not None and latest.wait is not None and latest.wait <= 0):
             return
         for state in self.groups.values():
             found = state.waits.slowest()

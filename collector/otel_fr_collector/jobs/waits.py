@@ -113,6 +113,7 @@ class Waits:
         recent: the latest waits that count for the straggler limits; None: there were none, or no room for them.
         measured: collectives that were looked at. total: seconds waited in them.
         now, sequence: of the newest of them. since: of the first of them.
+        is_off: nothing is measured, because spans are missing: what the ranks did before a collective is not known.
     """
 
     __slots__ = (
@@ -122,6 +123,7 @@ class Waits:
         "_passed",
         "_usage",
         "events",
+        "is_off",
         "lost",
         "measured",
         "now",
@@ -140,6 +142,7 @@ class Waits:
         self._block = 0.0
         self.tallies = Tallies(usage)
         self.lost = 0.0
+        self.is_off = False
         self.events: deque[Event] | None = None
         self.recent: deque[Wait] | None = None
         self.measured = 0
@@ -149,6 +152,8 @@ class Waits:
 
     def add(self, sequence: int, calls: Mapping[int, RankCall | CompactCall], members: tuple[int, ...]) -> None:
         """Take a collective that all members have completed, with the calls of all."""
+        if self.is_off:
+            return
         self._passed += 1
         is_sample = self._fast
         if is_sample and (sequence * _GOLDEN & _MASK) * SAMPLE > _MASK:

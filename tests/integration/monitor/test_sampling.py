@@ -72,6 +72,7 @@ def test_a_sampler_that_is_off_leaves_reports_and_nothing_else(tmp_path: Path) -
             sink.wait(lambda: any(one.name == "torch.rank.exited" for one in sink.events), what="the last report")
         assert sink.spans == []
         assert sink.events[-1].report["groups"][0]["enq"] == 11
+        assert sink.events[-1].report["sampled"] == 0.0
 
 
 def test_a_collector_that_asks_for_calls_is_told_which_they_were(tmp_path: Path) -> None:

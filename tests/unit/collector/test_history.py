@@ -6,10 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.history import EVERY, KEPT, History, Sample, rates
+from otel_fr_collector.jobs.rank_reports import KeptGroupProgress, KeptReport
+from otel_fr_collector.jobs.run import Run, RunId
 from otel_fr_collector.web.rates import rates as as_json
 
-from otel_fr.match import Group
+from otel_fr.match import CallState, Group, Signature
 from tests.support.rank_metrics import QUICK, SIZE
 from tests.unit.collector.test_numbers import Collector, Rank
 
@@ -76,3 +79,22 @@ def test_the_api_names_the_rank_that_is_waited_for() -> None:
     tally.waited_for, tally.came_last = 12.0, 80
     found: Any = asyncio.run(as_json(run, collector.now, collector.now))
     assert found["ranks"] == {"rank": [1], "came_last": [80], "waited_for_s": [12.0], "waited_s": [0.0]}
+
+
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_who_comes_last_is_not_measured_where_only_a_sample_of_the_spans_comes(is_sampled: bool) -> None:
+    run = Run(RunId("job", 0, "r1"), 0.0, 0.0)
+    for name in ("g1", "g2"):  # one before it is known that spans are missing, and one after
+        group = Group(name, name, "", (0, 1))
+        for rank in range(2):
+            progress = [KeptGroupProgress(group, 1, 1)]
+            of_rank = run.ranks[rank].report if rank in run.ranks else None
+            number = 1 if of_rank is None else of_rank.number + 1
+            run.add_report(KeptReport(rank, number, groups=progress, is_sampled=is_sampled and name == "g1"), 1.0)
+        for rank, took in ((0, 0.5), (1, 0.1)):
+            signature = Signature("all_reduce", ((4,),), reduce_op="sum")
+            call = RankCall(rank, 0, name, "collective", 1, signature, CallState.COMPLETED, duration=took)
+            run.groups[name].add(call._replace(enqueued_wall=1_000.0))
+    assert [state.waits.measured for state in run.groups.values()] == ([0, 0] if is_sampled else [1, 1])
+    before, after = run.sample(10.0), run.sample(70.0)
+    assert rates(before, after).wait == (None if is_sampled else 0.0)
