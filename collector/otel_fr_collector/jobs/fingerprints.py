@@ -90,6 +90,8 @@ class Fingerprints:
         offset = self.offsets.get(rank, 0)
         for place in range(1, len(given) - 1, 2):
             number, value = given[place], given[place + 1]
+            if number < since:
+                continue  # no monitor says so
             known = self._spread if (number + 1) % STEP else self._shared
             reference = known.get(number)
             if reference is None:
@@ -102,7 +104,10 @@ class Fingerprints:
             differs = (value - reference) & MASK
             if differs != offset:
                 if offset is not None:
-                    found = _joined(found, Window(self._agreed.get(rank, since - 1) + 1, number, now))
+                    agreed = self._agreed.get(rank, since - 1)
+                    # Beyond this number it agreed with one that itself differs: where it began to is not known.
+                    first = agreed + 1 if agreed < number else since
+                    found = _joined(found, Window(first, number, now))
                 self.offsets[rank] = offset = differs
                 if not differs:
                     del self.offsets[rank]
