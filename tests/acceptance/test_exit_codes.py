@@ -29,7 +29,7 @@ code that torchrun without otel-fr says of the rank that ended first."""
 def test_torchrun_sees_the_exit_code_of_the_program(how: str, engine: str, tmp_path: Path) -> None:
     groups, code = ENDINGS[how]
     env = {"OTEL_FR_ENABLED": "1", "OTEL_FR_RING_DIR": str(tmp_path), **engine_settings(engine)}
-    job = torchrun.run(tmp_path / "job", "exit_codes.py", how, groups, nproc=2, env=env)
+    job = torchrun.run(tmp_path / "job", "exit_codes.py", how, groups, nproc=2, env=env, program=torchrun.FRESH)
     first = re.search(r"Root Cause.*?exitcode\s*: (-?\d+)", job.output, re.DOTALL)
     assert job.returncode == 1
     assert first is not None

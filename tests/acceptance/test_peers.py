@@ -13,7 +13,6 @@ import pytest
 
 from tests.support import torchrun
 from tests.support.collector_process import Collector
-from tests.support.commands import BIN
 from tests.support.paths import JOBS
 from tests.support.ports import free_address
 from tests.support.waiting import PATIENCE
@@ -190,7 +189,7 @@ def test_a_rank_that_is_killed_under_another_torchrun_is_told_at_once(tmp_path: 
         jobs = []
         for node, ranks in enumerate((1, 1)):
             host, port = address.rsplit(":", 1)
-            command = [str(BIN / "torchrun"), "--nnodes=2", f"--nproc_per_node={ranks}", f"--node_rank={node}"]
+            command = [*torchrun.PROGRAM, "--nnodes=2", f"--nproc_per_node={ranks}", f"--node_rank={node}"]
             command += [f"--master_addr={host}", f"--master_port={port}", str(JOBS / "peers.py"), "killed", "two"]
             jobs.append(
                 subprocess.Popen(

@@ -71,9 +71,8 @@ class Hardware:
         """A job that runs; at the end of the block it is ended as a launcher would, unless it has ended."""
         folder.mkdir(parents=True, exist_ok=True)
         arguments = (kind, self.device, str(self.gpus), str(timeout))
-        process = torchrun.start(
-            folder, str(JOB), *arguments, nproc=self.ranks, env={**self.environment, **(env or {})}
-        )
+        settings = {**self.environment, **(env or {})}
+        process = torchrun.start(folder, str(JOB), *arguments, nproc=self.ranks, env=settings, program=torchrun.FRESH)
         job = Started(process, folder)
         try:
             yield job

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from otel_fr.dumps.read import load
+from tests.support import warm
 from tests.support.collector_process import Collector, running
 from tests.support.commands import BIN, otel_fr
 from tests.support.paths import JOBS
@@ -62,24 +63,36 @@ class Job:
         return [(path.name, load(path).text("reason")) for path in sorted(self.dumps.glob("*"))]
 
 
+FRESH = (str(BIN / "torchrun"),)
+"""torchrun: the beginning of its command."""
+WARM = FRESH if warm.START == "fresh" else warm.TORCHRUN
+"""torchrun, whose ranks start with torch imported."""
+PROGRAM = WARM if warm.START == "warm" else FRESH
+"""What starts jobs, unless a test needs one of the others."""
+
+
 def start(
-    folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[str, str] | None = None, restarts: int = 0
+    folder: Path,
+    script: str,
+    *arguments: str,
+    nproc: int = 3,
+    env: dict[str, str] | None = None,
+    restarts: int = 0,
+    program: Sequence[str] = PROGRAM,
 ) -> subprocess.Popen[str]:
     """Start a job in the background; ``env`` is added to its environment."""
     options = ["--standalone", f"--nproc_per_node={nproc}", f"--max-restarts={restarts}"]
-    command = [str(BIN / "torchrun"), *options, str(JOBS / script), *arguments]
+    command = [*program, *options, str(JOBS / script), *arguments]
     merged = {**base_environment(), "OTEL_FR_DUMP_DIR": str(folder / "dumps"), **(env or {})}
     return subprocess.Popen(
         command, env=merged, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
     )
 
 
-def run(
-    folder: Path, script: str, *arguments: str, nproc: int = 3, env: dict[str, str] | None = None, restarts: int = 0
-) -> Job:
-    """Run a job to its end."""
+def run(folder: Path, script: str, *arguments: str, **options: Any) -> Job:
+    """Run a job to its end; ``options`` are those of `start`."""
     folder.mkdir(parents=True, exist_ok=True)
-    process = start(folder, script, *arguments, nproc=nproc, env=env, restarts=restarts)
+    process = start(folder, script, *arguments, **options)
     output, _ = process.communicate(timeout=PATIENCE)
     (folder / "job.log").write_text(output)
     return Job(process.returncode, output, folder / "dumps")

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import engines, single_rank
-from tests.support.warm_rank import WarmRanks, warm_ranks
+from tests.support import engines, single_rank, warm
 
 
 @pytest.fixture(params=engines.ENGINES)
@@ -20,12 +19,13 @@ def each_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="session")
-def _warm_ranks() -> Iterator[WarmRanks]:
-    with warm_ranks() as ranks:
+def _warm_ranks() -> Iterator[warm.WarmRanks]:
+    with warm.warm_ranks() as ranks:
         yield ranks
 
 
-@pytest.fixture
-def warm(_warm_ranks: WarmRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="warm")
+def start_warm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs of `single_rank` start with torch imported."""
-    monkeypatch.setattr(single_rank, "start", _warm_ranks.run)
+    if warm.START != "fresh":
+        monkeypatch.setattr(single_rank, "start", request.getfixturevalue("_warm_ranks").run)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import single_rank
+from tests.support import single_rank, torchrun
 from tests.support.engines import ENGINES
 from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
@@ -18,15 +17,13 @@ from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("warm")
 
-TORCHRUN = Path(sys.executable).with_name("torchrun")
-
 
 @pytest.mark.torchrun
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_group_is_destroyed_while_a_call_that_nobody_waits_for_is_in_flight(tmp_path: Path, engine: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
     env.update(OTEL_FR_ENABLED="1", OTEL_FR_RING_DIR=str(tmp_path), OMP_NUM_THREADS="1", **engine_settings(engine))
-    command = [str(TORCHRUN), "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "destroys_early.py")]
+    command = [*torchrun.WARM, "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "destroys_early.py")]
     command += [str(tmp_path), "late"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

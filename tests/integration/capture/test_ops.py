@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from otel_fr.capture.dispatcher import reduce_ops_are_readable
+from tests.support import torchrun
 from tests.support.engines import ENGINES
 from tests.support.engines import settings as engine_settings
 from tests.support.paths import SCRIPTS
@@ -20,7 +19,6 @@ from tests.support.waiting import PATIENCE
 
 JOB = SCRIPTS / "all_operations.py"
 SOURCE = JOB.read_text().splitlines()
-TORCHRUN = Path(sys.executable).with_name("torchrun")
 
 pytestmark = pytest.mark.torchrun
 
@@ -46,7 +44,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         OMP_NUM_THREADS="1",
         **engine_settings(request.param),
     )
-    command = [str(TORCHRUN), "--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
+    command = [*torchrun.WARM, "--standalone", "--nproc-per-node", "2", str(JOB), str(folder)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     results = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]

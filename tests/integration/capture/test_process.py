@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -105,6 +107,7 @@ def test_the_monitor_is_not_a_child_of_the_rank_and_holds_nothing_of_the_job(tmp
         rank.kill()
 
 
+@pytest.mark.usefixtures("warm")
 def test_where_the_rank_is(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -130,6 +133,7 @@ theirs.close()
     assert lines[3] == "{'cmd': 'dump', 'reason': 'because'}"
 
 
+@pytest.mark.usefixtures("warm")
 def test_nonsense_from_the_monitor_is_passed_over(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -200,6 +204,7 @@ def test_stacks_while_the_gil_is_held(tmp_path: Path) -> None:
         rank.kill()
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_rank_waits_at_its_end_for_the_monitor(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -217,6 +222,7 @@ dist.all_reduce(torch.ones(2))
     assert out == "{'cmd': 'bye'}\nflushed\n"
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_wait_for_the_monitor_is_bounded(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -233,6 +239,7 @@ def test_the_wait_for_the_monitor_is_bounded(tmp_path: Path) -> None:
     assert out == "2\n"
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     "before",
     [
@@ -265,6 +272,7 @@ print(found.monitor_pid > 0, bool(ignored & 1 << signal.SIGCHLD - 1))
     assert "no monitor" not in done.stderr
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("ends_well", [True, False])
 def test_a_rank_whose_monitor_was_killed_removes_its_files_if_it_ends_cleanly(tmp_path: Path, ends_well: bool) -> None:
     done = single_rank.run(
@@ -290,6 +298,7 @@ hook._state.session._monitors = 99  # no other one is started
     )
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_monitor_that_died_costs_nothing(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -350,6 +359,13 @@ def run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[lis
     return found
 
 
+@functools.cache
+def run_pair_without_us(case: str, timeout: float) -> tuple[list[int], list[str], float]:
+    """As `run_pair`: once for both engines."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_pair(Path(folder), case, "0", timeout)
+
+
 def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[list[int], list[str], float]:
     folder.mkdir(parents=True)
     program = single_rank.write(folder, PAIR)
@@ -391,7 +407,7 @@ def _run_pair(folder: Path, case: str, enabled: str, timeout: float) -> tuple[li
 @pytest.mark.usefixtures("each_engine")
 def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, timeout: float, codes: list[int]) -> None:
     with_us = run_pair(tmp_path / "with", case, "1", timeout)
-    without = run_pair(tmp_path / "without", case, "0", timeout)
+    without = run_pair_without_us(case, timeout)
     assert with_us[0] == codes
     # torch 2.14 alone does not wait at exit for a collective in flight, so the late rank fails: docs/compatibility.md.
     if case != "late" or TORCH < (2, 14):
@@ -402,9 +418,10 @@ def test_exit_codes_are_what_they_are_without_us(tmp_path: Path, case: str, time
 def test_a_rank_that_raises_does_not_wait_for_its_peers(tmp_path: Path) -> None:
     codes, _, seconds = run_pair(tmp_path / "raises", "raises", "1", 60)
     assert codes == [1, 0]
-    assert seconds < 15
+    assert seconds < 45  # the timeout of its groups is 60 s
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_child_of_the_jobs_own_is_its_only_child(tmp_path: Path) -> None:
     out = single_rank.succeed(
         tmp_path,
@@ -421,6 +438,7 @@ def test_a_child_of_the_jobs_own_is_its_only_child(tmp_path: Path) -> None:
     assert out == "True\nno other\n"
 
 
+@pytest.mark.usefixtures("warm")
 def test_the_sockets_type_is_what_the_monitor_expects(tmp_path: Path) -> None:
     out = single_rank.succeed(tmp_path, "start()\nprint(hook._state.session._responder._socket.type)\n")
     assert int(out) == socket.SOCK_SEQPACKET

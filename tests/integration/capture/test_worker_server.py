@@ -8,6 +8,8 @@ import pytest
 
 from tests.support import single_rank
 
+pytestmark = pytest.mark.usefixtures("warm")
+
 GLOO = """
 import ctypes, json, stat, tempfile, time
 from otel_fr.timed_http import ask_unix

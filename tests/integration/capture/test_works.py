@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import engines, single_rank
+from tests.support import engines, single_rank, torchrun
 from tests.support.paths import ROOT, SCRIPTS
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("warm")
-
-TORCHRUN = Path(sys.executable).with_name("torchrun")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +24,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("works")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "TORCH_"))}
     env.update(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]))
-    command = [str(TORCHRUN), "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "works.py"), str(folder)]
+    command = [*torchrun.WARM, "--standalone", "--nproc-per-node", "2", str(SCRIPTS / "works.py"), str(folder)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]

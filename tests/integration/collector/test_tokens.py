@@ -37,6 +37,14 @@ def guarded(tmp_path: Path, tokens_file: Path) -> Iterator[Collector]:
         yield collector
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+    """One for the tests that leave it as it was."""
+    folder = tmp_path_factory.mktemp("shared")
+    with running(folder, "--tokens", str(write_tokens(folder / "tokens"))) as collector:
+        yield collector
+
+
 def test_a_client_without_a_token_or_with_a_wrong_one_gets_the_reason(guarded: Collector) -> None:
     for metadata in ((), bearer("writer-9876543210"), (("authorization", "Basic !!!"),), bearer("")):
         assert refused(partial(guarded.send, TRACES, spans(1), metadata=metadata)) == (grpc.StatusCode.UNAUTHENTICATED)
@@ -68,10 +76,10 @@ def test_a_token_for_writing_does_not_read_and_the_other_way_round(guarded: Coll
 
 @pytest.mark.parametrize(("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 405), ("", 405)])
 def test_a_page_of_another_site_cannot_make_a_browser_change_anything(
-    guarded: Collector, site: str, status: int
+    shared: Collector, site: str, status: int
 ) -> None:
     headers = {"Authorization": f"Bearer {READER}"} | ({"Sec_Fetch_Site": site} if site else {})
-    assert guarded.post(guarded.http + "/api/v1/incidents", b"", **headers).status == status
+    assert shared.post(shared.http + "/api/v1/incidents", b"", **headers).status == status
 
 
 def test_a_token_lets_in_only_the_jobs_it_is_for(guarded: Collector) -> None:
@@ -142,10 +150,10 @@ def test_a_reader_of_some_jobs_learns_nothing_of_the_others(stored: bool, tmp_pa
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics%0A", "/metrics?x", "//metrics", "/metrics/", "/%6Detrics"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-def test_what_is_of_all_jobs_has_no_other_name_for_a_reader_of_some(guarded: Collector, path: str, method: str) -> None:
+def test_what_is_of_all_jobs_has_no_other_name_for_a_reader_of_some(shared: Collector, path: str, method: str) -> None:
     headers = {"Authorization": f"Bearer {TEAM_READER}"}
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(urllib.request.Request(guarded.http + path, headers=headers, method=method), timeout=10)
+        urllib.request.urlopen(urllib.request.Request(shared.http + path, headers=headers, method=method), timeout=10)
     assert refused.value.code in (307, 403, 404, 405)
     assert b"otel_fr_collector_" not in refused.value.read()
 
