@@ -272,6 +272,21 @@ def test_an_incident_links_to_its_runbook(stage: Stage, watched: Watched) -> Non
     expect(page.locator("#incidents [data-item]")).to_have_count(1)
 
 
+@pytest.mark.parametrize("has_older", [False, True])
+def test_older_incidents_are_offered_only_if_there_are_some(stage: Stage, watched: Watched, has_older: bool) -> None:
+    """That there are some is the answer of a made server: the collector's own has one incident."""
+    number = stage.hang(stage.job(8), 5)["id"]
+    page = watched.page
+    asked = "**/api/v1/incidents?*limit=1&*"
+    if has_older:
+        page.route(asked, lambda route: route.fulfill(json={"incidents": [{"id": number}]}))
+    with page.expect_response(asked):
+        page.goto(f"{stage.url}/#/incidents")
+    expect(page.locator("#incidents [data-item]")).to_have_count(1)
+    older = page.locator("button", has_text="Older").first
+    (expect(older).to_be_visible if has_older else expect(older).to_be_hidden)()
+
+
 def test_what_ranks_do_shows_in_their_rows(stage: Stage, watched: Watched) -> None:
     """The step, an overdue section, and an error that is longer than a row."""
     run = stage.job(8)

@@ -92,6 +92,7 @@ export function incidentsView() {
   const older = h("button", { type: "button", onclick: () => loadOlder() }, "Older");
   let state = {};
   let past = [];
+  let hasOlder; // undefined: not asked yet
 
   function choose(value) {
     wanted.state = value;
@@ -99,12 +100,22 @@ export function incidentsView() {
     show();
   }
 
-  async function loadOlder() {
+  async function before(limit) {
     const first = [...past, ...(state.incidents ?? [])].reduce((a, b) => (!a || b.detected_at < a.detected_at ? b : a), null);
-    if (!first) return;
-    const found = (await get(`incidents?view=brief&include=consequences&limit=${OLDER}&before=${encodeURIComponent(first.detected_at)}`)).incidents;
+    if (!first) return [];
+    return (await get(`incidents?view=brief&include=consequences&limit=${limit}&before=${encodeURIComponent(first.detected_at)}`)).incidents;
+  }
+
+  async function loadOlder() {
+    const found = await before(OLDER);
     past = [...found, ...past];
-    older.disabled = !found.length;
+    hasOlder = found.length > 0 && (await before(1)).length > 0;
+    show();
+  }
+
+  async function findOlder() {
+    hasOlder = false;
+    hasOlder = (await before(1).catch(() => [null])).length > 0; // not known: the button will tell
     show();
   }
 
@@ -116,6 +127,7 @@ export function incidentsView() {
       (!wanted.text || `${jobTitle(one)} ${one.job} ${one.category} ${one.summary} ${one.id}`.toLowerCase().includes(wanted.text)));
     fit.sort((a, b) => (a.state === b.state ? 0 : a.state === "firing" ? -1 : 1));
     setText(none, fit.length ? "" : "No incident matches.");
+    older.hidden = !hasOlder;
     incidentList(list, fit, all);
   }
 
@@ -124,6 +136,7 @@ export function incidentsView() {
     node: h("div", {}, h("h1", {}, "Incidents"), h("div", { class: "tools" }, buttons, search), none, list, h("p", {}, older)),
     update(fresh) {
       state = fresh;
+      if (hasOlder === undefined && state.incidents?.length) findOlder();
       show();
     },
     tick: () => tick(list),
