@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define OFR_API_VERSION 2
+#define OFR_API_VERSION 3
 
 /* What is known of a call before it is passed on. Sizes in words of 8 bytes. */
 typedef struct {
@@ -18,24 +18,34 @@ typedef struct {
   uint32_t kind;      /* KIND_* of the ring */
 } OfrCall;
 
-/* A recorded call that has not ended. */
+/* A recorded call that has not ended: what its end needs. */
 typedef struct {
   void *recorder;
   uint64_t ticket;
   int64_t group_index;
   uint64_t sequence; /* of a collective; 0: it has none */
-  uint32_t mode;     /* capture/completion.py: EndMode */
-  uint32_t slot;     /* of the signature, for `no_future` */
-  uint64_t epoch;    /* of the signatures, for `no_future` */
-  uint32_t has_no_future;
+  uint32_t row;      /* number of the group's progress row, from 1; 0: it has none */
 } OfrPending;
+
+/* How the kernel learns of that end. */
+typedef struct {
+  uint32_t mode; /* capture/completion.py: EndMode */
+  uint32_t has_no_future;
+  uint32_t slot;  /* of the signature, for `no_future` */
+  uint64_t epoch; /* of the signatures, for `no_future` */
+} OfrEnding;
+
+/* What a call reads first. Each member is loaded and stored at any time, by one atomic access. */
+typedef struct {
+  uint32_t on;          /* not 0: calls are recorded */
+  const void *lines[6]; /* where the next call will probably write, for prefetches only; NULL: not known */
+} OfrNext;
 
 typedef struct {
   uint32_t version;
-  /* Not 0: calls are recorded. May be read at any time. */
-  const uint32_t *on;
+  const OfrNext *next;
   /* Records a call. 0: it is not recorded. Never fails; holds no lock when it returns. */
-  int (*begin)(const OfrCall *call, OfrPending *pending);
+  int (*begin)(const OfrCall *call, OfrPending *pending, OfrEnding *ending);
   /* Records an end, from any thread: RecordState, monotonic ns (0: unknown). */
   void (*end)(const OfrPending *pending, uint32_t state, int64_t ended_ns);
   /* Records since when a thread waits for a call, from any thread: monotonic ns, or OFR_POSTED. */
@@ -43,7 +53,7 @@ typedef struct {
   /* A callback waits for the end of a call (1), or exists no longer (-1). */
   void (*watch)(void *recorder, int change);
   /* The Work of this call, and so of calls with its signature, has no future. */
-  void (*no_future)(const OfrPending *pending);
+  void (*no_future)(const OfrPending *pending, const OfrEnding *ending);
   /* Counts an error of otel-fr's own. */
   void (*failed)(void);
 } OfrApi;

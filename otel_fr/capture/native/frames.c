@@ -17,49 +17,53 @@
 
 const void *ofr_frame_first(const void *thread) { return ((const PyThreadState *)thread)->frame; }
 
-const void *ofr_frame_back(const void *frame) { return ((const PyFrameObject *)frame)->f_back; }
+const void *ofr_frame_read(const void *frame, OfrFrame *read) {
+  const PyFrameObject *object = frame;
+  read->code = object->f_code;
+  read->position = object->f_lasti;
+  read->is_generator = 0;
+  return object->f_back;
+}
 
-void *ofr_frame_code(const void *frame) { return ((const PyFrameObject *)frame)->f_code; }
-
-int ofr_frame_position(const void *frame) { return ((const PyFrameObject *)frame)->f_lasti; }
+/* There, every frame is shown. */
+int ofr_code_first(const void *code) {
+  (void)code;
+  return -1;
+}
 
 #else
 
 #include <internal/pycore_frame.h>
 
-/* As _PyFrame_IsIncomplete, which Python's own f_back uses. */
-static const void *first_complete(const _PyInterpreterFrame *frame) {
-  while (frame) {
+/* Those of C code have no function. */
+static const void *first_of_python(const _PyInterpreterFrame *frame) {
 #if PY_VERSION_HEX >= 0x030C0000
-    if (frame->owner == FRAME_OWNED_BY_CSTACK) {
-      frame = frame->previous;
-      continue;
-    }
+  while (frame && frame->owner == FRAME_OWNED_BY_CSTACK) frame = frame->previous;
 #endif
-    if (!_PyFrame_IsIncomplete((_PyInterpreterFrame *)frame)) return frame;
-    frame = frame->previous;
-  }
-  return NULL;
+  return frame;
 }
 
 const void *ofr_frame_first(const void *thread) {
 #if PY_VERSION_HEX >= 0x030D0000
-  return first_complete(((const PyThreadState *)thread)->current_frame);
+  return first_of_python(((const PyThreadState *)thread)->current_frame);
 #else
-  return first_complete(((const PyThreadState *)thread)->cframe->current_frame);
+  return first_of_python(((const PyThreadState *)thread)->cframe->current_frame);
 #endif
 }
 
-const void *ofr_frame_back(const void *frame) { return first_complete(((const _PyInterpreterFrame *)frame)->previous); }
-
-void *ofr_frame_code(const void *frame) {
+const void *ofr_frame_read(const void *frame, OfrFrame *read) {
+  const _PyInterpreterFrame *inner = frame;
 #if PY_VERSION_HEX >= 0x030D0000
-  return _PyFrame_GetCode((_PyInterpreterFrame *)frame);
+  read->code = _PyFrame_GetCode((_PyInterpreterFrame *)frame);
 #else
-  return ((const _PyInterpreterFrame *)frame)->f_code;
+  read->code = inner->f_code;
 #endif
+  read->position = _PyInterpreterFrame_LASTI((_PyInterpreterFrame *)frame);
+  read->is_generator = inner->owner == FRAME_OWNED_BY_GENERATOR;
+  return first_of_python(inner->previous);
 }
 
-int ofr_frame_position(const void *frame) { return _PyInterpreterFrame_LASTI((_PyInterpreterFrame *)frame); }
+/* See _PyFrame_IsIncomplete, which Python's own f_back uses. */
+int ofr_code_first(const void *code) { return ((const PyCodeObject *)code)->_co_firsttraceable; }
 
 #endif

@@ -9,13 +9,21 @@
 extern "C" {
 #endif
 
-/* The innermost frame of a thread, and the next one outward. NULL: none. `thread`: PyThreadState. */
-const void *ofr_frame_first(const void *thread);
-const void *ofr_frame_back(const void *frame);
+typedef struct {
+  const void *code; /* borrowed */
+  int position;     /* in the code */
+  int is_generator;
+} OfrFrame;
 
-/* Its code object (borrowed), and its position in the code. */
-void *ofr_frame_code(const void *frame);
-int ofr_frame_position(const void *frame);
+/* The innermost frame of a thread. NULL: none. `thread`: PyThreadState. */
+const void *ofr_frame_first(const void *thread);
+
+/* Reads a frame. Returns the next one outward, or NULL. */
+const void *ofr_frame_read(const void *frame, OfrFrame *read);
+
+/* The position from which on a frame of this code object runs its function; before, Python shows no such frame, unless it
+ * is a generator's. For the caller to remember: reading it of each frame would be a cache miss each. */
+int ofr_code_first(const void *code);
 
 #ifdef __cplusplus
 }

@@ -28,7 +28,7 @@ using otel_fr::FollowedWork;
 using otel_fr::kWorksAreKnown;
 using torch::jit::Stack;
 
-const OfrApi* api = nullptr;
+alignas(64) OfrApi api{};  // a copy: one cache line
 constexpr uint64_t kUnread = 0xFFFFFFFF;  // in place of the reduce op
 
 int64_t monotonic_ns() {
@@ -87,22 +87,27 @@ const T& object_of(const IValue& value) {
   return static_cast<const T&>(*static_cast<const torch::CustomClassHolder*>(object));
 }
 
-// Counts a callback, and each copy of it, for as long as a future has it.
-class Watch {
+// The callback that records the end of a call; counted, and each copy of it, for as long as a future has it.
+class EndCallback {
  public:
-  explicit Watch(void* recorder) : recorder_(recorder) { api->watch(recorder_, 1); }
-  Watch(const Watch& other) : recorder_(other.recorder_) {
-    if (recorder_) api->watch(recorder_, 1);
+  explicit EndCallback(const OfrPending& call) : call_(call) { api.watch(call_.recorder, 1); }
+  EndCallback(const EndCallback& other) : call_(other.call_) {
+    if (call_.recorder) api.watch(call_.recorder, 1);
   }
-  Watch(Watch&& other) noexcept : recorder_(std::exchange(other.recorder_, nullptr)) {}
-  ~Watch() {
-    if (recorder_) api->watch(recorder_, -1);
+  EndCallback(EndCallback&& other) noexcept : call_(other.call_) { other.call_.recorder = nullptr; }
+  ~EndCallback() {
+    if (call_.recorder) api.watch(call_.recorder, -1);
   }
-  Watch& operator=(const Watch&) = delete;
-  Watch& operator=(Watch&&) = delete;
+  EndCallback& operator=(const EndCallback&) = delete;
+  EndCallback& operator=(EndCallback&&) = delete;
+
+  void operator()(c10::ivalue::Future& done) const {
+    int64_t now = monotonic_ns();
+    api.end(&call_, done.hasError() ? OFR_FAILED : OFR_COMPLETED, now);
+  }
 
  private:
-  void* recorder_;
+  OfrPending call_;
 };
 
 // nullptr: it has none, as a group of a Python class, which has no backend and is not recorded.
@@ -121,31 +126,35 @@ class Kernel final : public c10::OperatorKernel {
 
   void operator()(const OperatorHandle& handle, DispatchKeySet keys, Stack* stack) {
     OfrPending call;
+    OfrEnding ending;
     bool recorded = false;
-    if (*api->on) {
+    if (__atomic_load_n(&api.next->on, __ATOMIC_RELAXED)) {
+      // They are not in the cache after a step's computation; fetched while the arguments are read.
+      for (const auto& line : api.next->lines)
+        __builtin_prefetch(__atomic_load_n(&line, __ATOMIC_RELAXED), /*for writing*/ 1);
       try {
-        recorded = begin(handle, *stack, &call);
+        recorded = begin(handle, *stack, &call, &ending);
       } catch (...) {  // the collective continues
-        api->failed();
+        api.failed();
       }
     }
     if (!recorded) return handle.redispatchBoxed(keys & after_, stack);
     try {
       handle.redispatchBoxed(keys & after_, stack);
     } catch (...) {
-      api->end(&call, OFR_FAILED, monotonic_ns());
+      api.end(&call, OFR_FAILED, monotonic_ns());
       throw;
     }
     try {
-      follow(*stack, call);
+      follow(*stack, call, ending);
     } catch (...) {
-      api->end(&call, OFR_UNKNOWN, 0);
-      api->failed();
+      api.end(&call, OFR_UNKNOWN, 0);
+      api.failed();
     }
   }
 
  private:
-  bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending) const {
+  bool begin(const OperatorHandle& handle, const Stack& stack, OfrPending* pending, OfrEnding* ending) const {
     const size_t count = handle.schema().arguments().size();
     const IValue* arguments = &stack[stack.size() - count];
     const std::string* name = name_of(object_of<c10d::ProcessGroup>(arguments[op_.group]));
@@ -155,7 +164,7 @@ class Kernel final : public c10::OperatorKernel {
     try {
       describe(arguments, key);
     } catch (...) {  // still counted and recorded: a hole in the numbers looks like a call that was left out
-      api->failed();
+      api.failed();
       key.clear();
       key.add(op_.code | kUnread << 32);
     }
@@ -167,7 +176,7 @@ class Kernel final : public c10::OperatorKernel {
     call.timeout_ms = op_.timeout >= 0 && arguments[op_.timeout].isInt() ? arguments[op_.timeout].toInt() : -1;
     call.code = op_.code;
     call.kind = op_.kind;
-    return api->begin(&call, pending) != 0;
+    return api.begin(&call, pending, ending) != 0;
   }
 
   void describe(const IValue* arguments, Key& key) const {
@@ -186,27 +195,22 @@ class Kernel final : public c10::OperatorKernel {
     }
   }
 
-  static void follow(Stack& stack, const OfrPending& call) {
-    if (call.mode == OFR_MODE_RETURN) return api->end(&call, OFR_COMPLETED, monotonic_ns());
-    if (call.mode != OFR_MODE_WORK) return api->end(&call, OFR_UNKNOWN, 0);
+  static void follow(Stack& stack, const OfrPending& call, const OfrEnding& ending) {
+    if (ending.mode == OFR_MODE_RETURN) return api.end(&call, OFR_COMPLETED, monotonic_ns());
+    if (ending.mode != OFR_MODE_WORK) return api.end(&call, OFR_UNKNOWN, 0);
     auto& work = const_cast<c10d::Work&>(object_of<c10d::Work>(stack.back()));
-    if (!call.has_no_future) {
+    if (!ending.has_no_future) {
       if (auto future = future_of(work)) {
         // Without the streams of the future's devices: nothing is read from it but whether it failed.
-        future->addCallback(
-            [call, watch = Watch(call.recorder)](c10::ivalue::Future& done) {
-              int64_t now = monotonic_ns();
-              api->end(&call, done.hasError() ? OFR_FAILED : OFR_COMPLETED, now);
-            },
-            /*uses_future=*/false);
+        future->addCallback(EndCallback(call), /*uses_future=*/false);
         return;
       }
-      api->no_future(&call);
+      api.no_future(&call, &ending);
     }
-    if (!kWorksAreKnown) return api->end(&call, OFR_UNKNOWN, 0);
+    if (!kWorksAreKnown) return api.end(&call, OFR_UNKNOWN, 0);
     auto own = c10::intrusive_ptr<c10d::Work>::reclaim_copy(&work);
     stack.back() = IValue(c10::intrusive_ptr<c10d::Work>(
-        c10::make_intrusive<FollowedWork>(api, std::move(own), call, monotonic_ns)));
+        c10::make_intrusive<FollowedWork>(&api, std::move(own), call, monotonic_ns)));
   }
 
   // Null: this Work has none. It depends on the operator and torch's version.
@@ -260,7 +264,7 @@ OTEL_FR_EXPORT int otel_fr_install(const OfrApi* table, const OfrOperator* opera
   try {
     TORCH_CHECK(table->version == OFR_API_VERSION, "the ring writer has another interface");
     TORCH_CHECK(!library, "kernels are installed already");
-    api = table;
+    api = *table;
     library = std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", DispatchKey::BackendSelect, __FILE__,
                                                static_cast<uint32_t>(__LINE__));
     for (size_t i = 0; i < count; ++i)

@@ -16,7 +16,7 @@ template <class Use>
 bool locked(Core& core, Use use) {
   Lock lock(core.mutex);
   if (core.ring) use(*core.ring);
-  return core.ring != nullptr;
+  return core.ring.has_value();
 }
 
 PyObject* closed() {
@@ -81,7 +81,7 @@ PyObject* core_new(PyTypeObject* type, PyObject* args, PyObject*) {
     Py_DECREF(self);
     return nullptr;
   }
-  self->core->ring = std::make_unique<Ring>(base, layout);
+  self->core->ring.emplace(base, layout);
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -138,7 +138,9 @@ PyObject* core_complete(PyCore* self, PyObject* const* args, Py_ssize_t count) {
       !number(args, 2, UINT64_MAX, &sequence) || !number(args, 3, 3, &state) || !time_of(args[4], &ended))
     return nullptr;
   bool open = locked(*self->core, [&](Ring& ring) {
-    ring.complete(ticket, static_cast<int64_t>(group), sequence, static_cast<uint32_t>(state), ended);
+    auto index = static_cast<int64_t>(group);
+    const RingGroup* found = ring.group(index);
+    ring.complete(ticket, found ? found->row : 0, index, sequence, static_cast<uint32_t>(state), ended);
   });
   return open ? Py_NewRef(Py_None) : closed();
 }
@@ -318,7 +320,7 @@ int set_sites(PyRecorder* self, PyObject* value, void*) {
   return 0;
 }
 
-PyObject* get_watched(PyRecorder* self, void*) { return PyLong_FromLongLong(self->recorder->watched); }
+PyObject* get_watched(PyRecorder* self, void*) { return PyLong_FromLongLong(self->recorder->core().watched); }
 
 PyMethodDef recorder_methods[] = {
     {"add_group", method(recorder_add_group), METH_VARARGS, nullptr},

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <iterator>
 
 #include "frames.h"
 
@@ -13,7 +14,7 @@ namespace otel_fr {
 namespace {
 
 constexpr uint8_t kFlagCoalesced = 1;
-constexpr size_t kMaxSignatures = 65536, kMaxSites = 65536, kMaxCodes = 16384, kMaxPairs = 65536;  // as in Python
+constexpr size_t kMaxSignatures = 65536, kMaxSites = 65536, kMaxCodes = 16384;  // as in Python
 // Each miss takes one attempt; the references of all of them are stale at most a few times.
 constexpr int kAttempts = 128;
 
@@ -37,24 +38,12 @@ thread_local ThreadState thread_state;
 
 }  // namespace
 
-uint64_t Pairs::next(const Pair& pair) {
-  auto found = counts_.find(pair);
-  if (found != counts_.end()) return found->second++;
-  if (counts_.size() >= kMaxPairs) {
-    for (size_t i = 0; i < kMaxPairs / 2; ++i) {
-      counts_.erase(order_.front());
-      order_.pop_front();
-    }
-  }
-  counts_.emplace(pair, 1);
-  order_.push_back(pair);
-  return 0;
-}
-
 // What is known of one call so far, across misses.
 struct Recorder::Attempt {
-  LiveGroup* group = nullptr;  // under the mutex only
-  int64_t signature = KeyTable::kNone;
+  // Under the mutex only:
+  LiveGroup* group = nullptr;
+  const Signature* signature = nullptr;
+  uint32_t number = 0;  // of the signature
   SiteKey site;
   bool main_site = false, has_batch = false;
   uint32_t site_ref = 0;
@@ -69,7 +58,7 @@ LiveGroup* Recorder::find_group(std::string_view name) {
   return found == groups_.end() ? nullptr : found->second.get();
 }
 
-int Recorder::begin(const OfrCall& call, OfrPending* pending) {
+int Recorder::begin(const OfrCall& call, OfrPending* pending, OfrEnding* ending) {
   Attempt attempt;
   for (int i = 0; i < kAttempts; ++i) {
     Miss miss;
@@ -79,7 +68,7 @@ int Recorder::begin(const OfrCall& call, OfrPending* pending) {
       miss = look_up(call, attempt);
       if (miss == Miss::kIgnored) return 0;
       if (miss == Miss::kNone) {
-        if (int recorded = record(call, attempt, pending)) return recorded;
+        if (int recorded = record(call, attempt, pending, ending)) return recorded;
         continue;  // defining the group again has retired the other references
       }
     }
@@ -90,19 +79,47 @@ int Recorder::begin(const OfrCall& call, OfrPending* pending) {
 }
 
 Recorder::Miss Recorder::look_up(const OfrCall& call, Attempt& attempt) {
+  const bool with_site = with_sites;
+  if (with_site && !attempt.main_site) walk_locked(PyGILState_GetThisThreadState(), &attempt.site);
+  const SiteKey* site = with_site ? &attempt.site : nullptr;
+  const bool walked = !site || (!site->unknown && (site->found || attempt.main_site || pthread_self() == main_thread_));
+  uint64_t hash = 0;
+  const RecentCalls::Entry* recent = walked ? recent_.find(call, site, &hash) : nullptr;
+  if (recent && recent->signature.generation == core_->ring->generation()) {
+    attempt.group = recent->group;
+    attempt.signature = &recent->signature;
+    attempt.number = recent->number;
+    attempt.site_ref = recent->site;
+  } else {
+    Miss miss = look_up_parts(call, attempt, with_site);
+    if (miss != Miss::kNone) return miss;
+    RecentCalls::Entry found;
+    found.group = attempt.group;
+    found.signature = *attempt.signature;
+    found.number = attempt.number;
+    found.site = attempt.site_ref;
+    if (walked) recent_.add(call, site, hash, found);
+  }
+  if (thread_state.recorder != this || thread_state.generation != core_->ring->generation()) return Miss::kThread;
+  if (attempt.signature->coalesces && !attempt.has_batch && misses_->in_batch()) return Miss::kBatch;
+  return Miss::kNone;
+}
+
+// The group, the signature, and the call site that was walked to.
+Recorder::Miss Recorder::look_up_parts(const OfrCall& call, Attempt& attempt, bool with_site) {
   LiveGroup* group = attempt.group = find_group({call.group, call.group_length});
   if (!group) return Miss::kIgnored;  // created before recording began: its numbers are unknown
   if (group->index < 0) return Miss::kGroup;
   uint32_t generation = core_->ring->generation();
-  attempt.signature = group->signatures.find(call.key, call.key_words);
-  if (attempt.signature == KeyTable::kNone) return Miss::kSignature;
-  const Signature& signature = signatures_[attempt.signature];
+  int64_t number = group->signatures.find(call.key, call.key_words);
+  if (number == KeyTable::kNone) return Miss::kSignature;
+  const Signature& signature = signatures_[number];
+  attempt.signature = &signature;
+  attempt.number = static_cast<uint32_t>(number);
   if (signature.mode == OFR_MODE_IGNORE) return Miss::kIgnored;
   if (signature.generation != generation) return Miss::kSignature;
-  if (with_sites) {
+  if (with_site) {
     if (!attempt.main_site) {
-      auto* own = PyGILState_GetThisThreadState();
-      walk_locked(own, &attempt.site);
       if (attempt.site.unknown) return Miss::kCode;
       if (!attempt.site.found && pthread_self() != main_thread_) return Miss::kMainSite;
     }
@@ -110,8 +127,6 @@ Recorder::Miss Recorder::look_up(const OfrCall& call, Attempt& attempt) {
     if (found == KeyTable::kNone) return Miss::kSite;
     attempt.site_ref = static_cast<uint32_t>(found);
   }
-  if (thread_state.recorder != this || thread_state.generation != generation) return Miss::kThread;
-  if (signature.coalesces && !attempt.has_batch && misses_->in_batch()) return Miss::kBatch;
   return Miss::kNone;
 }
 
@@ -150,9 +165,9 @@ bool Recorder::resolve(Miss miss, const OfrCall& call, Attempt& attempt) {
 }
 
 // The caller holds the mutex, and everything that the record refers to is known.
-int Recorder::record(const OfrCall& call, const Attempt& attempt, OfrPending* pending) {
+int Recorder::record(const OfrCall& call, const Attempt& attempt, OfrPending* pending, OfrEnding* ending) {
   LiveGroup& group = *attempt.group;
-  const Signature& signature = signatures_[attempt.signature];
+  const Signature& signature = *attempt.signature;
   Ring& ring = *core_->ring;
   if (!ring.has_reference(*group.ring, signature.generation)) return 0;
   Slot slot = numbered(call, group, signature, attempt.batch);
@@ -166,10 +181,12 @@ int Recorder::record(const OfrCall& call, const Attempt& attempt, OfrPending* pe
   pending->ticket = ring.append(*group.ring, slot);
   pending->group_index = group.index;
   pending->sequence = call.kind == kCollective ? slot.coll_seq : 0;
-  pending->mode = signature.mode;
-  pending->slot = static_cast<uint32_t>(attempt.signature);
-  pending->epoch = signature_epoch_;
-  pending->has_no_future = signature.has_no_future;
+  pending->row = group.ring->row;
+  ending->mode = signature.mode;
+  ending->has_no_future = signature.has_no_future;
+  ending->slot = attempt.number;
+  ending->epoch = signature_epoch_;
+  set_next(*core_, this, ring, *group.ring);
   return 1;
 }
 
@@ -229,6 +246,7 @@ void Recorder::store_signature(const OfrCall& call, const Signature& signature) 
     for (auto& entry : groups_) entry.second->signatures.clear();
     signatures_.clear();
     ++signature_epoch_;
+    recent_.forget();
     signature_generation_ = core_->ring->generation();
   }
   LiveGroup* group = find_group({call.group, call.group_length});
@@ -242,6 +260,7 @@ void Recorder::store_site(const SiteKey& key, uint32_t ref, uint32_t generation)
   if (!core_->ring || generation != core_->ring->generation()) return;
   if (site_generation_ != generation || sites_.size() >= kMaxSites) {
     sites_.clear();
+    recent_.forget();
     site_generation_ = generation;
   }
   sites_.set(key.words, key.size, ref);
@@ -254,8 +273,9 @@ bool Recorder::set_library(const void* code, bool is_library) {
     // Their addresses may be used again, so a later key must not equal an earlier one.
     codes_.clear();
     sites_.clear();
+    recent_.forget();
   }
-  codes_.set(code, is_library ? CodeTable::kLibrary : CodeTable::kUser);
+  codes_.set(code, is_library ? CodeTable::kLibrary : CodeTable::kUser, ofr_code_first(code));
   return room;
 }
 
@@ -269,34 +289,32 @@ void Recorder::walk_locked(const void* thread, SiteKey* site) {
   site->found = false;
   site->unknown = nullptr;
   if (!thread) return;
-  const void* frame = ofr_frame_first(thread);
-  for (size_t steps = 0; frame; ++steps, frame = ofr_frame_back(frame)) {
-    if (steps == SiteKey::kMaxInner) return;
-    const void* code = ofr_frame_code(frame);
-    CodeTable::Class found = codes_.find(code);
-    if (found == CodeTable::kUser) break;
-    if (found == CodeTable::kNew) {
-      site->unknown = code;
+  size_t inner = 0;
+  OfrFrame read;
+  for (const void* frame = ofr_frame_first(thread); frame;) {
+    frame = ofr_frame_read(frame, &read);
+    const CodeTable::Item found = codes_.find(read.code);
+    if (found.kind == CodeTable::kNew) {  // also of a caller: it must live as long as the key
+      site->unknown = read.code;
       return;
     }
-  }
-  if (!frame) return;
-  site->found = true;
-  for (size_t kept = 0; frame && kept < SiteKey::kKeyed; ++kept, frame = ofr_frame_back(frame)) {
-    const void* code = ofr_frame_code(frame);
-    if (codes_.find(code) == CodeTable::kNew) {  // it must live as long as the key
-      site->unknown = code;
-      return;
+    if (read.position < found.first && !read.is_generator) continue;  // Python does not show it
+    if (!site->found && found.kind == CodeTable::kLibrary) {
+      if (++inner == SiteKey::kMaxInner) return;
+      continue;
     }
-    site->words[site->size++] = reinterpret_cast<uintptr_t>(code);
-    site->words[site->size++] = static_cast<uint64_t>(ofr_frame_position(frame));
+    site->found = true;
+    site->words[site->size++] = reinterpret_cast<uintptr_t>(read.code);
+    site->words[site->size++] = static_cast<uint64_t>(read.position);
+    if (site->size == std::size(site->words)) return;
   }
 }
 
-void Recorder::end(uint64_t ticket, int64_t group_index, uint64_t sequence, uint32_t state, int64_t ended_ns) {
+void Recorder::end(const OfrPending& pending, uint32_t state, int64_t ended_ns) {
   if (!on) return;
   std::lock_guard<std::mutex> lock(core_->mutex);
-  if (on && core_->ring) core_->ring->complete(ticket, group_index, sequence, state, ended_ns);
+  if (on && core_->ring)
+    core_->ring->complete(pending.ticket, pending.row, pending.group_index, pending.sequence, state, ended_ns);
 }
 
 void Recorder::wait(uint64_t ticket, int64_t waited_ns) {
@@ -305,10 +323,11 @@ void Recorder::wait(uint64_t ticket, int64_t waited_ns) {
   if (on && core_->ring) core_->ring->wait(ticket, waited_ns);
 }
 
-void Recorder::no_future(const OfrPending& pending) {
+void Recorder::no_future(const OfrEnding& ending) {
   std::lock_guard<std::mutex> lock(core_->mutex);
-  if (pending.epoch == signature_epoch_ && pending.slot < signatures_.size())
-    signatures_[pending.slot].has_no_future = true;
+  if (ending.epoch != signature_epoch_ || ending.slot >= signatures_.size()) return;
+  signatures_[ending.slot].has_no_future = true;
+  recent_.forget();
 }
 
 void Recorder::failed() {
@@ -323,6 +342,7 @@ void Recorder::add_group(const std::string& name) {
   auto group = std::make_unique<LiveGroup>();
   group->name = name;
   std::string_view key = group->name;
+  recent_.forget();
   groups_.erase(key);
   groups_.emplace(key, std::move(group));
 }
@@ -331,6 +351,7 @@ void Recorder::set_index(const std::string& name, int64_t index) {
   std::lock_guard<std::mutex> lock(core_->mutex);
   LiveGroup* group = find_group(name);
   if (!group || !core_->ring) return;
+  recent_.forget();
   if (group->index >= 0 && group->index != index) {  // it has other numbers now: group_recorder.py, `renumber`
     core_->ring->remove_group(group->index);
     group->signatures.clear();
@@ -343,6 +364,7 @@ void Recorder::remove_group(const std::string& name) {
   std::lock_guard<std::mutex> lock(core_->mutex);
   auto found = groups_.find(name);
   if (found == groups_.end()) return;
+  recent_.forget();
   if (core_->ring && found->second->index >= 0) core_->ring->remove_group(found->second->index);
   groups_.erase(found);
 }
@@ -350,60 +372,12 @@ void Recorder::remove_group(const std::string& name) {
 void Recorder::close() {
   on = 0;
   std::lock_guard<std::mutex> lock(core_->mutex);
+  recent_.forget();
   groups_.clear();
   signatures_.clear();
   ++signature_epoch_;
   sites_.clear();
   codes_.clear();
 }
-
-// ---- the kernel's functions
-
-namespace {
-
-// Recorders are never freed: a kernel, a Work, or the callback of a future may use one at any time.
-std::atomic<Recorder*> active{nullptr};
-uint32_t is_on = 0;
-
-int api_begin(const OfrCall* call, OfrPending* pending) {
-  Recorder* recorder = active.load(std::memory_order_acquire);
-  return recorder && recorder->on ? recorder->begin(*call, pending) : 0;
-}
-
-void api_end(const OfrPending* pending, uint32_t state, int64_t ended_ns) {
-  auto* recorder = static_cast<Recorder*>(pending->recorder);
-  recorder->end(pending->ticket, pending->group_index, pending->sequence, state, ended_ns);
-}
-
-void api_wait(const OfrPending* pending, int64_t waited_ns) {
-  static_cast<Recorder*>(pending->recorder)->wait(pending->ticket, waited_ns);
-}
-
-void api_watch(void* recorder, int change) { static_cast<Recorder*>(recorder)->watched += change; }
-
-void api_no_future(const OfrPending* pending) { static_cast<Recorder*>(pending->recorder)->no_future(*pending); }
-
-void api_failed() {
-  if (Recorder* recorder = active.load(std::memory_order_acquire)) recorder->failed();
-}
-
-// The mutex may be held by a thread that the child does not have: nothing is recorded there.
-void after_fork() {
-  __atomic_store_n(&is_on, 0, __ATOMIC_RELAXED);
-  if (Recorder* recorder = active.exchange(nullptr)) recorder->on = 0;
-}
-
-const OfrApi table = {OFR_API_VERSION, &is_on, api_begin, api_end, api_wait, api_watch, api_no_future, api_failed};
-
-}  // namespace
-
-void set_active(Recorder* recorder) {
-  static const int registered = pthread_atfork(nullptr, nullptr, after_fork);
-  (void)registered;
-  active = recorder;
-  __atomic_store_n(&is_on, recorder ? 1u : 0u, __ATOMIC_RELAXED);
-}
-
-const OfrApi* api() { return &table; }
 
 }  // namespace otel_fr

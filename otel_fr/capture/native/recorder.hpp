@@ -7,67 +7,25 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "api.h"
+#include "calls.hpp"
 #include "ring.hpp"
 #include "tables.hpp"
 
 namespace otel_fr {
 
-// A ring and its lock. `ring` is null once it is closed.
-struct Core {
+// A ring and its lock. `ring` is empty once it is closed.
+//
+// What threads of the backend write when a call ends shares no cache line with what only the training thread uses.
+struct alignas(64) Core {
   std::mutex mutex;
-  std::unique_ptr<Ring> ring;
-};
-
-// What calls with equal arguments in one group have in common: capture/signatures.py.
-struct Signature {
-  uint32_t ref = 0, generation = 0, mode = 0, step = 0, op_step = 0;
-  uint64_t timeout_ms = 0;
-  int64_t peer = -1, tag = 0;
-  bool coalesces = false, has_no_future = false;
-};
-
-struct Pair {
-  int64_t code, peer, tag;
-  bool operator==(const Pair& o) const { return code == o.code && peer == o.peer && tag == o.tag; }
-};
-
-struct PairHash {
-  size_t operator()(const Pair& p) const { return mixed(mixed(mixed(0, p.code), p.peer), p.tag); }
-};
-
-// How many calls of each pair there were: capture/groups.py, `next_pair_index`.
-class Pairs {
- public:
-  uint64_t next(const Pair& pair);
-
- private:
-  std::unordered_map<Pair, uint64_t, PairHash> counts_;
-  std::deque<Pair> order_;  // of their first use
-};
-
-// A live process group and its counters: capture/groups.py.
-struct LiveGroup {
-  std::string name;
-  int64_t index = -1;  // in the ring; -1: not defined yet
-  RingGroup* ring = nullptr;
-  uint64_t coll = 0, p2p = 0, op = 0, monitored = 0;
-  uint64_t batch = 0, batch_coll = 0, batch_p2p = 0;  // the last coalesced batch, and its numbers; 0: none yet
-  KeyTable signatures;
-  Pairs pairs;
-};
-
-// Where a call was made: code objects and positions of the innermost user frame and of its callers.
-struct SiteKey {
-  static constexpr size_t kKeyed = 4, kMaxInner = 64;  // capture/sites.py
-  uint64_t words[2 * kKeyed];
-  size_t size = 0;
-  bool found = false;
-  const void* unknown = nullptr;  // a code object that must be classified first
+  std::atomic<int64_t> watched{0};  // calls whose end a callback waits for
+  std::optional<Ring> ring;
 };
 
 class Recorder;
@@ -85,20 +43,19 @@ struct Misses {
   virtual bool in_batch() = 0;  // some group coalesces; takes no GIL
 };
 
-class Recorder {
+class alignas(64) Recorder {
  public:
   // `main_thread`: the identity of Python's main thread.
   Recorder(std::shared_ptr<Core> core, std::unique_ptr<Misses> misses, unsigned long main_thread);
 
   std::atomic<uint32_t> on{1};
   std::atomic<bool> with_sites{true};
-  std::atomic<int64_t> watched{0};  // calls whose end a callback waits for
 
   // Of the kernel; see api.h.
-  int begin(const OfrCall& call, OfrPending* pending);
-  void end(uint64_t ticket, int64_t group_index, uint64_t sequence, uint32_t state, int64_t ended_ns);
+  int begin(const OfrCall& call, OfrPending* pending, OfrEnding* ending);
+  void end(const OfrPending& pending, uint32_t state, int64_t ended_ns);
   void wait(uint64_t ticket, int64_t waited_ns);
-  void no_future(const OfrPending& pending);
+  void no_future(const OfrEnding& ending);
   void failed();
 
   // Of Python, under the GIL.
@@ -117,27 +74,32 @@ class Recorder {
 
   LiveGroup* find_group(std::string_view name);
   Miss look_up(const OfrCall& call, Attempt& attempt);
+  Miss look_up_parts(const OfrCall& call, Attempt& attempt, bool with_site);
   bool resolve(Miss miss, const OfrCall& call, Attempt& attempt);
-  int record(const OfrCall& call, const Attempt& attempt, OfrPending* pending);
+  int record(const OfrCall& call, const Attempt& attempt, OfrPending* pending, OfrEnding* ending);
   Slot numbered(const OfrCall& call, LiveGroup& group, const Signature& signature, uint64_t batch);
   void give_up(const OfrCall& call);
   void store_signature(const OfrCall& call, const Signature& signature);
   void store_site(const SiteKey& key, uint32_t ref, uint32_t generation);
   void walk_locked(const void* thread, SiteKey* site);
 
-  std::shared_ptr<Core> core_;
-  std::unique_ptr<Misses> misses_;
+  const std::shared_ptr<Core> core_;
+  const std::unique_ptr<Misses> misses_;
   const unsigned long main_thread_;
+  RecentCalls recent_;
+  CodeTable codes_;
   std::unordered_map<std::string_view, std::unique_ptr<LiveGroup>> groups_;  // keys: the groups' own names
   std::deque<Signature> signatures_;
   uint64_t signature_epoch_ = 0;
   uint32_t signature_generation_ = 0, site_generation_ = 0;
   KeyTable sites_;
-  CodeTable codes_;
 };
 
 // The recorder that the kernels call, or null; the table of functions that they get.
 void set_active(Recorder* recorder);
 const OfrApi* api();
+
+// Where the next call of this group will be written, for `OfrNext`.
+void set_next(const Core& core, const void* recorder, const Ring& ring, const RingGroup& group);
 
 }  // namespace otel_fr

@@ -37,8 +37,14 @@ struct DefinitionHeader {
 }  // namespace
 
 Ring::Ring(uint8_t* base, const Layout& layout)
-    : base_(base), words_(reinterpret_cast<uint64_t*>(base)), layout_(layout) {
-  for (uint64_t row = layout.rows; row-- > 0;) free_rows_.push_back(layout.progress / 8 + row * kRowWords);
+    : words_(reinterpret_cast<uint64_t*>(base)),
+      slots_word_(layout.slots_start / 8),
+      slots_(layout.slots),
+      rows_word_(layout.progress / 8),
+      owners_(layout.rows, -1),
+      base_(base),
+      layout_(layout) {
+  for (uint64_t row = layout.rows; row > 0; --row) free_rows_.push_back(static_cast<uint32_t>(row));
   store(kWordTail, 1);
   start_generation(1);
 }
@@ -61,8 +67,9 @@ int64_t Ring::add_group(std::string payload, std::string shortened) {
   if (!free_rows_.empty()) {
     group.row = free_rows_.back();
     free_rows_.pop_back();
+    owners_[group.row - 1] = index;
     // The row's group is written last: a reader never sees a group with the numbers of the one before it.
-    for (uint64_t word = group.row + kRowEnqueued; word < group.row + kRowWords; ++word) store(word, 0);
+    for (uint64_t word = kRowEnqueued; word < kRowWords; ++word) store(row_word(group.row) + word, 0);
   } else {
     store(kWordUntracked, words_[kWordUntracked] + 1);
   }
@@ -73,8 +80,9 @@ int64_t Ring::add_group(std::string payload, std::string shortened) {
 void Ring::remove_group(int64_t index) {
   auto found = groups_.find(index);
   if (found == groups_.end()) return;
-  if (uint64_t row = found->second.row) {
-    store(row + kRowGroup, 0);
+  if (uint32_t row = found->second.row) {
+    store(row_word(row) + kRowGroup, 0);
+    owners_[row - 1] = -1;
     free_rows_.push_back(row);
   } else {
     store(kWordUntracked, words_[kWordUntracked] - 1);
@@ -95,8 +103,10 @@ void Ring::define_group(RingGroup& group) {
 
 void Ring::write_group(RingGroup& group, const std::string& payload) {
   group.ref = write(kGroupDefinition, payload.data(), payload.size());
-  if (group.row) store(group.row + kRowGroup, uint64_t{generation_} << 32 | group.ref);
+  if (group.row) store(row_word(group.row) + kRowGroup, uint64_t{generation_} << 32 | group.ref);
 }
+
+uint64_t Ring::row_word(uint32_t row) const { return rows_word_ + uint64_t{row - 1} * kRowWords; }
 
 bool Ring::fits(size_t size) const { return used_ + kDefinitionSize + size <= layout_.half_size; }
 
@@ -150,16 +160,17 @@ bool Ring::has_reference(RingGroup& group, uint32_t generation) {
 uint64_t Ring::append(RingGroup& group, const Slot& slot) {
   if (slot.generation != generation_ || !has_reference(group, slot.generation)) return kStale;
   uint64_t ticket = head_ + 1;
-  uint64_t place = place_ + 1 == layout_.slots ? 0 : place_ + 1;
+  uint64_t place = place_ + 1 == slots_ ? 0 : place_ + 1;
   SlotBytes bytes{ticket,    slot.issued_ns, slot.coll_seq,   slot.p2p_seq,    slot.op_id, group.ref, slot.signature,
                   slot.site, generation_,    slot.pair_index, slot.kind,       slot.flags, 0,
                   static_cast<uint32_t>(slot.timeout_ms > kU32 ? kU32 : slot.timeout_ms), slot.thread, 0, 0, 0, 0};
   bytes.crc = crc32(&bytes, kBodySize);
-  put(layout_.slots_start + place * kSlotSize, &bytes, kSlotSize);
+  std::memcpy(words_ + slots_word_ + place * (kSlotSize / 8), &bytes, kSlotSize);
   head_ = ticket;
   place_ = place;
   store(kWordHead, ticket);
-  if (uint64_t row = group.row) {
+  if (group.row) {
+    uint64_t row = row_word(group.row);
     if (slot.kind == kCollective) store(row + kRowEnqueued, slot.coll_seq);
     if (slot.kind == kP2P) store(row + kRowP2P, slot.p2p_seq);
     store(row + kRowIssued, words_[row + kRowIssued] + 1);
@@ -170,16 +181,16 @@ uint64_t Ring::append(RingGroup& group, const Slot& slot) {
 
 uint64_t Ring::slot_of(uint64_t ticket) const {
   uint64_t back = head_ - ticket;
-  if (back >= layout_.capacity) return 0;
-  uint64_t place = place_ >= back ? place_ - back : place_ + layout_.slots - back;
-  return layout_.slots_start / 8 + place * (kSlotSize / 8);
+  if (back >= slots_ - 1) return 0;  // the capacity
+  uint64_t place = place_ >= back ? place_ - back : place_ + slots_ - back;
+  return slots_word_ + place * (kSlotSize / 8);
 }
 
-void Ring::complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns) {
+void Ring::complete(uint64_t ticket, uint32_t row_number, int64_t group_index, uint64_t coll_seq, uint32_t state,
+                    int64_t ended_ns) {
   if (uint64_t slot = slot_of(ticket)) store(slot + kEndedWord, static_cast<uint64_t>(ended_ns) << 2 | state);
-  RingGroup* found = group(group_index);
-  if (!found || !found->row) return;
-  uint64_t row = found->row;
+  if (!row_number || owners_[row_number - 1] != group_index) return;  // the row may be another group's by now
+  uint64_t row = row_word(row_number);
   store(row + kRowEnded, words_[row + kRowEnded] + 1);
   store(row + kRowLastEnd, static_cast<uint64_t>(ended_ns));
   if (state == 1 && coll_seq > words_[row + kRowCompleted]) store(row + kRowCompleted, coll_seq);
@@ -187,6 +198,15 @@ void Ring::complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uin
 
 void Ring::wait(uint64_t ticket, int64_t waited_ns) {
   if (uint64_t slot = slot_of(ticket)) store(slot + kWaitedWord, static_cast<uint64_t>(waited_ns));
+}
+
+void Ring::next_lines(const RingGroup& group, const void** lines) const {
+  uint64_t place = place_ + 1 == slots_ ? 0 : place_ + 1;
+  const uint64_t* slot = words_ + slots_word_ + place * (kSlotSize / 8);
+  lines[0] = slot;
+  lines[1] = slot + kSlotSize / 8 - 1;
+  lines[2] = words_ + kWordHead;
+  lines[3] = group.row ? words_ + row_word(group.row) : nullptr;
 }
 
 }  // namespace otel_fr

@@ -26,12 +26,14 @@ struct Slot {
 };
 
 struct RingGroup {
-  std::string payload, shortened;
   uint32_t ref = 0;  // in this generation; 0: none yet
-  uint64_t row = 0;  // first word of its progress row; 0: none
+  uint32_t row = 0;  // number of its progress row, from 1; 0: none
+  std::string payload, shortened;
 };
 
-class Ring {
+// Aligned to a cache line: its first members are all that a call needs, and the training thread finds none of them in its
+// cache after a step's computation.
+class alignas(64) Ring {
  public:
   static constexpr int kFlips = 3, kTruncated = 2, kDropped = 1, kHookErrors = 0;  // COUNTERS of layout.py
   static constexpr uint64_t kStale = 0;
@@ -55,9 +57,13 @@ class Ring {
 
   // The call's ticket; `kStale`: its references are of an earlier generation.
   uint64_t append(RingGroup& group, const Slot& slot);
-  void complete(uint64_t ticket, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns);
+  // `row`: of the group when the call was recorded.
+  void complete(uint64_t ticket, uint32_t row, int64_t group_index, uint64_t coll_seq, uint32_t state, int64_t ended_ns);
   void wait(uint64_t ticket, int64_t waited_ns);
   void count(int counter, uint64_t n);
+
+  // Where the next call of this group is written: the two ends of its slot, `head`, and the group's row.
+  void next_lines(const RingGroup& group, const void** lines) const;
 
  private:
   void store(uint64_t word, uint64_t value);
@@ -70,15 +76,19 @@ class Ring {
   void start_generation(uint32_t generation);
   void flip();
 
-  uint8_t* base_;
+  uint64_t row_word(uint32_t row) const;  // its first word
+
   uint64_t* words_;
-  Layout layout_;
   uint64_t head_ = 0, place_ = 0;  // of the last record; its place among the slots: head_ % slots, without a division
-  uint64_t half_ = 0, used_ = 0, generation_first_ = 1;
+  uint64_t slots_word_, slots_, rows_word_;
+  std::vector<int64_t> owners_;  // of each row, the index of its group; -1: it is free
   uint32_t generation_ = 1;
+  uint8_t* base_;
+  Layout layout_;
+  uint64_t half_ = 0, used_ = 0, generation_first_ = 1;
   int64_t next_group_ = 0;
   std::map<int64_t, RingGroup> groups_;  // in the order of their creation
-  std::vector<uint64_t> free_rows_;
+  std::vector<uint32_t> free_rows_;
 };
 
 }  // namespace otel_fr

@@ -84,25 +84,29 @@ class KeyTable {
   size_t mask_ = 0;
 };
 
-// Code objects, and whether each is of a library.
+// Code objects: whether each is of a library, and `ofr_code_first` of it.
 class CodeTable {
  public:
   enum Class : uint8_t { kNew = 0, kUser = 1, kLibrary = 2 };
 
-  Class find(const void* code) const {
-    if (slots_.empty()) return kNew;
-    for (size_t at = place(code);; at = (at + 1) & mask_) {
-      if (slots_[at].code == code) return slots_[at].kind;
-      if (!slots_[at].code) return kNew;
-    }
+  struct Item {
+    const void* code = nullptr;
+    int first = 0;
+    Class kind = kNew;
+  };
+
+  Item find(const void* code) const {
+    if (slots_.empty()) return {};
+    for (size_t at = place(code);; at = (at + 1) & mask_)
+      if (slots_[at].code == code || !slots_[at].code) return slots_[at];
   }
 
-  void set(const void* code, Class kind) {
+  void set(const void* code, Class kind, int first) {
     if (count_ * 2 >= slots_.size()) grow();
     size_t at = place(code);
     while (slots_[at].code && slots_[at].code != code) at = (at + 1) & mask_;
     if (!slots_[at].code) ++count_;
-    slots_[at] = {code, kind};
+    slots_[at] = {code, first, kind};
   }
 
   size_t size() const { return count_; }
@@ -113,11 +117,6 @@ class CodeTable {
   }
 
  private:
-  struct Item {
-    const void* code = nullptr;
-    Class kind = kNew;
-  };
-
   size_t place(const void* code) const { return mixed(0, reinterpret_cast<uintptr_t>(code) >> 4) & mask_; }
 
   void grow() {

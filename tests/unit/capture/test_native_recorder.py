@@ -49,6 +49,12 @@ class _Pending(ctypes.Structure):
     )
 
 
+class _Ending(ctypes.Structure):
+    """Room for ``OfrEnding`` of api.h."""
+
+    _fields_ = (("all", ctypes.c_uint64 * 8),)
+
+
 class Rig:
     """A recorder, and the handlers that it asks."""
 
@@ -64,14 +70,17 @@ class Rig:
         self.native.set_index("g", self.writer.add_group(GroupDef("0" * 16, "g", "", (0,), "gloo", 0)))
         self.native.activate(True)
         table = ctypes.cast(_ringwriter.API, ctypes.POINTER(ctypes.c_void_p))
-        function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Call), ctypes.POINTER(_Pending))
+        function = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(_Call), ctypes.POINTER(_Pending), ctypes.POINTER(_Ending)
+        )
         self._begin = function(table[2] or 0)
 
     def call(self, *key: int, kind: int = 0, group: bytes = b"g") -> int:
         """Record a call; ctypes lets go of the GIL meanwhile. Returns its ticket; 0: it is not recorded."""
         words = (ctypes.c_uint64 * len(key))(*key)
         pending = _Pending()
-        made = self._begin(ctypes.byref(_Call(group, len(group), words, len(key), 0, 7, kind)), ctypes.byref(pending))
+        described = _Call(group, len(group), words, len(key), 0, 7, kind)
+        made = self._begin(ctypes.byref(described), ctypes.byref(pending), ctypes.byref(_Ending()))
         return int(pending.ticket) if made else 0
 
     def records(self) -> list[Record]:
