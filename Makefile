@@ -95,8 +95,8 @@ bench-steps: setup
 bench-verdicts: setup
 	$(BIN)/python benchmarks/verdicts.py
 
-# One job of 1,024, 4,096 and 16,384 simulated ranks on one collector: what a report costs, and when a rank that left a
-# collective out is named; two minutes. SCALE: more options.
+# One job of 1,024 to 16,384 simulated ranks, and 2,048 jobs of 8, on one collector: what a report costs, and when a rank
+# that left a collective out is named; five minutes. SCALE: more options.
 SCALE ?=
 bench-scale: setup
 	$(BIN)/python benchmarks/scale.py $(SCALE)

@@ -10,8 +10,9 @@ there, report that they are stalled, with stacks, and the collector is to name t
 fault.
 
 CPU time is read from /proc, so it is right on a shared machine; "skip to incident" is wall time, and longer where the
-machine is busy. Prints a table for docs/scale.md, or one JSON object a line with ``--json``. One row of the table is
-computed: eight collectors with a job of 12,500 ranks each, from one that is measured.
+machine is busy. Prints tables for docs/scale.md, or one JSON value a line with ``--json``: the jobs, and what a report
+of each kind costs (`benchmarks.report_costs`). One row of the first is computed: eight collectors with a job of 12,500
+ranks each, from one that is measured.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from otel_fr_collector.control import REPORT_INTERVAL
 
+from benchmarks import report_costs
 from benchmarks.collector import Server, collector
 from benchmarks.simulated_ranks import BATCH, Batch, Job
 
@@ -217,8 +219,7 @@ def _several(one: Result) -> tuple[str, ...]:
     memory = f"{COLLECTORS * one.steady_mb:.0f}, {COLLECTORS * one.highest_mb:.0f} MB"
     return (
         f"{COLLECTORS} x {one.ranks:,} on {COLLECTORS} collectors, computed", "as above", "as above",
-        f"{COLLECTORS * one.core:.1%}", "as above", f"{one.incident_cpu_s} s a fault", "as above", memory, "as above",
-        "as above",
+        f"{COLLECTORS * one.core:.1%}", "as above", "as above", "as above", memory, "as above", "as above",
     )  # fmt: skip
 
 
@@ -249,6 +250,8 @@ def main() -> int:
             print(json.dumps(asdict(results[-1])), flush=True)
     if not options.json:
         print(table(results))
+    costs = report_costs.measure()
+    print(json.dumps([asdict(one) for one in costs]) if options.json else f"\n{report_costs.table(costs)}")
     good = all(one.incident_s is not None and f"rank {one.ranks // 3} " in one.named for one in results)
     return 0 if good else 1
 

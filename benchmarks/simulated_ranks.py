@@ -36,6 +36,13 @@ STACK = "Thread MainThread (most recent call last):\n" + "".join(
 """About 3 kB."""
 
 
+def placed(request: bytes, number: int, calls: int, still: float) -> bytes:
+    """The request with the report's number, how many calls the ranks have made, and for how long they stand still."""
+    for mark, value in ((NUMBER, number), (CALLS + 1, calls + 1), (CALLS, calls)):
+        request = request.replace(str(mark).encode(), str(value).encode())
+    return request.replace(str(AGE).encode(), f"{still:.6f}"[:8].encode())
+
+
 class Job:
     """The reports of a job's ranks; ``culprit`` leaves the call out."""
 
@@ -218,9 +225,7 @@ class Batch:
 
     def _send(self, export: grpc.UnaryUnaryMultiCallable[bytes, bytes], data: bytes, still: float) -> None:
         self._number += 1
-        for mark, value in ((NUMBER, self._number), (CALLS + 1, self._calls + 1), (CALLS, self._calls)):
-            data = data.replace(str(mark).encode(), str(value).encode())
-        data = data.replace(str(AGE).encode(), f"{still:.6f}"[:8].encode())
+        data = placed(data, self._number, self._calls, still)
         self._under_way = export.future(data, timeout=30)
         self.sent += self.count
         self.bytes += len(data)

@@ -34,6 +34,8 @@ THREADS = 8
 """Threads for larger runs, of which each tenant may use one."""
 MANY_THREADS = 4
 """Threads in use from which no tenant gets a second one: they share one interpreter."""
+PIECES_SECONDS = 0.03
+"""For which the state of a large run is taken before others have a turn: in each, many requests may do some work."""
 SLOWNESS_INTERVAL = 1.0
 """Seconds between two looks at who comes last in a run's groups."""
 LOOK_SECONDS, LOOK_PAUSE = 0.001, 20.0
@@ -211,7 +213,9 @@ class Judge:
         try:
             while taken is None:
                 await asyncio.sleep(0)
-                taken = next(pieces)
+                end = time.perf_counter() + PIECES_SECONDS
+                while taken is None and time.perf_counter() < end:
+                    taken = next(pieces)
             evidence = taken.evidence
             findings = await self._workers.run(lambda: diagnose(evidence()))
             if self._runs.by_id.get(run.id) is run and not run.is_replaced:

@@ -104,7 +104,8 @@ def test_a_tenant_has_at_most_two_large_runs_in_threads(monkeypatch: pytest.Monk
         for tenant in "abcdefghij":
             for number in range(5):
                 stall(service, f"{tenant}/{number}")
-        service.judge.step(2.1)
+        while not service.judge.step(2.1):
+            pass  # on a busy machine, a step is over before all were looked at
         assert service.judge.in_progress == judge_module.THREADS
         running = service.judge._threads_of
         assert max(running.values()) <= 2
