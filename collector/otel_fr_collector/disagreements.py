@@ -24,10 +24,14 @@ _log = logging.getLogger(__name__)
 
 SETTLE = 0.5
 """Seconds from a difference to the question, in which other ranks report theirs: it shows which ranks are few."""
+LATEST = 7.0
+"""Seconds to the question if not all members are known to have come as far: a steady rank reports every 5 s."""
 ANSWER_SECONDS = 3.0
 """For one round; then those count that have answered."""
 MAX_ASKED = 64
 """Ranks of a group that are asked: all of them, or those that differ from most, and at least twice as many others."""
+FEWEST = 3
+"""Ranks of a larger group that must answer: two that differ do not show which of them differs from the others."""
 MAX_INQUIRIES = 64
 """Of one group. A program whose ranks differ in each step has an incident after the first."""
 
@@ -57,25 +61,27 @@ class Disagreements:
         for group_id, window in list(run.windows.items()):
             if group_id in run.inquiries or now - window.since < SETTLE:
                 continue
-            del run.windows[group_id]
             group = run.groups[group_id]
+            ranks = _to_ask(run, group, window.last, self._control.watching(run.id))
+            if len(ranks) < min(len(group.group.ranks), MAX_ASKED) and now - window.since < LATEST:
+                continue
+            del run.windows[group_id]
             if group.inquiries >= MAX_INQUIRIES or group.shows_disagreement(window.first, window.last):
                 continue
             group.inquiries += 1
-            ranks = _to_ask(run, group, window.last, self._control.watching(run.id))
             self._ask(run, group, Inquiry(window.first, window.last, ranks, now + ANSWER_SECONDS, window))
 
     def _ask(self, run: Run, group: GroupState, inquiry: Inquiry) -> None:
-        if len(inquiry.ranks) < 2:
-            self._give_up(run, group, inquiry, "its monitors do not listen to this collector")
+        if len(inquiry.ranks) < _fewest(group):
+            self._give_up(run, group, inquiry, "too few of its monitors listen to this collector")
             return
         run.inquiries[group.group.id] = inquiry
         self._control.fetch_calls(run.id, inquiry.ranks, group.group.id, inquiry.first, inquiry.last)
 
     def _go_on(self, run: Run, group: GroupState, inquiry: Inquiry, now: float) -> None:
         answers = inquiry.answers
-        if len(answers) < 2:
-            self._give_up(run, group, inquiry, "its monitors did not answer")
+        if len(answers) < _fewest(group):
+            self._give_up(run, group, inquiry, "too few of its monitors answered")
             return
         first = max(one.first for one in answers.values())
         last, is_cut = inquiry.last, inquiry.is_cut or first > inquiry.first
@@ -122,6 +128,10 @@ class Disagreements:
             name,
             why,
         )
+
+
+def _fewest(group: GroupState) -> int:
+    return min(FEWEST, max(2, len(group.group.ranks)))
 
 
 def _to_ask(run: Run, group: GroupState, last: int, watching: set[int]) -> frozenset[int]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from otel_fr_collector.control import Control
-from otel_fr_collector.disagreements import ANSWER_SECONDS, MAX_ASKED, SETTLE, Disagreements
+from otel_fr_collector.disagreements import ANSWER_SECONDS, LATEST, MAX_ASKED, SETTLE, Disagreements
 from otel_fr_collector.incidents.triggers import MISMATCH_PATIENCE
 from otel_fr_collector.jobs.calls import RankCall
 from otel_fr_collector.jobs.fingerprints import Fingerprints, Window
@@ -151,10 +151,10 @@ def test_without_monitors_that_listen_it_is_undecided(caplog: pytest.LogCaptureF
     job = Job(2, {1: 5})
     for rank in range(2):
         job.report(rank, 15)
-    job.now += SETTLE + 0.1
+    job.now += LATEST + 0.1
     job.disagreements.step(job.run, job.now)
     assert job.outcome() == {"undecided": 1.0}
-    assert "its monitors do not listen to this collector" in caplog.text
+    assert "too few of its monitors listen to this collector" in caplog.text
 
 
 def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
@@ -163,6 +163,26 @@ def test_ranks_that_do_not_answer_are_not_waited_for_for_long() -> None:
         job.report(rank, 15)
     job.settle(SETTLE + ANSWER_SECONDS + 1.0)
     assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (2,), 7)]
+
+
+def test_a_member_that_reports_later_is_waited_for_so_that_it_shows_who_is_odd() -> None:
+    job = Job(3, {1: 9})
+    job.report(1, 15)
+    job.report(2, 15)
+    job.settle(5.0)
+    assert job.asked == []
+    job.report(0, 15)
+    job.settle()
+    assert job.verdict() == [(Category.REDUCE_OP_MISMATCH, (1,), 9)]
+
+
+def test_of_two_of_three_ranks_none_is_named() -> None:
+    job = Job(3, {1: 9})
+    job.report(1, 15)
+    job.report(2, 15)
+    job.settle(LATEST + ANSWER_SECONDS + 1.0)
+    assert job.verdict() == []
+    assert job.outcome() == {"undecided": 1.0}
 
 
 def test_of_a_large_group_those_that_differ_are_asked_with_twice_as_many_others() -> None:
