@@ -140,34 +140,36 @@ class GroupState:
                 self._complete(instance)
         return found and self.disagreeing <= MAX_DISAGREEING
 
-    def add_matching(self, call: CompactCall, rank: int, template: Template, sequence: int) -> bool:
+    def add_matching(self, call: CompactCall, template: Template, key: InstanceKey) -> bool:
         """Add a completed collective if its signature is that of every other member of its instance so far.
 
         Nearly all calls end here, so nothing more is done for them. False: nothing was added, see `add`.
+
+        Args:
+            template: of the call. key: of its instance.
         """
-        key = (self.group.id, "collective", sequence)
         instance = self.incomplete.get(key)
         if instance is None:
             if self.size < 2 or template.signature.operation in PAIRWISE or key in self.completed:
                 return False
             weight = INSTANCE_WEIGHT + template.weight + template.text_weight
             self.incomplete[key] = IncompleteInstance(
-                key, self.size, {rank: call}, signature=template.signature, weight=weight
+                key, self.size, {call[0]: call}, signature=template.signature, weight=weight
             )
             self.call_count += 1
             self.weight += weight + 1
             if len(self.incomplete) > MAX_INCOMPLETE:
                 self.evict()
             return True
-        calls = instance.calls
-        if instance.signature is not template.signature or rank in calls or instance.extra or not instance.members:
+        calls, members, rank = instance.calls, instance.members, call[0]
+        if instance.signature is not template.signature or rank in calls or instance.extra or not members:
             return False
         calls[rank] = call
         self.call_count += 1
         self.weight += 1
         if template.text_weight:
             self._add_weight(instance, template.text_weight)
-        if len(calls) >= instance.members and not instance.unsettled and key not in self.uncompared:
+        if len(calls) >= members and not instance.unsettled and key not in self.uncompared:
             self._complete(instance)
         return True
 

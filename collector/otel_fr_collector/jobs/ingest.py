@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
@@ -32,7 +33,7 @@ from otel_fr_collector.otlp.partial import RawRequest, parse_request, resource_o
 from otel_fr_collector.otlp.signals import LOGS, METRICS, TRACES, MalformedError
 from otel_fr_collector.otlp.wire import check_request
 
-CHUNK = 500
+CHUNK = 128
 """Spans read before the event loop runs other tasks; a request of 64 MiB contains 250,000."""
 CHUNK_BYTES = 256 * 1024
 """The same in bytes."""
@@ -86,6 +87,10 @@ class Ingest:
         self._spans = SpanReader(self._interner)
         self._sources = Sources(self._interner.budget)
         self._keys = KeyReader(self._interner.budget)
+        self._items_received = {
+            (signal, kind): metrics.items_received.labels(signal, kind)
+            for signal, kind in itertools.product((TRACES, METRICS, LOGS), ("otel_fr", "other", "invalid"))
+        }
         self._takers: dict[str, Callable[[RawRequest], Awaitable[bytes]]] = {
             TRACES: self._traces,
             LOGS: self._logs,
@@ -120,33 +125,37 @@ class Ingest:
             check_job(source.job)
             await turns.next()
 
-    async def _of_ranks(
-        self, request: RawRequest, counts: dict[str, int], problems: list[str], turns: _Turns
-    ) -> AsyncIterator[tuple[Origin, Sequence[bytes]]]:
-        """The items of each scope that a rank sent, with their origin.
+    def _of_ranks(
+        self, request: RawRequest, counts: dict[str, int], problems: list[str]
+    ) -> Iterator[tuple[Origin, Sequence[bytes]] | None]:
+        """The items of each scope that a rank sent, with their origin; None: others may have a turn.
 
         Items of other senders and of unreadable resources are added to ``counts``; ``problems`` is then the reason.
         """
         for entry in request.entries:
-            if turns.is_over:
-                await turns.next()
             try:
                 origin = self._sources.read(resource_of(entry)).origin
             except SourceError as error:
                 counts["invalid"] += sum(len(scope.items) for scope in entry.scopes)
                 problems[:] = [str(error)]
-                continue
-            for scope in entry.scopes:
-                if origin is None:
-                    counts["other"] += len(scope.items)
-                else:
-                    yield origin, scope.items
+            else:
+                for scope in entry.scopes:
+                    if origin is None:
+                        counts["other"] += len(scope.items)
+                    else:
+                        yield origin, scope.items
+            yield None
 
     async def _traces(self, request: RawRequest) -> bytes:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         invalid: list[str] = []
         turns = _Turns()
-        async for origin, items in self._of_ranks(request, counts, invalid, turns):
+        for found in self._of_ranks(request, counts, invalid):
+            if found is None:
+                await turns.next()
+                continue
+            origin, items = found
+            run = None
             for some in _chunks(items):
                 before = len(invalid)
                 calls = self._spans.read(some, invalid)
@@ -154,10 +163,12 @@ class Ingest:
                 counts["invalid"] += len(invalid) - before
                 counts["other"] += len(some) - len(calls) - len(invalid) + before
                 del invalid[1:-1]
-                run = self._run(origin)
+                run = run or self._run(origin)
                 if run is not None:
                     run.add_spans(origin.rank, calls, self._clock())
-                await turns.next()
+                if turns.is_over:
+                    await turns.next()
+                    run = None  # it may have been dropped
         self._count(TRACES, counts)
         self._runs.trim(counts["otel_fr"] + self._spans.take_new_weight())
         if not invalid:
@@ -172,7 +183,11 @@ class Ingest:
         reports = {"accepted": 0, "late": 0, "invalid": 0}
         problems: list[str] = []
         turns = _Turns()
-        async for origin, items in self._of_ranks(request, counts, problems, turns):
+        for found in self._of_ranks(request, counts, problems):
+            if found is None:
+                await turns.next()
+                continue
+            origin, items = found
             for item in items:
                 try:
                     counts["otel_fr" if await self._record(origin, item, reports) else "other"] += 1
@@ -195,7 +210,11 @@ class Ingest:
         counts = {"otel_fr": 0, "other": 0, "invalid": 0}
         problems: list[str] = []
         turns = _Turns()
-        async for origin, items in self._of_ranks(request, counts, problems, turns):
+        for found in self._of_ranks(request, counts, problems):
+            if found is None:
+                await turns.next()
+                continue
+            origin, items = found
             for item in items:
                 try:
                     counts["otel_fr" if self._metric(origin, item) else "other"] += 1
@@ -310,7 +329,7 @@ class Ingest:
     def _count(self, signal: str, counts: dict[str, int]) -> None:
         for kind, count in counts.items():
             if count:
-                self._metrics.items_received.labels(signal, kind).inc(count)
+                self._items_received[signal, kind].inc(count)
 
 
 def _parse(data: bytes) -> RawRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from otel_fr import semconv as names
 from otel_fr.match import CallState, Ending, Group, Place
@@ -40,8 +41,7 @@ CUT_FAR = 128
 """The same, with one call, where reports cut short have exceeded the limit by a quarter."""
 
 
-@dataclass(frozen=True)
-class RunId:
+class RunId(NamedTuple):
     """A run's identity. ``run``: `identity.run_id`, or made of job and attempt where none was sent."""
 
     job: str
@@ -283,7 +283,7 @@ class Run:
         self.has_news = True
         groups, progress, latest = self.groups, state.progress, state.latest
         previous, previous_end = state.previous_record, state.previous_end
-        completed = CallState.COMPLETED
+        completed, in_flight = CallState.COMPLETED, CallState.IN_FLIGHT
         group_id, group, own = "", None, None  # mostly those of the call before
         newest, newest_at = None, -1  # of this group, the completed collective with the highest number
         for call in calls:
@@ -300,7 +300,7 @@ class Run:
                         continue
             of_call = template.state
             gap = None
-            if of_call is not CallState.IN_FLIGHT:
+            if of_call is not in_flight:
                 if record == previous + 1 and previous_end:  # 0: it is the rank's first call
                     gap = (start - previous_end) / 1e9 if start > previous_end else 0.0
                 if record > previous:
@@ -318,7 +318,7 @@ class Run:
                             own[1] = sequence
                         if sequence >= newest_at:
                             newest, newest_at = compact, sequence
-                    if group.add_matching(compact, rank, template, sequence):
+                    if group.add_matching(compact, template, (group_id, "collective", sequence)):
                         continue
             elif template.stream == "group" and template.signature.destroys:
                 if of_call is completed:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span
 from otel_fr_collector.jobs.calls import Interner, SpanCall
 from otel_fr_collector.jobs.rank_reports import parse_report
+from otel_fr_collector.jobs.span_cuts import read_usual_tail
 from otel_fr_collector.jobs.span_reader import SpanReader
 
 from otel_fr import semconv
@@ -302,3 +303,49 @@ def test_links_to_what_a_call_was_made_in_cost_no_decoding_on_the_next_rank(step
     found = reader.read([span.SerializeToString() for span in linked], [])
     assert [call[1:] for call in found] == [call[1:] for call in read_spans(plain)]
     assert len(reader._tails) == 1
+
+
+_numbers = st.integers(0, 300) | st.integers(0, 2**64 - 1)
+
+
+@settings(max_examples=200)
+@given(
+    _numbers, _numbers, _numbers, st.none() | _numbers, st.none() | st.tuples(st.integers(0, 200), st.integers(0, 255))
+)
+def test_numbers_that_are_read_without_decoding_are_those_that_decoding_finds(
+    sequence: int, op: int, record: int, step: int | None, damage: tuple[int, int] | None
+) -> None:
+    span = Span()
+    values = {semconv.SEQUENCE_ID: sequence, semconv.OP_ID: op, semconv.RECORD_ID: record, semconv.STEP: step}
+    for key, value in values.items():
+        if value is not None:
+            span.attributes.add(key=key).value.int_value = value - 2**64 if value >= 2**63 else value
+    data = bytearray(span.SerializeToString())
+    if damage is not None:
+        data[damage[0] % len(data)] = damage[1]
+    found = read_usual_tail(bytes(data))
+    if found is None:
+        assert damage is not None or max(sequence, op, record, step or 0) >= 2**63
+        return
+    decoded = {item.key: item.value.int_value for item in Span.FromString(bytes(data)).attributes}
+    assert found == (decoded[semconv.SEQUENCE_ID], decoded[semconv.RECORD_ID])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(st.integers(0, 4), max_size=12), max_size=5))
+def test_calls_that_follow_one_another_in_any_order_are_read_as_what_they_are(requests: list[list[int]]) -> None:
+    """All five are of one length, so that the reader cuts each as it did the one before."""
+    reader, order = SpanReader(Interner()), [semconv.RANK, "", semconv.SEQUENCE_ID, semconv.OP_ID, semconv.RECORD_ID]
+    for operations in [*requests, *requests]:
+        spans = []
+        for number, operation in enumerate(operations):
+            call = Issued(
+                0, GROUP, "collective", number, f"operation{operation}", 8, 90.0, 4e9, [[1]], state="completed"
+            )
+            span = call.span("run", 100.0)
+            span.attributes.sort(key=lambda item: order.index(item.key) if item.key in order else 1)
+            span.ClearField("status")
+            spans.append(span.SerializeToString())
+        found = reader.read(spans, [])
+        assert [call[0].signature.operation for call in found] == [f"operation{one}" for one in operations]
+    assert reader._followers or not any(requests)  # else it has read each as a whole
