@@ -27,7 +27,7 @@ demo: $(VENV)/.ready
 # Most tests wait for processes and timeouts of their own, so there are more workers than processors of a small machine. A file's
 # tests stay together, for they share programs. In the order of their names, long files come before the quick ones of tests/unit.
 test: setup
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # What failed in the last run, one test at a time.
 test-again: setup
