@@ -1,4 +1,4 @@
-# make demo | test | test-again | test-fast | test-torch | test-gpu | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
+# make demo | test | test-long | test-again | test-fast | test-torch | test-gpu | fuzz | lint | bench | bench-steps | bench-verdicts | bench-scale | kernel | wheel | sanitize | screenshots | example-incident | helm-examples | proto
 # Everything is installed into .venv first.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The CPU build where the index offers one; any other spec can pull gigabytes of CUDA packages.
 TORCH ?= torch==2.13.0
 
-.PHONY: setup demo test test-again test-fast test-torch test-gpu fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
+.PHONY: setup demo test test-long test-again test-fast test-torch test-gpu fuzz lint format bench bench-steps bench-verdicts bench-scale kernel wheel sanitize screenshots example-incident soak helm-examples proto clean
 .DELETE_ON_ERROR:
 
 $(VENV)/.ready: pyproject.toml
@@ -28,6 +28,10 @@ demo: $(VENV)/.ready
 # tests stay together, for they share programs. In the order of their names, long files come before the quick ones of tests/unit.
 test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# Further cases of what tests of `make test` show too: another 10 minutes on two processors.
+test-long: setup
+	$(BIN)/python -m pytest -m long -n 3 --dist loadfile --no-loadscope-reorder
 
 # What failed in the last run, one test at a time.
 test-again: setup

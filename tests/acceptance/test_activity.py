@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import torchrun
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import until
@@ -39,6 +41,7 @@ def test_a_missed_heartbeat_is_named(tmp_path: Path) -> None:
     assert "in read_from_a_dead_file_server" in incident["stacks"]["1"]
 
 
+@pytest.mark.long
 def test_a_section_that_ends_late_is_one_incident_that_is_resolved(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(
@@ -64,6 +67,7 @@ def test_a_healthy_job_with_sections_raises_nothing(tmp_path: Path) -> None:
     assert len(list((tmp_path / "state").glob("*/limits_rank_*.json"))) == 3
 
 
+@pytest.mark.long
 def test_sections_that_exceptions_left_open_raise_nothing(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = torchrun.endpoint(running, torchrun.UNHURRIED)

@@ -10,6 +10,7 @@ import pytest
 from tests.support import torchrun
 from tests.support.engines import ENGINES
 from tests.support.engines import settings as engine_settings
+from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
 
@@ -23,7 +24,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", all_but(("compiled",), ENGINES))
 def test_groups_that_ranks_destroy_in_their_own_time_raise_nothing(engine: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running, torchrun.UNHURRIED), **engine_settings(engine)}

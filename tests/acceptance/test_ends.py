@@ -14,6 +14,8 @@ from tests.support.whole_text import whole_text
 
 pytestmark = torchrun.needed
 
+LONG = pytest.mark.long
+
 
 def _run(folder: Path, how: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], torchrun.Job]:
     """Run ends.py: every revision of every cause, the causes in the files, and the job."""
@@ -26,9 +28,9 @@ def _run(folder: Path, how: str) -> tuple[list[dict[str, Any]], list[dict[str, A
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("watchdog_of_one", "rank 0 was aborted by signal 6 (SIGABRT) while it waited"),
+        pytest.param("watchdog_of_one", "rank 0 was aborted by signal 6 (SIGABRT) while it waited", marks=LONG),
         ("watchdog_of_all", "ranks 0, 2 were aborted by signal 6 (SIGABRT) while they waited"),
-        ("own_limit", "while it waited, rank 0 raised TimeoutError: the step takes too long"),
+        pytest.param("own_limit", "while it waited, rank 0 raised TimeoutError: the step takes too long", marks=LONG),
         ("stopped", ""),
     ],
 )
@@ -52,7 +54,11 @@ def test_the_end_of_the_ranks_that_waited_does_not_hide_for_whom(how: str, told:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("exits_with_1", "rank 1 exited with code 1"), ("exits_with_0", "rank 1 was still at ")]
+    ("how", "told"),
+    [
+        ("exits_with_1", "rank 1 exited with code 1"),
+        pytest.param("exits_with_0", "rank 1 was still at ", marks=LONG),
+    ],
 )
 def test_a_stuck_rank_that_exits_by_its_own_handler_of_sigterm_is_still_missing(
     how: str, told: str, tmp_path: Path
@@ -81,6 +87,7 @@ def test_a_timeout_below_the_stall_time_names_the_missing_rank_at_once(tmp_path:
         assert (verdict["category"], verdict["culprit_ranks"]) == ("missing_rank", [1])
 
 
+@pytest.mark.long
 def test_ranks_that_exit_with_status_1_after_everything_was_done_are_no_fault(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "ends.py", "status_1_at_the_end", env=torchrun.endpoint(running))
@@ -90,6 +97,7 @@ def test_ranks_that_exit_with_status_1_after_everything_was_done_are_no_fault(tm
     assert (status, report["incidents"]) == (0, [])
 
 
+@pytest.mark.long
 def test_a_rank_that_destroyed_its_groups_had_left(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "left")
     for verdict in (revisions[-1], *offline):
@@ -109,6 +117,7 @@ def test_a_rank_that_exits_while_others_wait_is_told_with_its_message(tmp_path: 
         assert "ends.py" in verdict["call_sites"]["1"]
 
 
+@pytest.mark.long
 def test_a_rank_whose_exit_is_blocked_is_exiting(tmp_path: Path) -> None:
     revisions, offline, _ = _run(tmp_path, "exiting")
     assert "rank 1 is exiting (sys.exit: no samples left on this rank)" in whole_text(revisions[0])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import torchrun
+from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
 from tests.support.whole_text import whole_text
@@ -24,7 +25,7 @@ FAULTS: dict[str, tuple[list[int], str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", all_but(("stage_stuck", "any_source"), FAULTS))
 def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
     culprits, group, texts = FAULTS[fault]
     with torchrun.collector(tmp_path / "collector") as running:

@@ -20,7 +20,7 @@ pytestmark = [
 NATIVE = {"OTEL_FR_CAPTURE": "native"}
 
 
-@pytest.mark.parametrize(("fault", "culprit"), [("missing", 1), ("operation", 2)])
+@pytest.mark.parametrize(("fault", "culprit"), [("missing", 1), pytest.param("operation", 2, marks=pytest.mark.long)])
 def test_a_fault_is_named_live_and_from_the_files(fault: str, culprit: int, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.run(tmp_path / "job", "fault.py", fault, env={**torchrun.endpoint(running), **NATIVE})

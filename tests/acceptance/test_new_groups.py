@@ -9,6 +9,7 @@ import pytest
 from torch.distributed import ProcessGroup
 
 from tests.support import torchrun
+from tests.support.long_tests import all_but
 from tests.support.verdicts import cause_incidents
 from tests.support.waiting import wait_for
 from tests.support.whole_text import whole_text
@@ -28,7 +29,7 @@ FAULTS: dict[str, tuple[list[int], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", all_but(("left_out", "one_name", "split"), FAULTS))
 def test_the_rank_at_fault_is_the_only_culprit_live_and_from_the_files(fault: str, tmp_path: Path) -> None:
     if fault == "split" and not hasattr(ProcessGroup, "split_group"):
         pytest.skip("this torch's groups have no split_group")
@@ -51,7 +52,9 @@ def one_cause(incidents: list[Any]) -> Any:
     return incidents[0]
 
 
-@pytest.mark.parametrize(("program", "nproc", "barrier"), [("healthy", 3, "1"), ("surroundings", 4, "0")])
+@pytest.mark.parametrize(
+    ("program", "nproc", "barrier"), [("healthy", 3, "1"), pytest.param("surroundings", 4, "0", marks=pytest.mark.long)]
+)
 def test_groups_that_all_ranks_create_raise_nothing(program: str, nproc: int, barrier: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**torchrun.endpoint(running, torchrun.UNHURRIED), "TORCH_DIST_INIT_BARRIER": barrier}

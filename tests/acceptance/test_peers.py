@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import torchrun
 from tests.support.collector_process import Collector
+from tests.support.long_tests import all_but
 from tests.support.paths import JOBS
 from tests.support.ports import free_address
 from tests.support.waiting import PATIENCE
@@ -78,6 +79,7 @@ def test_survivors_of_a_stopped_rank_are_freed_and_it_cannot_disturb_them_when_i
     assert job.returncode == 0
 
 
+@pytest.mark.long
 def test_two_ranks_that_fail_at_once_are_both_told_of(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "two", nproc=4, env=environment(running, "abort"))
@@ -101,6 +103,7 @@ def test_a_rank_in_code_of_its_own_is_left_alone_and_its_next_call_names_the_fai
     assert job.returncode == 0
 
 
+@pytest.mark.long
 def test_a_call_that_a_hook_of_the_backward_pass_makes_is_ended(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "hook", env=environment(running, "abort"))
@@ -110,6 +113,7 @@ def test_a_call_that_a_hook_of_the_backward_pass_makes_is_ended(tmp_path: Path) 
     assert job.returncode == 0
 
 
+@pytest.mark.long
 def test_a_rank_that_is_to_exit_does_so_with_its_own_status_from_within_ddp(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "ddp", "raise", env=environment(running, "exit"))
@@ -166,7 +170,7 @@ def test_a_rank_that_is_stopped_with_its_monitor_has_failed(tmp_path: Path) -> N
         assert re.search(rf"\[{rank}\] step 3 ended after \S+ s: PeerFailedError: rank 1 failed", output), output
 
 
-@pytest.mark.parametrize("collector", ["stays", "dies"])
+@pytest.mark.parametrize("collector", all_but(("dies",), ("stays", "dies")))
 def test_a_slow_rank_has_not_failed_whatever_becomes_of_the_collector(collector: str, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         job = torchrun.start(tmp_path, "peers.py", "slow", str(3 * STALL), env=environment(running, "abort"))

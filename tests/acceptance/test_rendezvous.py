@@ -85,6 +85,7 @@ def test_two_nodes_train_together_and_restart_together(tmp_path: Path) -> None:
     assert lines == [f"attempt {attempt}: rank {rank} of 2 has the sum 2" for attempt in (0, 1) for rank in (0, 1)]
 
 
+@pytest.mark.long
 def test_nodes_of_which_one_has_failed_are_one_run_after_the_restart(tmp_path: Path) -> None:
     """The agent of the other one does not count the restart."""
     files = tmp_path / "files"
@@ -104,7 +105,7 @@ def test_nodes_of_which_one_has_failed_are_one_run_after_the_restart(tmp_path: P
     assert wait_for(is_one_run), attempts()
 
 
-@pytest.mark.parametrize("numbers", [("10", "9"), ("9", "10")])
+@pytest.mark.parametrize("numbers", [("10", "9"), pytest.param(("9", "10"), marks=pytest.mark.long)])
 def test_nodes_have_the_order_of_slurm_in_each_attempt(tmp_path: Path, numbers: tuple[str, str]) -> None:
     first, second = ({"SLURM_PROCID": number} for number in numbers)
     ended = two(tmp_path, "raise", tmp_path, first=first, second=second)

@@ -14,6 +14,7 @@ from otel_fr.dumps.read import load
 from otel_fr.monitor import native_stacks
 from otel_fr.stacks import NATIVE_HEADING
 from tests.support import torchrun
+from tests.support.long_tests import all_but
 from tests.support.waiting import PATIENCE, until
 from tests.support.whole_text import whole_text
 
@@ -33,7 +34,7 @@ def native_part(stack: str) -> str:
     return stack.partition(NATIVE_HEADING)[2]
 
 
-@pytest.mark.parametrize("fault", WORDS)
+@pytest.mark.parametrize("fault", all_but(("stopped", "fifo"), WORDS))
 def test_the_incident_says_what_the_stuck_rank_is_doing(tmp_path: Path, fault: str) -> None:
     category, words = WORDS[fault]
     with torchrun.collector(tmp_path / "collector") as running:

@@ -106,7 +106,7 @@ def sizes(text: str) -> list[int]:
     return [size for at, size in enumerate(found) if at == 0 or found[at - 1] != size]
 
 
-@pytest.mark.parametrize("nproc", [1, 2])
+@pytest.mark.parametrize("nproc", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_replica_that_is_killed_is_named_and_one_that_rejoins_is_no_fault(nproc: int, tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         with replicas(tmp_path, running, nproc=nproc) as job:

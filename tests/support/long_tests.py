@@ -1,0 +1,23 @@
+"""Tests that only `make test-long` runs: further cases of what a shorter test of the same job shows too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+
+def all_but(short: Iterable[str], cases: Iterable[str]) -> list[ParameterSet]:
+    """Parameters of a test: the cases, of which all but the ``short`` ones are marked as long.
+
+    Raises:
+        ValueError: a short one is not among the cases.
+    """
+    kept, every = set(short), list(cases)
+    if unknown := kept.difference(every):
+        raise ValueError(f"no cases: {sorted(unknown)}")
+    return [pytest.param(case, marks=() if case in kept else pytest.mark.long, id=case) for case in every]
