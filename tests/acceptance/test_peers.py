@@ -147,6 +147,7 @@ def resume_with_monitor(pids: dict[int, int]) -> None:
         os.kill(pids[rank], signal.SIGCONT)
 
 
+@pytest.mark.long
 def test_a_slow_rank_whose_monitor_is_stopped_has_not_failed(tmp_path: Path) -> None:
     with torchrun.collector(tmp_path / "collector") as running:
         env = {**environment(running, "abort"), "OTEL_FR_PEER_TIMEOUT": str(STALL)}

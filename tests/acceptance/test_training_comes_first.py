@@ -52,6 +52,7 @@ def test_with_a_collector(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     assert running.lines() == [], "the status is the program's: everything was done, and the groups were destroyed"
 
 
+@pytest.mark.long
 def test_with_no_server_at_the_endpoint(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     _same(tmp_path, bare, {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{free_address()}"})
 
@@ -62,6 +63,7 @@ def test_with_a_ring_folder_that_does_not_exist_and_cannot_be_made(tmp_path: Pat
     assert "otel-fr" in job.output or "otel_fr" in job.output, "the user is told that nothing is recorded"
 
 
+@pytest.mark.long
 def test_with_a_full_ring_folder(tmp_path: Path, bare: tuple[bytes, int]) -> None:
     with tmpfs(tmp_path / "full", "size=64k") as full:
         _same(tmp_path, bare, {"OTEL_FR_ENABLED": "1", "OTEL_FR_RING_DIR": str(full)})

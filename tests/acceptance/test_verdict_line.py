@@ -26,7 +26,7 @@ def said(output: str) -> list[str]:
     ("fault", "starts", "names"),
     [
         ("killed", "rank_dead: ", "rank 1 was killed by signal 9 (SIGKILL)"),
-        ("raised", "rank_dead: ", "rank 1 raised ValueError: bad sample 4711"),
+        pytest.param("raised", "rank_dead: ", "rank 1 raised ValueError: bad sample 4711", marks=pytest.mark.long),
     ],
 )
 def test_a_failed_job_ends_with_one_verdict(fault: str, starts: str, names: str, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_token_that_is_not_known_is_told_once(tmp_path: Path) -> None:
     assert job.output.count("no commands from the collector: the token is not known") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_job_that_its_user_stops_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
     process = torchrun.start(tmp_path, "verdict.py", str(tmp_path / "runs"), env=ALONE)
     try:
