@@ -20,6 +20,7 @@ from otel_fr.rank_report import (
     ReportedException,
     ReportedExit,
     ReportedGroup,
+    ReportedRange,
     build,
     parse,
 )
@@ -124,6 +125,7 @@ reports = st.builds(
     st.booleans(), texts, texts, st.booleans(), st.floats(*rank_report.PEER_TIMEOUTS),
     st.lists(activities, max_size=3).map(tuple), st.none() | integers, st.none() | seconds, texts, texts, texts,
     st.lists(decisions, max_size=3).map(tuple), st.floats(*rank_report.INTERVALS), st.booleans(),
+    st.none() | st.floats(0, 1), st.none() | st.builds(ReportedRange, texts, counts, counts, fingerprints, call_lists),
 )  # fmt: skip
 
 
